@@ -1,0 +1,271 @@
+"""How does a column look in memory and on disk, and how is a file written so that nobody sees half of it?
+
+On disk a column is one ``.npy`` file, or ``.values.npy`` and ``.offsets.npy`` where rows are ragged or strings. Files are
+written under a temporary name in the same folder and renamed; arrays are opened as read-only memory maps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.errors import ChecksumError, FormatError, SchemaError
+from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
+
+IntArray = NDArray[np.int64]
+Array = NDArray[Any]
+CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedArray:
+    """Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        values: dtype[num_values, \\*shape]; UTF-8 bytes, uint8[num_values], where rows are strings.
+        offsets: int64[rows + 1], ascending from 0 to num_values.
+        is_string: Rows are UTF-8 strings.
+    """
+
+    values: Array
+    offsets: IntArray
+    is_string: bool = False
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Any:
+        """One row: a ``str``, or an array of the row's elements."""
+        values = self.values[self.offsets[row] : self.offsets[row + 1]]
+        return values.tobytes().decode() if self.is_string else values
+
+    def __iter__(self) -> Iterator[Any]:
+        """All rows in order."""
+        return (self[row] for row in range(len(self)))
+
+    @classmethod
+    def from_strings(cls, strings: Sequence[object]) -> RaggedArray:
+        """Encode strings as UTF-8 rows.
+
+        Raises:
+            SchemaError: An entry is not a string.
+        """
+        encoded: list[bytes] = []
+        for row, value in enumerate(strings):
+            if not isinstance(value, str):
+                raise SchemaError(f"row {row} of a string column is {type(value).__name__} {value!r}, not str")
+            encoded.append(value.encode())
+        lengths = np.fromiter((len(b) for b in encoded), np.int64, len(encoded))
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets_of(lengths), is_string=True)
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Array]) -> RaggedArray:
+        """Join arrays of equal dtype and equal trailing shape into one ragged column."""
+        if not rows:
+            return cls(np.empty(0, np.float32), np.zeros(1, np.int64))
+        arrays = [np.asarray(row) for row in rows]
+        return cls(np.concatenate(arrays), offsets_of(np.fromiter((len(a) for a in arrays), np.int64, len(arrays))))
+
+    def check(self, where: str) -> None:
+        """Raise ``SchemaError`` unless offsets ascend from 0 to the number of values."""
+        offsets = self.offsets
+        if offsets.ndim != 1 or offsets.dtype != np.int64 or len(offsets) < 1:
+            raise SchemaError(f"{where}: offsets must be int64[rows + 1], got {offsets.dtype}{list(offsets.shape)}")
+        if offsets[0] != 0 or offsets[-1] != len(self.values) or bool(np.any(offsets[1:] < offsets[:-1])):
+            raise SchemaError(f"{where}: offsets must ascend from 0 to {len(self.values)}")
+
+    def take(self, rows: IntArray) -> RaggedArray:
+        """The given rows, in the given order."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[np.asarray(rows) + 1] - starts
+        offsets = offsets_of(lengths)
+        positions = np.arange(offsets[-1], dtype=np.int64) + np.repeat(starts - offsets[:-1], lengths)
+        return RaggedArray(self.values[positions], offsets, self.is_string)
+
+
+Column = Array | RaggedArray
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of one array file.
+
+    Attributes:
+        dtype: Numpy dtype name.
+        shape: Shape of the whole array.
+        num_bytes: Size of the file.
+        crc32c: Checksum of the whole file.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+    crc32c: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "bytes": self.num_bytes, "crc32c": f"{self.crc32c:08x}"}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> FileRecord:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            FormatError: The value is not a file record.
+        """
+        try:
+            return cls(str(value["dtype"]), tuple(map(int, value["shape"])), int(value["bytes"]), int(value["crc32c"], 16))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"not a file record ({error!r}): {value!r}") from error
+
+
+def offsets_of(lengths: NDArray[Any]) -> IntArray:
+    """int64[n + 1] running sum of lengths, starting at 0."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def column_schema(column: Column) -> FeatureSchema:
+    """The schema that a column has.
+
+    Raises:
+        SchemaError: The column's dtype cannot be stored.
+    """
+    values = column.values if isinstance(column, RaggedArray) else column
+    if isinstance(column, RaggedArray) and column.is_string:
+        return FeatureSchema(dtype=STRING)
+    if values.dtype.name not in NUMERIC_DTYPES:
+        raise SchemaError(f"dtype {values.dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)} or strings")
+    if values.ndim < 1:
+        raise SchemaError("a column needs a row dimension, got a scalar")
+    return FeatureSchema(
+        dtype=values.dtype.name, shape=tuple(values.shape[1:]), is_ragged=isinstance(column, RaggedArray)
+    )
+
+
+def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
+    """The files of a column: one, or values and offsets."""
+    if feature.is_fixed_width:
+        return (stem.with_name(stem.name + ".npy"),)
+    return (stem.with_name(stem.name + ".values.npy"), stem.with_name(stem.name + ".offsets.npy"))
+
+
+class _ChecksumWriter:
+    """A file that sums what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sum = google_crc32c.Checksum()
+
+    def write(self, data: bytes | memoryview) -> int:
+        block = bytes(data)
+        self._sum.update(block)
+        return self._file.write(block)
+
+    @property
+    def crc32c(self) -> int:
+        return int.from_bytes(self._sum.digest(), "big")
+
+
+def write_array(path: Path, array: Array) -> FileRecord:
+    """Write one ``.npy`` file under a temporary name, then rename it; return its record.
+
+    The array's bytes are copied in blocks of ``CHUNK_BYTES``, so a memory map is never read whole.
+    """
+    array = np.ascontiguousarray(array) if array.ndim else array
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            writer = _ChecksumWriter(file)
+            header = np.lib.format.header_data_from_array_1_0(array)
+            np.lib.format.write_array_header_1_0(cast(Any, writer), header)
+            flat = array.reshape(-1)
+            step = max(1, CHUNK_BYTES // max(1, array.itemsize))
+            for start in range(0, len(flat), step):
+                writer.write(flat[start : start + step].tobytes())
+            num_bytes = file.tell()
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return FileRecord(array.dtype.name, tuple(array.shape), num_bytes, writer.crc32c)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file under a temporary name, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def open_array(path: Path, record: FileRecord | None = None) -> Array:
+    """Map one ``.npy`` file read-only, after checking that its header and size agree with its record.
+
+    Raises:
+        FormatError: The file is missing, truncated, not ``.npy``, or not what its record says.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False) if path.stat().st_size else None
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; write the dataset again or copy the file") from error
+    except (ValueError, EOFError, OSError) as error:
+        array = _open_empty(path)
+        if array is None:
+            raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
+    if array is None:
+        raise FormatError(f"{path} is empty; it may be truncated")
+    if record is not None:
+        got = (array.dtype.name, tuple(array.shape), path.stat().st_size)
+        if got != (record.dtype, record.shape, record.num_bytes):
+            raise FormatError(
+                f"{path} is {got[0]}{list(got[1])} in {got[2]} bytes; "
+                f"the manifest says {record.dtype}{list(record.shape)} in {record.num_bytes} bytes"
+            )
+    return cast(Array, array)
+
+
+def _open_empty(path: Path) -> Array | None:
+    """An array of no bytes cannot be mapped, so it is read; None where the file is broken."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+    except (ValueError, EOFError, OSError):
+        return None
+    is_empty = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize == 0
+    return np.empty(shape, dtype) if is_empty and not dtype.hasobject else None
+
+
+def check_file(path: Path, record: FileRecord) -> None:
+    """Read a file and compare its checksum with its record.
+
+    Raises:
+        FormatError: The file is missing.
+        ChecksumError: The bytes are not the ones that were written.
+    """
+    total = google_crc32c.Checksum()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(CHUNK_BYTES):
+                total.update(block)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; write the dataset again or copy the file") from error
+    got = int.from_bytes(total.digest(), "big")
+    if got != record.crc32c:
+        raise ChecksumError(f"{path} has crc32c {got:08x}; the manifest says {record.crc32c:08x}; copy the file again")

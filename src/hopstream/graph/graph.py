@@ -1,0 +1,114 @@
+"""What is a raw graph in memory: which records, in which order, with which ids?
+
+Everything is columnar and frozen. Nodes of a type are numbered by `key`: 0..n-1 in table order. Edges of a type are
+numbered by edge key: their position in ``src_keys`` and ``dst_keys``. Arrays may be memory maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray, RaggedArray, column_schema
+from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.schema import EdgeType, GraphSchema, type_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTable:
+    """All nodes of one type; row ``i`` is the node with key ``i``."""
+
+    num_nodes: int
+    features: Mapping[str, Column] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeTable:
+    """All edges of one type, in original order; row ``i`` is the edge with edge key ``i``.
+
+    Attributes:
+        src_keys: int64[num_edges], keys of the source type.
+        dst_keys: int64[num_edges], keys of the destination type.
+        features: Feature name to column of num_edges rows.
+    """
+
+    src_keys: IntArray
+    dst_keys: IntArray
+    features: Mapping[str, Column] = field(default_factory=dict)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges in the table, duplicates and self loops included."""
+        return len(self.src_keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A typed graph with features and splits. ``check()`` has passed on every graph that a reader returns.
+
+    Attributes:
+        nodes: Node type to its table.
+        edges: Edge type to its table.
+        splits: Node type to split name to int64 keys, ascending and distinct.
+    """
+
+    nodes: Mapping[str, NodeTable]
+    edges: Mapping[EdgeType, EdgeTable] = field(default_factory=dict)
+    splits: Mapping[str, Mapping[str, IntArray]] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """The schema that these arrays have."""
+        return GraphSchema(
+            nodes={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.nodes.items()},
+            edges={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.edges.items()},
+            splits={t: tuple(names) for t, names in self.splits.items()},
+        )
+
+    def check(self) -> Graph:
+        """Check lengths, dtypes and id ranges; return the graph itself.
+
+        Raises:
+            SchemaError: A column or id array has the wrong length, dtype or rank, or a split is not ascending.
+            IdRangeError: An edge or split names a key outside its node type.
+            UnknownNameError: A split is given for a node type the graph does not have.
+        """
+        _ = self.schema
+        for node_type, nodes in self.nodes.items():
+            if nodes.num_nodes < 0:
+                raise SchemaError(f"node type {node_type!r} has {nodes.num_nodes} nodes")
+            _check_lengths(f"node type {node_type!r}", nodes.features, nodes.num_nodes)
+        for edge_type, edges in self.edges.items():
+            where = f"edge type {type_label(edge_type)}"
+            _check_keys(f"{where}: src_keys", edges.src_keys, self.nodes[edge_type[0]].num_nodes)
+            _check_keys(f"{where}: dst_keys", edges.dst_keys, self.nodes[edge_type[2]].num_nodes)
+            if len(edges.src_keys) != len(edges.dst_keys):
+                raise SchemaError(f"{where} has {len(edges.src_keys)} sources and {len(edges.dst_keys)} destinations")
+            _check_lengths(where, edges.features, edges.num_edges)
+        for node_type, splits in self.splits.items():
+            if node_type not in self.nodes:
+                raise UnknownNameError(f"splits name node type {node_type!r}; known: {list(self.nodes)}")
+            for name, keys in splits.items():
+                where = f"split {name!r} of {node_type!r}"
+                _check_keys(where, keys, self.nodes[node_type].num_nodes)
+                if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+                    raise SchemaError(f"{where} must be ascending and distinct keys")
+        return self
+
+
+def _check_lengths(where: str, features: Mapping[str, Column], num_rows: int) -> None:
+    for name, column in features.items():
+        if len(column) != num_rows:
+            raise SchemaError(f"{where}: feature {name!r} has {len(column)} rows; the type has {num_rows}")
+        if isinstance(column, RaggedArray):
+            column.check(f"{where}: feature {name!r}")
+
+
+def _check_keys(where: str, keys: IntArray, num_nodes: int) -> None:
+    if keys.ndim != 1 or keys.dtype != np.int64:
+        raise SchemaError(f"{where} must be int64[n], got {keys.dtype}{list(keys.shape)}")
+    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
+        row = int(np.flatnonzero((keys < 0) | (keys >= num_nodes))[0])
+        raise IdRangeError(f"{where}[{row}] is {int(keys[row])}; keys are 0..{num_nodes - 1}")
