@@ -1,0 +1,105 @@
+"""How are rows of a column collected from the parts that hold them?
+
+[Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every dtype
+    and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead.
+[Cost] The bytes of the rows, read once and written once; near the machine's copy bandwidth for rows of 400 bytes.
+[Not chosen] ``numpy.take``: no prefetch, one part only, and it holds the interpreter lock for small items.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.memory import array_at, find_part, prefetch_address
+
+ROWS_AHEAD = 8
+LINE_BYTES = 64
+
+
+@njit(cache=True, nogil=True)
+def gather_rows(
+    ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray, positions: np.ndarray
+) -> None:
+    """Copy row ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]`` where ``positions`` is empty.
+
+    Args:
+        ids: int64[n].
+        offsets: int64[num_parts + 1], id ranges.
+        columns: int64[num_parts, 2], address table of the parts' columns as flat arrays of words.
+        out: words[m, row words].
+        positions: int64[n] or int64[0].
+    """
+    num_ids = len(ids)
+    width = out.shape[1]
+    row_bytes = width * out.itemsize
+    has_positions = len(positions) > 0
+    for i in range(num_ids + ROWS_AHEAD):
+        if i < num_ids:
+            part = find_part(offsets, ids[i])
+            address = columns[part, 0] + (ids[i] - offsets[part]) * row_bytes
+            for line in range(0, row_bytes, LINE_BYTES):
+                prefetch_address(address + line)
+        j = i - ROWS_AHEAD
+        if j >= 0:
+            part = find_part(offsets, ids[j])
+            column = array_at(columns[part, 0], columns[part, 1], out.dtype)
+            first = (ids[j] - offsets[part]) * width
+            target = j
+            if has_positions:
+                target = positions[j]
+            row = out[np.uint64(target)]
+            for word in range(width):
+                row[np.uint64(word)] = column[np.uint64(first + word)]
+
+
+@njit(cache=True, nogil=True)
+def gather_ranges(
+    ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, parts: np.ndarray, starts: np.ndarray,
+    lengths: np.ndarray,
+) -> int:  # fmt: skip
+    """Find where each ragged row lies; return the number of elements of all of them.
+
+    Args:
+        ids: int64[n].
+        offsets: int64[num_parts + 1], id ranges.
+        row_offsets: int64[num_parts, 2], address table of the parts' ragged offsets.
+        parts: int32[n], out.
+        starts: int64[n], out: first element in the part's values.
+        lengths: int64[n], out: number of elements.
+    """
+    total = 0
+    for i in range(len(ids)):
+        part = find_part(offsets, ids[i])
+        part_offsets = array_at(row_offsets[part, 0], row_offsets[part, 1], np.int64)
+        row = np.uint64(ids[i] - offsets[part])
+        parts[i] = part
+        starts[i] = part_offsets[row]
+        lengths[i] = part_offsets[row + np.uint64(1)] - part_offsets[row]
+        total += lengths[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def gather_elements(
+    values: np.ndarray, parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy the elements of ragged rows one after the other; the ranges come from ``gather_ranges``.
+
+    Args:
+        values: int64[num_parts, 2], address table of the parts' values as flat arrays of words.
+        parts: int32[n].
+        starts: int64[n], in elements.
+        lengths: int64[n], in elements.
+        out: words[sum(lengths), element words].
+    """
+    width = out.shape[1]
+    written = 0
+    for i in range(len(parts)):
+        part = np.int64(parts[i])
+        part_values = array_at(values[part, 0], values[part, 1], out.dtype)
+        for element in range(lengths[i]):
+            first = (starts[i] + element) * width
+            for word in range(width):
+                out[np.uint64(written), np.uint64(word)] = part_values[np.uint64(first + word)]
+            written += 1

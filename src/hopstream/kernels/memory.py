@@ -1,0 +1,77 @@
+"""How do kernels reach many parts' mapped arrays, and ask for memory before they need it?
+
+A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row per
+part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays. ``array_at``
+turns a row of the table back into an array, so the bounds-checked test run checks those accesses as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    signature = types.voidptr(types.int64)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return signature, emit
+
+
+@njit(inline="always")
+def array_at(address: np.int64, length: np.int64, dtype: Any) -> np.ndarray:
+    """The one-dimensional array of ``length`` items that starts at an address."""
+    return carray(_pointer(address), (length,), dtype)
+
+
+@intrinsic
+def prefetch_address(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address; any address is safe."""
+    signature = types.void(types.int64)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte_pointer = ir.IntType(8).as_pointer()
+        int32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        pointer = builder.inttoptr(arguments[0], byte_pointer)
+        builder.call(function, [pointer, int32(0), int32(3), int32(1)])
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
+    """int64[len(arrays), 2]: address and length of each array; zeros where there is none.
+
+    The caller keeps the arrays alive for as long as it uses the table.
+    """
+    table = np.zeros((len(arrays), 2), np.int64)
+    for row, array in enumerate(arrays):
+        if array is not None and array.size:
+            table[row] = array.ctypes.data, array.size
+    return table
+
+
+@njit(inline="always")
+def find_part(offsets: np.ndarray, identifier: np.int64) -> np.int64:
+    """The part whose range ``[offsets[p], offsets[p + 1])`` holds an id."""
+    low = np.int64(0)
+    high = np.int64(len(offsets) - 1)
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if offsets[middle] <= identifier:
+            low = middle
+        else:
+            high = middle
+    return low
