@@ -1,12 +1,15 @@
 """How does a column look in memory and on disk, and how is a file written so that nobody sees half of it?
 
-On disk a column is one ``.npy`` file, or ``.values.npy`` and ``.offsets.npy`` where rows are ragged or strings. Files are
-written under a temporary name in the same folder and renamed; arrays are opened as read-only memory maps.
+On disk a column is one ``.npy`` file, or ``.values.npy`` and ``.offsets.npy`` where rows are ragged or strings. Files
+are written under a temporary name in the same folder and renamed; arrays are opened as read-only memory maps.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import os
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.errors import ChecksumError, FormatError, SchemaError
+from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError
 from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 
 IntArray = NDArray[np.int64]
@@ -24,12 +27,12 @@ Array = NDArray[Any]
 CHUNK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RaggedArray:
-    """Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+    r"""Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
     Attributes:
-        values: dtype[num_values, \\*shape]; UTF-8 bytes, uint8[num_values], where rows are strings.
+        values: dtype[num_values, \*shape]; UTF-8 bytes, uint8[num_values], where rows are strings.
         offsets: int64[rows + 1], ascending from 0 to num_values.
         is_string: Rows are UTF-8 strings.
     """
@@ -43,7 +46,14 @@ class RaggedArray:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Any:
-        """One row: a ``str``, or an array of the row's elements."""
+        """One row: a ``str``, or an array of the row's elements.
+
+        Raises:
+            IdRangeError: ``row`` is outside 0..rows-1; there is no counting from the end.
+        """
+        row = operator.index(row)
+        if not 0 <= row < len(self):
+            raise IdRangeError(f"row {row} of a ragged column of {len(self)} rows")
         values = self.values[self.offsets[row] : self.offsets[row + 1]]
         return values.tobytes().decode() if self.is_string else values
 
@@ -62,28 +72,51 @@ class RaggedArray:
         for row, value in enumerate(strings):
             if not isinstance(value, str):
                 raise SchemaError(f"row {row} of a string column is {type(value).__name__} {value!r}, not str")
-            encoded.append(value.encode())
+            try:
+                encoded.append(value.encode())
+            except UnicodeEncodeError as error:
+                raise SchemaError(f"row {row} of a string column is {value!r}, which UTF-8 cannot hold") from error
         lengths = np.fromiter((len(b) for b in encoded), np.int64, len(encoded))
         return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets_of(lengths), is_string=True)
 
     @classmethod
     def from_rows(cls, rows: Sequence[Array]) -> RaggedArray:
-        """Join arrays of equal dtype and equal trailing shape into one ragged column."""
+        """Join arrays of equal dtype and equal trailing shape into one ragged column.
+
+        Raises:
+            SchemaError: Two rows differ in dtype or in trailing shape, or a row is a scalar.
+        """
         if not rows:
             return cls(np.empty(0, np.float32), np.zeros(1, np.int64))
         arrays = [np.asarray(row) for row in rows]
+        wanted = (arrays[0].dtype, arrays[0].shape[1:])
+        for row, array in enumerate(arrays):
+            if array.ndim < 1 or (array.dtype, array.shape[1:]) != wanted:
+                raise SchemaError(
+                    f"row {row} of a ragged column is {array.dtype}{list(array.shape)}; "
+                    f"row 0 is {arrays[0].dtype}{list(arrays[0].shape)}, and only the first dimension may differ"
+                )
         return cls(np.concatenate(arrays), offsets_of(np.fromiter((len(a) for a in arrays), np.int64, len(arrays))))
 
     def check(self, where: str) -> None:
-        """Raise ``SchemaError`` unless offsets ascend from 0 to the number of values."""
+        """Raise ``SchemaError`` unless offsets ascend from 0 to the number of values and strings are bytes."""
         offsets = self.offsets
+        if self.is_string and (self.values.dtype != np.uint8 or self.values.ndim != 1):
+            got = f"{self.values.dtype}{list(self.values.shape)}"
+            raise SchemaError(f"{where}: strings must be UTF-8 bytes in uint8[n], got {got}")
         if offsets.ndim != 1 or offsets.dtype != np.int64 or len(offsets) < 1:
             raise SchemaError(f"{where}: offsets must be int64[rows + 1], got {offsets.dtype}{list(offsets.shape)}")
         if offsets[0] != 0 or offsets[-1] != len(self.values) or bool(np.any(offsets[1:] < offsets[:-1])):
             raise SchemaError(f"{where}: offsets must ascend from 0 to {len(self.values)}")
 
     def take(self, rows: IntArray) -> RaggedArray:
-        """The given rows, in the given order."""
+        """The given rows, in the given order.
+
+        Raises:
+            IdRangeError: A row is outside 0..rows-1.
+        """
+        if len(rows) and (int(np.min(rows)) < 0 or int(np.max(rows)) >= len(self)):
+            raise IdRangeError(f"rows {int(np.min(rows))}..{int(np.max(rows))} of a ragged column of {len(self)} rows")
         starts = self.offsets[rows]
         lengths = self.offsets[np.asarray(rows) + 1] - starts
         offsets = offsets_of(lengths)
@@ -122,7 +155,9 @@ class FileRecord:
             FormatError: The value is not a file record.
         """
         try:
-            return cls(str(value["dtype"]), tuple(map(int, value["shape"])), int(value["bytes"]), int(value["crc32c"], 16))
+            return cls(
+                str(value["dtype"]), tuple(map(int, value["shape"])), int(value["bytes"]), int(value["crc32c"], 16)
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"not a file record ({error!r}): {value!r}") from error
 
@@ -145,6 +180,8 @@ def column_schema(column: Column) -> FeatureSchema:
         return FeatureSchema(dtype=STRING)
     if values.dtype.name not in NUMERIC_DTYPES:
         raise SchemaError(f"dtype {values.dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)} or strings")
+    if not values.dtype.isnative:
+        raise SchemaError(f"dtype {values.dtype} has the byte order of another machine; convert it with astype")
     if values.ndim < 1:
         raise SchemaError("a column needs a row dimension, got a scalar")
     return FeatureSchema(
@@ -179,26 +216,31 @@ class _ChecksumWriter:
 def write_array(path: Path, array: Array) -> FileRecord:
     """Write one ``.npy`` file under a temporary name, then rename it; return its record.
 
-    The array's bytes are copied in blocks of ``CHUNK_BYTES``, so a memory map is never read whole.
+    Rows are copied in blocks of about ``CHUNK_BYTES``, so a memory map is never read whole, whatever its memory order.
+
+    Raises:
+        SchemaError: The dtype cannot be stored, for example ``object``.
     """
-    array = np.ascontiguousarray(array) if array.ndim else array
+    if array.dtype.name not in NUMERIC_DTYPES:
+        raise SchemaError(f"{path.name}: dtype {array.dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
+    dtype = array.dtype.newbyteorder("=")
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape}
+    table = array if array.ndim else array.reshape(1)
+    step = max(1, CHUNK_BYTES // max(1, math.prod(table.shape[1:]) * dtype.itemsize))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
             writer = _ChecksumWriter(file)
-            header = np.lib.format.header_data_from_array_1_0(array)
             np.lib.format.write_array_header_1_0(cast(Any, writer), header)
-            flat = array.reshape(-1)
-            step = max(1, CHUNK_BYTES // max(1, array.itemsize))
-            for start in range(0, len(flat), step):
-                writer.write(flat[start : start + step].tobytes())
+            for start in range(0, len(table), step):
+                writer.write(table[start : start + step].astype(dtype, copy=False).tobytes())
             num_bytes = file.tell()
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    return FileRecord(array.dtype.name, tuple(array.shape), num_bytes, writer.crc32c)
+    return FileRecord(dtype.name, tuple(array.shape), num_bytes, writer.crc32c)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -214,42 +256,44 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_array(path: Path, record: FileRecord | None = None) -> Array:
-    """Map one ``.npy`` file read-only, after checking that its header and size agree with its record.
+    """Map one ``.npy`` file read-only, after checking that its header and size agree, with each other and its record.
 
     Raises:
-        FormatError: The file is missing, truncated, not ``.npy``, or not what its record says.
+        FormatError: The file is missing, truncated, too long, not ``.npy``, or not what its record says.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False) if path.stat().st_size else None
+        num_bytes = path.stat().st_size
+        array, array_bytes = _map_array(path)
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing; write the dataset again or copy the file") from error
-    except (ValueError, EOFError, OSError) as error:
-        array = _open_empty(path)
-        if array is None:
-            raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
-    if array is None:
-        raise FormatError(f"{path} is empty; it may be truncated")
+    # numpy lets the tokenizer's and mmap's own errors out of a broken header
+    except (ValueError, EOFError, OSError, OverflowError, MemoryError, tokenize.TokenError) as error:
+        raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
+    if array_bytes != num_bytes:
+        raise FormatError(f"{path} is {num_bytes} bytes; its header says {array_bytes}; write or copy it again")
     if record is not None:
-        got = (array.dtype.name, tuple(array.shape), path.stat().st_size)
-        if got != (record.dtype, record.shape, record.num_bytes):
+        got = (array.dtype.name, tuple(array.shape), num_bytes)
+        if got != (record.dtype, record.shape, record.num_bytes) or not array.dtype.isnative:
             raise FormatError(
-                f"{path} is {got[0]}{list(got[1])} in {got[2]} bytes; "
+                f"{path} is {array.dtype}{list(got[1])} in {num_bytes} bytes; "
                 f"the manifest says {record.dtype}{list(record.shape)} in {record.num_bytes} bytes"
             )
-    return cast(Array, array)
+    return array
 
 
-def _open_empty(path: Path) -> Array | None:
-    """An array of no bytes cannot be mapped, so it is read; None where the file is broken."""
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-    except (ValueError, EOFError, OSError):
-        return None
-    is_empty = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize == 0
-    return np.empty(shape, dtype) if is_empty and not dtype.hasobject else None
+def _map_array(path: Path) -> tuple[Array, int]:
+    """The array, and how long a file with its header has to be."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        start = file.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if math.prod(shape) * dtype.itemsize == 0:  # mmap refuses to map nothing
+        return np.empty(shape, dtype), start
+    array = np.lib.format.open_memmap(path, mode="r")
+    return array, array.offset + array.nbytes
 
 
 def check_file(path: Path, record: FileRecord) -> None:

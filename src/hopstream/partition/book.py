@@ -35,9 +35,12 @@ class PartitionBook:
 
     def __post_init__(self) -> None:
         """Refuse offsets that are not ``num_parts + 1`` ascending integers from 0."""
-        for owner, offsets in (*self.node_offsets.items(), *self.edge_offsets.items()):
+        ranges: list[tuple[Owner, IntArray]] = [*self.node_offsets.items(), *self.edge_offsets.items()]
+        for owner, offsets in ranges:
             if len(offsets) != self.num_parts + 1 or offsets[0] != 0 or bool(np.any(offsets[1:] < offsets[:-1])):
-                raise FormatError(f"{owner_label(owner)}: {offsets.tolist()} must be {self.num_parts + 1} ascending ids")
+                raise FormatError(
+                    f"{owner_label(owner)}: {offsets.tolist()} must be {self.num_parts + 1} ascending ids"
+                )
 
     def offsets(self, owner: Owner) -> IntArray:
         """int64[num_parts + 1], the ranges of a node type or of an (edge type, direction)."""

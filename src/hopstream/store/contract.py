@@ -66,13 +66,13 @@ class SampleReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Read rows of some columns of one node type, or of one edge type and direction.
+    r"""Read rows of some columns of one node type, or of one edge type and direction.
 
     Attributes:
         owner: A node type, or an (edge type, direction).
         names: Feature names; ``KEY`` asks for original keys.
         ids: int64[n], any order, repetitions allowed.
-        out: Name to a C-contiguous array of the column's dtype, shape (m, \\*row shape). Row ``i`` of the answer is
+        out: Name to a C-contiguous array of the column's dtype, shape (m, \*row shape). Row ``i`` of the answer is
             written to row ``positions[i]``. Fixed-width columns without an entry are answered in new arrays. Ragged
             and string columns never have one.
         positions: int64[n] rows of ``out`` to write, or None for 0..n-1. Only with ``out`` for every name.

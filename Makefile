@@ -1,0 +1,58 @@
+# Each target sets up what it needs: on a fresh machine, `make demo` and `make test` are all there is to type.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SCALE ?= 21
+
+.PHONY: help demo test test-bounds test-all lint format types imports bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: $(PYTHON) is older than Python 3.11; run make PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setup   $(VENV)   (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,dev]' -c constraints.txt
+	@touch $(READY)
+
+demo: $(READY) ## Make a graph, partition it, train on it
+	@$(BIN)/python examples/demo.py
+
+test: test-bounds ## Run every default test, the kernels' also with bounds checks
+	@$(BIN)/python -m pytest -q
+
+test-bounds: $(READY) ## Run the kernel tests with every array index checked
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q tests/kernels
+
+test-all: $(READY) ## Run every test, the slow and the large ones too
+	@$(BIN)/python -m pytest -q -m ''
+
+lint: $(READY) ## Check style and spelling
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/typos
+
+format: $(READY) ## Rewrite the code in the project's style
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+types: $(READY) ## Check types
+	@$(BIN)/mypy
+
+imports: $(READY) ## Check that rooms import downwards only
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(READY) ## Measure (SCALE=16 takes a minute, the default 21 about ten)
+	@$(BIN)/python -m benchmarks.run --scale $(SCALE)
+
+clean: ## Remove the environment and every cache
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks build dist
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
