@@ -1,0 +1,36 @@
+"""Which names does Hopstream offer to the world?
+
+Names are loaded when they are first used, so ``import hopstream`` brings in neither torch nor numba.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopstream.graph.graph import Graph
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Graph",
+]
+
+_MODULE_OF = {
+    "Graph": "hopstream.graph.graph",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hopstream' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return [*__all__, "__version__"]

@@ -1,0 +1,114 @@
+"""Which graphs do tests share, and what must no test leave behind?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from hopstream.arrays import RaggedArray, offsets_of
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+
+GRACE_S = 5.0
+"""How long a thread or child process that a test has told to end may take to do so."""
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fail a test that leaves a thread or a child process behind.
+
+    What fixtures of a wider scope started before the test is theirs to end. Threads that Python did not start (numba's,
+    Arrow's) and multiprocessing's resource tracker, which lives as long as the interpreter, are not a test's to end.
+    """
+    threads_before = set(threading.enumerate())
+    children_before = set(_children())
+    yield
+    left_threads = [t for t in threading.enumerate() if t not in threads_before and not _is_foreign(t)]
+    for thread in left_threads:
+        thread.join(GRACE_S)
+    alive = [t.name for t in left_threads if t.is_alive()]
+    _, left_children = psutil.wait_procs([p for p in _children() if p not in children_before], timeout=GRACE_S)
+    if alive or left_children:
+        commands = [" ".join(p.cmdline()[:6]) for p in left_children if p.is_running()]
+        for process in left_children:
+            process.kill()
+        pytest.fail(f"left behind: threads {alive}, child processes {commands}")
+
+
+def _is_foreign(thread: threading.Thread) -> bool:
+    return isinstance(thread, threading._DummyThread)
+
+
+def _children() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            is_tracker = any("resource_tracker" in word for word in process.cmdline())
+            if not is_tracker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator whose seed is printed, so that a failure shows it; ``rng_seed`` in a parametrization replaces it."""
+    rng_seed = getattr(request, "param", None)
+    if rng_seed is None:
+        rng_seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"rng_seed = {rng_seed}")  # noqa: T201
+    return np.random.default_rng(rng_seed)
+
+
+@pytest.fixture
+def typed_graph(rng: np.random.Generator) -> Graph:
+    """A small random typed graph: see ``make_typed_graph``."""
+    return make_typed_graph(rng)
+
+
+def make_typed_graph(rng: np.random.Generator, num_papers: int = 60, num_authors: int = 25) -> Graph:
+    """Papers that cite papers and authors who write them; parallel edges, self loops and isolated nodes included.
+
+    Features: ``paper.feat`` float32[n, 5], ``paper.year`` int16[n], ``paper.title`` strings, ``paper.tags`` ragged
+    int64, ``author.feat`` float64[n, 2, 2]; ``writes.weight`` float32[m]. Institutes have no features and no edges.
+    """
+    num_cites, num_writes = 6 * num_papers, 3 * num_authors
+    tag_lengths = rng.integers(0, 4, num_papers)
+    return Graph(
+        nodes={
+            "paper": NodeTable(
+                num_nodes=num_papers,
+                features={
+                    "feat": rng.standard_normal((num_papers, 5)).astype(np.float32),
+                    "year": rng.integers(1990, 2025, num_papers).astype(np.int16),
+                    "title": RaggedArray.from_strings([f"título {i}" * (i % 3) for i in range(num_papers)]),
+                    "tags": RaggedArray(rng.integers(0, 9, int(tag_lengths.sum())), offsets_of(tag_lengths)),
+                },
+            ),
+            "author": NodeTable(num_nodes=num_authors, features={"feat": rng.standard_normal((num_authors, 2, 2))}),
+            "institute": NodeTable(num_nodes=3),
+        },
+        edges={
+            ("paper", "cites", "paper"): EdgeTable(
+                src_keys=rng.integers(0, num_papers - 2, num_cites), dst_keys=rng.integers(0, num_papers - 2, num_cites)
+            ),
+            ("author", "writes", "paper"): EdgeTable(
+                src_keys=rng.integers(0, num_authors, num_writes),
+                dst_keys=rng.integers(0, num_papers, num_writes),
+                features={"weight": rng.random(num_writes).astype(np.float32)},
+            ),
+            ("author", "works_at", "institute"): EdgeTable(
+                src_keys=np.empty(0, np.int64), dst_keys=np.empty(0, np.int64)
+            ),
+        },
+        splits={
+            "paper": {
+                "train": np.sort(rng.choice(num_papers, num_papers // 2, replace=False)),
+                "val": np.arange(num_papers // 3, dtype=np.int64),
+            }
+        },
+    ).check()

@@ -1,0 +1,61 @@
+"""Does each room keep to its own library where the import linter cannot see it?
+
+The import linter sees ``pyarrow`` as a whole; Flight, which is the network, belongs to the store and the stream alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "hopstream"
+WIRE_ROOMS = {"store", "stream"}
+FORBIDDEN_CALLS = {"eval", "exec"}
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    """Every module, and every name of a module, that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def source_files() -> list[tuple[Path, ast.AST]]:
+    """Every source file, relative to the package, and its syntax tree."""
+    return [(p.relative_to(SOURCE), ast.parse(p.read_text())) for p in sorted(SOURCE.rglob("*.py"))]
+
+
+def test_only_store_and_stream_speak_flight():
+    offenders = [
+        str(path)
+        for path, tree in source_files()
+        if path.parts[0] not in WIRE_ROOMS and any(m.startswith("pyarrow.flight") for m in imported_modules(tree))
+    ]
+    assert offenders == []
+
+
+def test_nothing_executable_is_read_or_written():
+    offenders = []
+    for path, tree in source_files():
+        offenders += [f"{path} imports {m}" for m in imported_modules(tree) if m.split(".")[0] in FORBIDDEN_MODULES]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
+                offenders.append(f"{path}:{node.lineno} calls {node.func.id}")
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+                offenders.append(f"{path}:{node.lineno} allows pickle")
+    assert offenders == []
+
+
+def test_every_module_says_which_question_it_answers():
+    offenders = []
+    for path, tree in source_files():
+        docstring = ast.get_docstring(tree)
+        is_empty_init = path.name == "__init__.py" and not tree.body
+        if not is_empty_init and (not docstring or not docstring.splitlines()[0].endswith("?")):
+            offenders.append(f"{path}: {(docstring or 'no docstring').splitlines()[0]}")
+    assert offenders == []
