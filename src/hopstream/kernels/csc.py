@@ -1,8 +1,10 @@
 """How are edges grouped by one of their ends?
 
-[Algorithm] Counting sort by the grouping end: one pass counts, one pass places. Edges of one node keep their original order.
+[Algorithm] Counting sort by the grouping end: one pass counts, one pass places. Edges of one node keep their original
+    order.
 [Cost] Two sequential reads of the ends and one random write per edge.
-[Not chosen] ``numpy.argsort(kind="stable")``: 3 to 6 times slower on 64 M edges, and it needs an int64 copy of the order.
+[Not chosen] ``numpy.argsort(kind="stable")``: 3 to 6 times slower on 64 M edges, and it needs an int64 copy of the
+    order.
 """
 
 from __future__ import annotations

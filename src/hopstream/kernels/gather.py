@@ -1,7 +1,7 @@
 """How are rows of a column collected from the parts that hold them?
 
-[Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every dtype
-    and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead.
+[Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every
+    dtype and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead.
 [Cost] The bytes of the rows, read once and written once; near the machine's copy bandwidth for rows of 400 bytes.
 [Not chosen] ``numpy.take``: no prefetch, one part only, and it holds the interpreter lock for small items.
 """

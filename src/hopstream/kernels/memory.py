@@ -1,8 +1,8 @@
 """How do kernels reach many parts' mapped arrays, and ask for memory before they need it?
 
-A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row per
-part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays. ``array_at``
-turns a row of the table back into an array, so the bounds-checked test run checks those accesses as well.
+A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row
+per part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays.
+``array_at`` turns a row of the table back into an array, so the bounds-checked test run checks those accesses as well.
 """
 
 from __future__ import annotations

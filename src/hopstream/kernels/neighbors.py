@@ -1,8 +1,8 @@
 """Which neighbours does a node draw?
 
-[Algorithm] All edges where count >= degree. Without replacement: Floyd's sampling (draw from ``[0, j]``, j included) while
-    ``count**2 <= 8 * degree`` or ``count <= 64``, else Knuth's selection sampling (Algorithm S), which keeps stored order.
-    With replacement: independent draws. Draws are a pure function of (rng_seed, key, turn).
+[Algorithm] All edges where count >= degree. Without replacement: Floyd's sampling (draw from ``[0, j]``, j included)
+    while ``count**2 <= 8 * degree`` or ``count <= 64``, else Knuth's selection sampling (Algorithm S), which keeps
+    stored order. With replacement: independent draws. Draws are a pure function of (rng_seed, key, turn).
     Source: Bentley, Floyd, "A sample of brilliance", CACM 1987; Knuth, TAOCP 2, 3.4.2.
 [Cost] O(min(count**2, degree)) per node, two cache misses for the node's range and one per neighbour; both are
     prefetched: the range ``RANGE_AHEAD`` nodes ahead, the neighbours ``READ_BEHIND`` nodes before they are read.

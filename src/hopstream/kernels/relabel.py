@@ -1,8 +1,9 @@
 """Which slot does each id get in a subgraph?
 
-[Algorithm] One open-addressing hash table per node type and batch: a power of two of (id, generation and slot) pairs in one
-    array, linear probing. A new batch only raises the generation, so the table is never cleared. The caller grows the
-    table when the kernel says that it is half full; it starts from the size of earlier batches, not from the worst case.
+[Algorithm] One open-addressing hash table per node type and batch: a power of two of (id, generation and slot) pairs
+    in one array, linear probing. A new batch only raises the generation, so the table is never cleared. The caller
+    grows the table when the kernel says that it is half full; it starts from the size of earlier batches, not from the
+    worst case.
 [Cost] One cache miss per id, prefetched ``PROBE_AHEAD`` ids ahead.
 [Not chosen] A dense map over the global id space: one access, but memory is then sized by the whole graph, per thread.
 """
@@ -76,3 +77,20 @@ def assign_slots(
                 break
             probe = (probe + np.uint64(1)) & mask
     return num_ids, num_nodes
+
+
+@njit(cache=True, nogil=True)
+def repeat_slots(first_slot: int, counts: np.ndarray, out: np.ndarray, written: int) -> int:
+    """Write slot ``first_slot + i`` ``counts[i]`` times to ``out`` from ``written`` on; return where it ends.
+
+    Args:
+        first_slot: The slot of the first count.
+        counts: int32[n].
+        out: int64[>= written + sum(counts)], out.
+        written: Where to begin in ``out``.
+    """
+    for i in range(len(counts)):
+        for _ in range(counts[i]):
+            out[np.uint64(written)] = first_slot + i
+            written += 1
+    return written
