@@ -1,0 +1,157 @@
+"""Does every seed come exactly once per epoch, on ranks that keep step, in batches that do not depend on the ranks?"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopstream.errors import SettingsError
+from hopstream.load.order import SeedOrder
+
+REMAINDERS = ["spread", "pad", "drop", "uneven"]
+SMALL = [(n, b, w) for n, b, w in product(range(1, 41), range(1, 7), range(1, 6))]
+
+
+def epoch_of(num_seeds, batch_size, world_size, epoch=0, **settings):
+    """Per rank, the spans and the positions of each batch; None where the settings cannot be met."""
+    ranks = []
+    for rank in range(world_size):
+        order = SeedOrder(
+            num_seeds=num_seeds, batch_size=batch_size, world_size=world_size, rank=rank, is_shuffled=True, **settings
+        )
+        spans = [order.span(step) for step in range(order.num_steps)]
+        ranks.append([(span, order.positions(epoch, span)) for span in spans])
+    return ranks
+
+
+def possible(num_seeds, batch_size, world_size, **settings):
+    try:
+        return epoch_of(num_seeds, batch_size, world_size, **settings)
+    except SettingsError:
+        return None
+
+
+def test_spread_takes_every_seed_once_in_even_steps_and_balanced_batches():
+    num_refused = 0
+    for num_seeds, batch_size, world_size in SMALL:
+        ranks = possible(num_seeds, batch_size, world_size)
+        where = f"{num_seeds=} {batch_size=} {world_size=}"
+        if ranks is None:
+            is_impossible = num_seeds < world_size or (batch_size == 1 and num_seeds % world_size)
+            assert is_impossible, where
+            num_refused += 1
+            continue
+        taken = np.concatenate([positions for batches in ranks for _, positions in batches])
+        assert np.array_equal(np.sort(taken), np.arange(num_seeds)), where
+        assert len({len(batches) for batches in ranks}) == 1, where
+        sizes = np.array([[len(positions) for _, positions in batches] for batches in ranks])
+        assert sizes.min() >= 1, where
+        assert sizes.max() <= batch_size, where
+        tail = sizes[:, ~np.all(sizes == batch_size, axis=0)]
+        assert tail.shape[1] <= 2, where
+        assert tail.size == 0 or tail.max() - tail.min() <= 1, where
+        assert sorted(span.index for batches in ranks for span, _ in batches) == list(range(sizes.size)), where
+    assert num_refused
+
+
+def test_pad_takes_every_seed_and_repeats_whole_batches():
+    for num_seeds, batch_size, world_size in SMALL:
+        ranks = epoch_of(num_seeds, batch_size, world_size, remainder="pad")
+        assert len({len(batches) for batches in ranks}) == 1
+        batches = {span.index: positions.tolist() for rank in ranks for span, positions in rank}
+        assert sorted(p for positions in batches.values() for p in positions) == list(range(num_seeds))
+        for span, positions in (batch for rank in ranks for batch in rank):
+            assert batches[span.index] == positions.tolist()
+
+
+def test_drop_keeps_ranks_even_and_drops_less_than_a_round():
+    for num_seeds, batch_size, world_size in SMALL:
+        ranks = possible(num_seeds, batch_size, world_size, remainder="drop")
+        if ranks is None:
+            assert -(-num_seeds // batch_size) < world_size
+            continue
+        assert len({len(batches) for batches in ranks}) == 1
+        taken = np.concatenate([positions for batches in ranks for _, positions in batches])
+        assert len(np.unique(taken)) == len(taken)
+        assert num_seeds - len(taken) < batch_size * world_size
+
+
+def test_uneven_takes_every_seed_once_and_ranks_differ_by_one_step():
+    for num_seeds, batch_size, world_size in SMALL:
+        ranks = epoch_of(num_seeds, batch_size, world_size, remainder="uneven")
+        steps = [len(batches) for batches in ranks]
+        assert max(steps) - min(steps) <= 1
+        taken = np.concatenate([positions for batches in ranks for _, positions in batches])
+        assert np.array_equal(np.sort(taken), np.arange(num_seeds))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_drop_last_gives_full_batches_only(remainder):
+    for num_seeds, batch_size, world_size in SMALL:
+        ranks = possible(num_seeds, batch_size, world_size, remainder=remainder, drop_last=True)
+        if ranks is None:
+            wanted = batch_size if remainder in ("pad", "uneven") else batch_size * world_size
+            assert num_seeds < wanted
+            continue
+        sizes = {len(positions) for batches in ranks for _, positions in batches}
+        assert sizes == {batch_size}
+        if remainder != "uneven":
+            assert len({len(batches) for batches in ranks}) == 1
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 3000), st.integers(1, 40), st.integers(1, 8), st.sampled_from(["spread", "pad", "drop", "uneven"])
+)
+def test_full_batches_are_the_same_whatever_the_world_size(num_seeds, batch_size, world_size, remainder):
+    alone = {span.index: positions.tolist() for span, positions in epoch_of(num_seeds, batch_size, 1)[0]}
+    ranks = possible(num_seeds, batch_size, world_size, remainder=remainder)
+    batches = {span.index: p.tolist() for rank in ranks or [] for span, p in rank}
+    num_same = sum(alone[index] == positions for index, positions in batches.items() if index in alone)
+    num_balanced = 2 * world_size if remainder == "spread" else 0
+    assert num_same >= len(batches) - num_balanced
+
+
+def test_orders_differ_between_epochs_and_seeds_and_repeat_within_them():
+    def flat(epoch, rng_seed):
+        return np.concatenate([p for _, p in epoch_of(100, 8, 1, epoch=epoch, rng_seed=rng_seed)[0]]).tolist()
+
+    assert flat(0, 0) == flat(0, 0)
+    assert len({tuple(flat(epoch, rng_seed)) for epoch, rng_seed in product(range(3), range(3))}) == 9
+
+
+def test_batch_seeds_are_all_different():
+    orders = [SeedOrder(num_seeds=64, batch_size=4, rng_seed=rng_seed, world_size=2, rank=r) for rng_seed in (0, 1)
+              for r in (0, 1)]  # fmt: skip
+    seeds = [o.batch_seed(e, o.span(step)) for o in orders for e in range(3) for step in range(o.num_steps)]
+    assert len(set(seeds)) == len(seeds) == 2 * 3 * 16
+
+
+def test_unshuffled_seeds_keep_their_order():
+    order = SeedOrder(num_seeds=10, batch_size=4)
+    assert [order.positions(5, order.span(step)).tolist() for step in range(3)] == [
+        [0, 1, 2, 3], [4, 5, 6, 7], [8, 9]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_seeds": 0}, "no seeds"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"rank": 2, "world_size": 2}, "rank is 2 of world_size 2"),
+        ({"rank": -1}, "rank is -1"),
+        ({"world_size": 0}, "world_size 0"),
+        ({"remainder": "share"}, "'share'; choose one of spread, pad, drop, uneven"),
+        ({"num_seeds": 3, "world_size": 4}, "3 seeds in batches of 4 make no batch for each of 4 ranks.*fewer ranks"),
+        ({"num_seeds": 3, "drop_last": True}, "smaller batch_size or drop_last=False"),
+        ({"batch_size": 1, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),
+    ],
+)
+def test_settings_that_cannot_be_met_are_refused(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        SeedOrder(**{"num_seeds": 10, "batch_size": 4, **settings})
