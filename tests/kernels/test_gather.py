@@ -1,0 +1,62 @@
+"""Do gathered rows equal numpy's indexing of the whole column, for any cut into parts?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
+from hopstream.kernels.memory import address_table
+from hopstream.kernels.ownership import first_unowned
+
+CUTS = [[50], [20, 0, 25, 5], [0, 50]]
+
+
+def _cut(column: np.ndarray, rows: list[int]) -> tuple[np.ndarray, list[np.ndarray]]:
+    offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    return offsets, [np.ascontiguousarray(column[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize("word,width", [("uint64", 1), ("uint64", 50), ("uint32", 7), ("uint16", 3), ("uint8", 5)])
+def test_rows_equal_indexing(rng: np.random.Generator, rows: list[int], word: str, width: int) -> None:
+    column = rng.integers(0, 200, (50, width)).astype(word)
+    offsets, parts = _cut(column, rows)
+    table = address_table([part.reshape(-1) for part in parts])
+    ids = rng.integers(0, 50, 33)
+    out = np.zeros((33, width), word)
+    gather_rows(ids, offsets, table, out, np.empty(0, np.int64))
+    np.testing.assert_array_equal(out, column[ids])
+    positions = rng.permutation(40)[:33]
+    spread = np.zeros((40, width), word)
+    gather_rows(ids, offsets, table, spread, positions)
+    np.testing.assert_array_equal(spread[positions], column[ids])
+    assert not spread[np.setdiff1d(np.arange(40), positions)].any()
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize("width", [1, 3])
+def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], width: int) -> None:
+    lengths = rng.integers(0, 5, 50)
+    ends = np.cumsum(lengths)
+    values = rng.integers(0, 99, (int(ends[-1]), width)).astype(np.uint32)
+    row_values = [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    part_offsets, part_values = [], []
+    for a, b in zip(offsets[:-1], offsets[1:], strict=True):
+        part_offsets.append(np.concatenate([[0], np.cumsum(lengths[a:b])]).astype(np.int64))
+        part_values.append(np.concatenate([values[:0], *row_values[a:b]]).reshape(-1))
+    ids = rng.integers(0, 50, 31)
+    parts, starts, found = np.empty(31, np.int32), np.empty(31, np.int64), np.empty(31, np.int64)
+    total = gather_ranges(ids, offsets, address_table(part_offsets), parts, starts, found)
+    assert found.tolist() == lengths[ids].tolist()
+    assert total == lengths[ids].sum()
+    out = np.empty((total, width), np.uint32)
+    gather_elements(address_table(part_values), parts, starts, found, out)
+    np.testing.assert_array_equal(out, np.concatenate([values[:0], *[row_values[i] for i in ids]]))
+
+
+@pytest.mark.parametrize("ids,wanted", [([], -1), ([0, 3, 9], -1), ([0, 4], 1), ([10], 0), ([0, -1], 1), ([3, 7], 1)])
+def test_first_unowned(ids: list[int], wanted: int) -> None:
+    offsets, is_present = np.array([0, 4, 8, 10]), np.array([True, False, True])
+    assert first_unowned(np.array(ids, np.int64), offsets, is_present) == wanted

@@ -1,0 +1,141 @@
+"""Does a node draw the neighbours it should, each with the chance it should?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopstream.kernels.memory import address_table
+from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
+from tests import naive
+
+
+class Parts:
+    """A random graph cut into parts, as the kernels are given it."""
+
+    def __init__(self, rng: np.random.Generator, rows: list[int], max_degree: int, dtype: type) -> None:
+        self.offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+        degrees = [rng.integers(0, max_degree + 1, n) for n in rows]
+        self.indptr = [np.concatenate([[0], np.cumsum(d)]).astype(np.int64) for d in degrees]
+        self.indices = [rng.integers(0, self.offsets[-1], int(p[-1])).astype(dtype) for p in self.indptr]
+        self.edge_offsets = np.concatenate([[0], np.cumsum([len(i) for i in self.indices])]).astype(np.int64)
+        self.keys = np.split(rng.permutation(int(self.offsets[-1])), self.offsets[1:-1])
+        self.dtype = dtype
+
+    def draw(
+        self, ids: NDArray[np.int64], count: int, is_replacing: bool, rng_seed: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        tables = [address_table(arrays) for arrays in (self.indptr, self.keys, self.indices)]
+        n = len(ids)
+        parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
+        starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
+        total = edge_ranges(ids, self.offsets, tables[0], count, is_replacing, parts, starts, degrees, counts)
+        assert total == counts.sum()
+        neighbors, edge_ids = np.empty(total, self.dtype), np.empty(total, np.int64)
+        draw_neighbors(
+            ids, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing, count == -1, parts, starts,
+            degrees, counts, self.edge_offsets, neighbors, edge_ids,
+        )  # fmt: skip
+        return counts, neighbors, edge_ids
+
+    def naive(
+        self, ids: NDArray[np.int64], count: int, is_replacing: bool, rng_seed: int
+    ) -> tuple[list[int], list[int], list[int]]:
+        counts, neighbors, edge_ids = [], [], []
+        for identifier in ids.tolist():
+            part = int(np.searchsorted(self.offsets, identifier, side="right")) - 1
+            row = identifier - int(self.offsets[part])
+            start, end = self.indptr[part][row : row + 2].tolist()
+            drawn = naive.draw_positions(rng_seed, int(self.keys[part][row]), end - start, count, is_replacing)
+            counts.append(len(drawn))
+            neighbors += [int(self.indices[part][start + position]) for position in drawn]
+            edge_ids += [int(self.edge_offsets[part]) + start + position for position in drawn]
+        return counts, neighbors, edge_ids
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+@pytest.mark.parametrize("is_replacing", [False, True])
+@pytest.mark.parametrize("count", [-1, 0, 1, 3, 10, 70, 500])
+@pytest.mark.parametrize("rows", [[40], [7, 0, 20, 13]])
+def test_draws_equal_the_naive_reference(
+    rng: np.random.Generator, rows: list[int], count: int, is_replacing: bool, dtype: type
+) -> None:
+    graph = Parts(rng, rows, 12 if count < 70 else 700, dtype)
+    ids = rng.integers(0, sum(rows), 30)
+    rng_seed = int(rng.integers(0, 1 << 63)) * 2 + 1
+    counts, neighbors, edge_ids = graph.draw(ids, count, is_replacing, rng_seed)
+    wanted = graph.naive(ids, count, is_replacing, rng_seed)
+    assert (counts.tolist(), neighbors.tolist(), edge_ids.tolist()) == wanted
+
+
+def test_no_ids_draw_nothing(rng: np.random.Generator) -> None:
+    counts, neighbors, _ = Parts(rng, [5], 3, np.uint32).draw(np.empty(0, np.int64), 4, False, 1)
+    assert len(counts) == len(neighbors) == 0
+
+
+@pytest.mark.parametrize("degree,count", [(2, 1), (5, 1), (5, 4), (30, 7), (200, 66), (100, 90)])
+def test_without_replacement_every_edge_is_drawn_equally_often(degree: int, count: int) -> None:
+    """Inclusion within 5 sigma of count / degree for every edge, over 20 000 seeds; no edge twice in one draw."""
+    num_draws = 20_000
+    drawn = _draw_many(degree, count, False, num_draws)
+    assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()
+    chance = count / degree
+    sigma = math.sqrt(num_draws * chance * (1 - chance))
+    deviation = (np.bincount(drawn.ravel(), minlength=degree) - num_draws * chance) / sigma
+    assert np.abs(deviation).max() < 5, deviation
+
+
+@pytest.mark.parametrize("degree,count", [(5, 2), (30, 7), (100, 90)])
+def test_without_replacement_pairs_are_drawn_equally_often(degree: int, count: int) -> None:
+    """Joint inclusion of each pair of edges within 5.5 sigma, so that draws of one node do not lean on each other."""
+    num_draws = 20_000
+    drawn = _draw_many(degree, count, False, num_draws)
+    is_in = np.zeros((num_draws, degree))
+    is_in[np.arange(num_draws)[:, None], drawn] = 1
+    pairs = (is_in.T @ is_in)[np.triu_indices(degree, 1)]
+    chance = count * (count - 1) / (degree * (degree - 1))
+    deviation = (pairs - num_draws * chance) / math.sqrt(num_draws * chance * (1 - chance))
+    assert np.abs(deviation).max() < 5.5, deviation
+
+
+@pytest.mark.parametrize("degree,count", [(1, 3), (7, 4), (50, 20)])
+def test_with_replacement_draws_are_uniform_and_independent_of_the_turn(degree: int, count: int) -> None:
+    num_draws = 20_000
+    drawn = _draw_many(degree, count, True, num_draws)
+    sigma = math.sqrt(num_draws / degree * (1 - 1 / degree))
+    for turn in range(count):
+        deviation = np.bincount(drawn[:, turn], minlength=degree) - num_draws / degree
+        assert np.abs(deviation).max() <= 5 * sigma, (turn, deviation)
+
+
+def test_different_nodes_and_seeds_draw_differently() -> None:
+    drawn = _draw_many(1000, 5, False, 500)
+    assert len(np.unique(drawn, axis=0)) == 500
+
+
+def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> NDArray[np.int64]:
+    """int64[num_draws, count] positions: half of the draws are of other keys, half of other seeds."""
+    half = np.arange(num_draws // 2, dtype=np.int64)
+    indptr = np.array([0, degree], np.int64)
+    drawn = []
+    for rng_seed in (11, 12):
+        for block in np.array_split(half, 3):
+            n = len(block)
+            # Every node shares one list of edges: id i is row 0 of part i.
+            offsets = np.arange(n + 1, dtype=np.int64)
+            indices = np.arange(degree, dtype=np.int64)
+            tables = [address_table([array] * n) for array in (indptr, indices)]
+            key_table = address_table([block[i : i + 1] for i in range(n)])
+            parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
+            starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
+            total = edge_ranges(offsets[:-1], offsets, tables[0], count, is_replacing, parts, starts, degrees, counts)
+            neighbors, edge_ids = np.empty(total, np.int64), np.empty(total, np.int64)
+            draw_neighbors(
+                offsets[:-1], offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, False, parts, starts,
+                degrees, counts, np.zeros(n + 1, np.int64), neighbors, edge_ids,
+            )  # fmt: skip
+            drawn.append(neighbors.reshape(n, count))
+    return np.concatenate(drawn)

@@ -1,0 +1,64 @@
+"""What is the obvious, slow answer? One plain-Python reference per kernel; tests compare the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix64(value: int) -> int:
+    """SplitMix64's finalizer in Python integers."""
+    value &= MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def node_stream(rng_seed: int, key: int) -> int:
+    """The start of a node's stream of draws."""
+    return mix64(rng_seed ^ mix64(key + GOLDEN))
+
+
+def draw_below(stream: int, turn: int, bound: int) -> int:
+    """The draw of one turn in ``[0, bound)``."""
+    return (mix64(stream + turn * GOLDEN) * bound) >> 64
+
+
+def draw_positions(rng_seed: int, key: int, degree: int, count: int, is_replacing: bool) -> list[int]:
+    """Positions in a node's list of edges that it draws; the rule of ``kernels/neighbors.py`` in words of one loop."""
+    stream = node_stream(rng_seed, key)
+    if count == -1 or (count >= degree and not is_replacing):
+        return list(range(degree))
+    if is_replacing:
+        return [draw_below(stream, turn, degree) for turn in range(count)] if degree else []
+    if count <= 64 or count * count <= 8 * degree:
+        taken: list[int] = []
+        for last in range(degree - count, degree):
+            position = draw_below(stream, last - degree + count, last + 1)
+            taken.append(last if position in taken else position)
+        return taken
+    taken = []
+    for position in range(degree):
+        if draw_below(stream, position, degree - position) < count - len(taken):
+            taken.append(position)
+    return taken
+
+
+def assign_slots(ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Slots in order of first occurrence, and the id of each slot."""
+    slot_of: dict[int, int] = {}
+    slots = [slot_of.setdefault(identifier, len(slot_of)) for identifier in ids]
+    return slots, list(slot_of)
+
+
+def group_edges(rows: Sequence[int], num_rows: int) -> tuple[list[int], list[int]]:
+    """Row offsets, and edge positions grouped by row in original order."""
+    groups: list[list[int]] = [[] for _ in range(num_rows)]
+    for position, row in enumerate(rows):
+        groups[row].append(position)
+    indptr = [0]
+    for group in groups:
+        indptr.append(indptr[-1] + len(group))
+    return indptr, [position for group in groups for position in group]
