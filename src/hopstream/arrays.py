@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -221,26 +221,46 @@ def write_array(path: Path, array: Array) -> FileRecord:
     Raises:
         SchemaError: The dtype cannot be stored, for example ``object``.
     """
-    if array.dtype.name not in NUMERIC_DTYPES:
-        raise SchemaError(f"{path.name}: dtype {array.dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
-    dtype = array.dtype.newbyteorder("=")
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape}
     table = array if array.ndim else array.reshape(1)
-    step = max(1, CHUNK_BYTES // max(1, math.prod(table.shape[1:]) * dtype.itemsize))
+    step = max(1, CHUNK_BYTES // max(1, math.prod(table.shape[1:]) * array.itemsize))
+    blocks = (table[start : start + step] for start in range(0, len(table), step))
+    return write_blocks(path, array.dtype, array.shape, blocks)
+
+
+def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> FileRecord:
+    """Write one ``.npy`` file from blocks that are made while it is written, as ``write_array`` does.
+
+    Args:
+        path: The file.
+        dtype: Dtype of the array; blocks are converted to it, and to this machine's byte order.
+        shape: Shape of the whole array.
+        blocks: Arrays whose items, one block after the other in C order, are the array's.
+
+    Raises:
+        SchemaError: The dtype cannot be stored, or the blocks hold more or fewer items than the shape.
+    """
+    if dtype.name not in NUMERIC_DTYPES:
+        raise SchemaError(f"{path.name}: dtype {dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
+    dtype = dtype.newbyteorder("=")
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    num_items = 0
     try:
         with partial.open("wb") as file:
             writer = _ChecksumWriter(file)
             np.lib.format.write_array_header_1_0(cast(Any, writer), header)
-            for start in range(0, len(table), step):
-                writer.write(table[start : start + step].astype(dtype, copy=False).tobytes())
+            for block in blocks:
+                num_items += block.size
+                writer.write(block.astype(dtype, copy=False).tobytes())
             num_bytes = file.tell()
+        if num_items != math.prod(shape):
+            raise SchemaError(f"{path.name}: the blocks hold {num_items} items; shape {list(shape)} has another number")
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    return FileRecord(dtype.name, tuple(array.shape), num_bytes, writer.crc32c)
+    return FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -271,6 +291,8 @@ def open_array(path: Path, record: FileRecord | None = None) -> Array:
         raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
     if array_bytes != num_bytes:
         raise FormatError(f"{path} is {num_bytes} bytes; its header says {array_bytes}; write or copy it again")
+    if not array.flags.c_contiguous:
+        raise FormatError(f"{path} is in Fortran order; write the dataset again")
     if record is not None:
         got = (array.dtype.name, tuple(array.shape), num_bytes)
         if got != (record.dtype, record.shape, record.num_bytes) or not array.dtype.isnative:

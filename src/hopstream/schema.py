@@ -164,6 +164,9 @@ class GraphSchema:
         """
         try:
             record = cast(dict[str, Any], value)
+            edge_types = [tuple(e["type"]) for e in record["edges"]]
+            if len(set(edge_types)) < len(edge_types):
+                raise SchemaError(f"edge types are listed twice: {edge_types}")
             return cls(
                 nodes={t: {n: _feature_from_json(f) for n, f in fs.items()} for t, fs in record["nodes"].items()},
                 edges={
@@ -194,3 +197,5 @@ def _check_names(where: str, names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
             raise SchemaError(f"{where}: name {name!r} must be 1 to {MAX_NAME_LENGTH} printable characters")
+        if name in (".", ".."):
+            raise SchemaError(f"{where}: name {name!r} would be a folder's own name or its parent's")

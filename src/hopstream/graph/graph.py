@@ -16,7 +16,7 @@ from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeTable:
     """All nodes of one type; row ``i`` is the node with key ``i``."""
 
@@ -24,7 +24,7 @@ class NodeTable:
     features: Mapping[str, Column] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeTable:
     """All edges of one type, in original order; row ``i`` is the edge with edge key ``i``.
 
@@ -44,7 +44,7 @@ class EdgeTable:
         return len(self.src_keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graph:
     """A typed graph with features and splits. ``check()`` has passed on every graph that a reader returns.
 
@@ -111,4 +111,5 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int) -> None:
         raise SchemaError(f"{where} must be int64[n], got {keys.dtype}{list(keys.shape)}")
     if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
         row = int(np.flatnonzero((keys < 0) | (keys >= num_nodes))[0])
-        raise IdRangeError(f"{where}[{row}] is {int(keys[row])}; keys are 0..{num_nodes - 1}")
+        wanted = f"keys are 0..{num_nodes - 1}" if num_nodes else "the node type has no nodes"
+        raise IdRangeError(f"{where}[{row}] is {int(keys[row])}; {wanted}")

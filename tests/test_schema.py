@@ -1,0 +1,113 @@
+"""Does a schema refuse what no dataset could hold, and does it survive JSON?"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema, GraphSchema, type_label
+
+names = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20).filter(
+    lambda name: name.isprintable() and name not in (".", "..")
+)
+numeric = st.builds(
+    FeatureSchema,
+    dtype=st.sampled_from(NUMERIC_DTYPES),
+    shape=st.lists(st.integers(0, 9), max_size=3).map(tuple),
+    is_ragged=st.booleans(),
+)
+features = st.dictionaries(names, st.one_of(numeric, st.just(FeatureSchema(dtype="string"))), max_size=3)
+
+
+@st.composite
+def schemas(draw):
+    nodes = draw(st.dictionaries(names, features, min_size=1, max_size=4))
+    end = st.sampled_from(sorted(nodes))
+    edges = draw(st.dictionaries(st.tuples(end, names, end), features, max_size=4))
+    splits = draw(st.dictionaries(end, st.lists(names, max_size=3, unique=True).map(tuple), max_size=2))
+    return GraphSchema(nodes=nodes, edges=edges, splits=splits)
+
+
+@given(schemas())
+def test_json_round_trip(schema):
+    again = GraphSchema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    assert list(again.nodes) == list(schema.nodes)
+    assert list(again.edges) == list(schema.edges)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"nodes": {}, "edges": []},
+        {"nodes": {"a": {"x": {"dtype": "object", "shape": [], "ragged": False}}}, "edges": []},
+        {"nodes": {"a": {"x": {"dtype": "float32"}}}, "edges": []},
+        {"nodes": {"a": {"x": {"dtype": "float32", "shape": [-1], "ragged": False}}}, "edges": []},
+        {"nodes": {"a": {"x": {"dtype": "float32", "shape": ["2"], "ragged": False}}}, "edges": []},
+        {"nodes": {"a": {}}, "edges": [{"type": ["a", "to"], "features": {}}]},
+        {"nodes": {"a": {}}, "edges": [{"type": ["a", "to", "b"], "features": {}}]},
+        {"nodes": {"a": {}}, "edges": [{"type": ["a", "to", "a"], "features": {}}] * 2},
+        {"nodes": {"a": {}}, "edges": [], "splits": {"b": ["train"]}},
+    ],
+)
+def test_from_json_refuses(value):
+    with pytest.raises(SchemaError):
+        GraphSchema.from_json(value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "tab\there", "nul\x00", "line\n", "x" * 201, "\ud800", 7, None])
+def test_bad_names_are_refused_wherever_they_stand(name):
+    feature = FeatureSchema(dtype="int8")
+    with pytest.raises(SchemaError):
+        GraphSchema(nodes={name: {}}, edges={})
+    with pytest.raises(SchemaError):
+        GraphSchema(nodes={"a": {name: feature}}, edges={})
+    with pytest.raises(SchemaError):
+        GraphSchema(nodes={"a": {}}, edges={("a", name, "a"): {}})
+    with pytest.raises(SchemaError):
+        GraphSchema(nodes={"a": {}}, edges={}, splits={"a": (name,)})
+
+
+def test_feature_schema_refuses_shaped_or_ragged_strings_and_unknown_dtypes():
+    for bad in ({"dtype": "float"}, {"dtype": "string", "shape": (2,)}, {"dtype": "string", "is_ragged": True}):
+        with pytest.raises(SchemaError):
+            FeatureSchema(**bad)
+    with pytest.raises(SchemaError):
+        FeatureSchema(dtype="int8", shape=(True,))
+
+
+def test_row_bytes_and_text():
+    assert FeatureSchema(dtype="float32", shape=(128,)).row_bytes == 512
+    assert FeatureSchema(dtype="int64").row_bytes == 8
+    assert FeatureSchema(dtype="string").numpy_dtype == np.uint8
+    assert str(FeatureSchema(dtype="float32", shape=(128,))) == "float32[rows, 128]"
+    assert str(FeatureSchema(dtype="int8", shape=(2,), is_ragged=True)) == "int8[rows, ragged, 2]"
+    assert str(FeatureSchema(dtype="string")) == "string"
+
+
+def test_lookups_name_what_is_known():
+    schema = GraphSchema(nodes={NODE: {"x": FeatureSchema(dtype="int8")}}, edges={EDGE: {}})
+    assert schema.feature(NODE, "x").dtype == "int8"
+    with pytest.raises(UnknownNameError, match=r"unknown node type 'paper'; known: \['node'\]"):
+        schema.feature("paper", "x")
+    with pytest.raises(UnknownNameError, match=r"node has no feature 'y'; known: \['x'\]"):
+        schema.feature(NODE, "y")
+    with pytest.raises(UnknownNameError, match=r"node__to__node has no feature 'w'"):
+        schema.feature(EDGE, "w")
+    with pytest.raises(KeyError):
+        schema.check_edge_type(("a", "b", "c"))
+    assert type_label(EDGE) == "node__to__node"
+
+
+def test_homogeneous_is_a_matter_of_names():
+    assert GraphSchema(nodes={NODE: {}}, edges={EDGE: {}}).is_homogeneous
+    assert GraphSchema(nodes={NODE: {}}, edges={}).is_homogeneous
+    assert not GraphSchema(nodes={"paper": {}}, edges={("paper", "cites", "paper"): {}}).is_homogeneous
+    assert not GraphSchema(nodes={NODE: {}}, edges={(NODE, "cites", NODE): {}}).is_homogeneous
