@@ -21,6 +21,7 @@ from hopstream.arrays import (
     offsets_of,
     open_array,
     write_array,
+    write_blocks,
     write_text,
 )
 from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError
@@ -63,6 +64,24 @@ def test_blocks_do_not_show(tmp_path, monkeypatch, chunk_bytes):
     assert write_array(tmp_path / "d.npy", np.repeat(array, 2, axis=0)[::2]) == first
     check_file(tmp_path / "a.npy", first)
     assert same_bytes(open_array(tmp_path / "b.npy", first), array)
+
+
+def test_blocks_must_add_up_to_the_shape(tmp_path):
+    blocks = [np.arange(4), np.arange(2)]
+    record = write_blocks(tmp_path / "a.npy", np.dtype(np.int64), (3, 2), iter(blocks))
+    assert open_array(tmp_path / "a.npy", record).tolist() == [[0, 1], [2, 3], [0, 1]]
+    for shape in ((7,), (5,)):
+        with pytest.raises(SchemaError, match="the blocks hold 6 items"):
+            write_blocks(tmp_path / "b.npy", np.dtype(np.int64), shape, iter(blocks))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_a_dataset_file_in_fortran_order_is_refused(tmp_path):
+    record = write_array(tmp_path / "a.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "a.npy", np.zeros((3, 2), order="F"))
+    assert open_array(tmp_path / "a.npy").shape == (3, 2)
+    with pytest.raises(FormatError, match="Fortran order"):
+        open_array(tmp_path / "a.npy", record)
 
 
 def test_arrays_are_mapped_read_only(tmp_path):

@@ -291,9 +291,9 @@ def open_array(path: Path, record: FileRecord | None = None) -> Array:
         raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
     if array_bytes != num_bytes:
         raise FormatError(f"{path} is {num_bytes} bytes; its header says {array_bytes}; write or copy it again")
-    if not array.flags.c_contiguous:
-        raise FormatError(f"{path} is in Fortran order; write the dataset again")
     if record is not None:
+        if not array.flags.c_contiguous:
+            raise FormatError(f"{path} is in Fortran order; a dataset's files are in C order; write it again")
         got = (array.dtype.name, tuple(array.shape), num_bytes)
         if got != (record.dtype, record.shape, record.num_bytes) or not array.dtype.isnative:
             raise FormatError(

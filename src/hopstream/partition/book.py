@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,16 @@ class PartitionBook:
         """
         num_nodes = self.num_ids(node_type)
         return np.arange(self.num_parts + 1, dtype=np.int64) * num_nodes // self.num_parts
+
+
+def neighbor_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The dtype in which ids of a type are stored as neighbours: 32 bits where they fit."""
+    return np.dtype(np.uint32) if num_nodes < 2**32 else np.dtype(np.int64)
+
+
+def ends_of(edge_type: EdgeType, direction: Direction) -> tuple[str, str]:
+    """The node type whose parts own the edges of a direction, and the node type of the other end."""
+    return (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
 
 
 def owner_label(owner: Owner) -> str:
