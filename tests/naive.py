@@ -62,3 +62,15 @@ def group_edges(rows: Sequence[int], num_rows: int) -> tuple[list[int], list[int
     for group in groups:
         indptr.append(indptr[-1] + len(group))
     return indptr, [position for group in groups for position in group]
+
+
+def rmat_edge(number: int, scale: int, rng_seed: int) -> tuple[int, int]:
+    """The corner of the adjacency matrix at which one R-MAT edge arrives: a quadrant per level, 16 bits each."""
+    stream = mix64(rng_seed + number * GOLDEN)
+    src = dst = 0
+    for level in range(scale):
+        block = level - level % 4
+        draw = (mix64(stream + (block + 1) * GOLDEN) >> (16 * (level % 4))) % 2**16 / 2**16
+        quadrant = sum(draw >= round(share * 2**16) / 2**16 for share in (0.57, 0.76, 0.95))
+        src, dst = 2 * src + quadrant // 2, 2 * dst + quadrant % 2
+    return src, dst
