@@ -32,8 +32,8 @@ def rmat_graph(
     """Make an R-MAT graph (a = .57, b = .19, c = .19) with one node type and one edge type.
 
     Equal arguments give equal graphs on every machine. Parallel edges, self loops and isolated nodes occur, as R-MAT
-    has it. A node's label follows the community it lies in, so that neighbours tend to share labels; its features are its
-    class's centroid under noise, so that one node's features hint at its label and a neighbourhood's tell it.
+    has it. A node's label follows the community it lies in, so that neighbours tend to share labels; its features are
+    its class's centroid under noise, so that one node's features hint at its label and a neighbourhood's tell it.
 
     Args:
         scale: The graph has ``2**scale`` nodes, at most 2**32.
