@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ CUTS = [[50], [20, 0, 25, 5], [0, 50]]
 
 def _cut(column: np.ndarray, rows: list[int]) -> tuple[np.ndarray, list[np.ndarray]]:
     offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    return offsets, [np.ascontiguousarray(column[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return offsets, [np.ascontiguousarray(column[a:b]) for a, b in itertools.pairwise(offsets)]
 
 
 @pytest.mark.parametrize("rows", CUTS)
@@ -43,16 +45,20 @@ def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], wi
     row_values = [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     part_offsets, part_values = [], []
-    for a, b in zip(offsets[:-1], offsets[1:], strict=True):
+    for a, b in itertools.pairwise(offsets):
         part_offsets.append(np.concatenate([[0], np.cumsum(lengths[a:b])]).astype(np.int64))
         part_values.append(np.concatenate([values[:0], *row_values[a:b]]).reshape(-1))
     ids = rng.integers(0, 50, 31)
     parts, starts, found = np.empty(31, np.int32), np.empty(31, np.int64), np.empty(31, np.int64)
-    total = gather_ranges(ids, offsets, address_table(part_offsets), parts, starts, found)
+    tables = address_table(part_offsets), address_table(part_values)
+    total = gather_ranges(ids, offsets, *tables, width, parts, starts, found)
     assert found.tolist() == lengths[ids].tolist()
     assert total == lengths[ids].sum()
+    damaged = tables[1] - np.array([0, 1])
+    last = np.array([int(np.flatnonzero(lengths)[-1])])
+    assert gather_ranges(last, offsets, tables[0], damaged, width, parts, starts, found) == -1
     out = np.empty((total, width), np.uint32)
-    gather_elements(address_table(part_values), parts, starts, found, out)
+    gather_elements(tables[1], parts, starts, found, out)
     np.testing.assert_array_equal(out, np.concatenate([values[:0], *[row_values[i] for i in ids]]))
 
 

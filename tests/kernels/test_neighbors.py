@@ -32,11 +32,13 @@ class Parts:
         n = len(ids)
         parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
         starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
-        total = edge_ranges(ids, self.offsets, tables[0], count, is_replacing, parts, starts, degrees, counts)
+        total = edge_ranges(
+            ids, self.offsets, tables[0], tables[2], count, is_replacing, parts, starts, degrees, counts
+        )
         assert total == counts.sum()
         neighbors, edge_ids = np.empty(total, self.dtype), np.empty(total, np.int64)
         draw_neighbors(
-            ids, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing, count == -1, parts, starts,
+            ids, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing and count >= 0, parts, starts,
             degrees, counts, self.edge_offsets, neighbors, edge_ids,
         )  # fmt: skip
         return counts, neighbors, edge_ids
@@ -74,6 +76,15 @@ def test_draws_equal_the_naive_reference(
 def test_no_ids_draw_nothing(rng: np.random.Generator) -> None:
     counts, neighbors, _ = Parts(rng, [5], 3, np.uint32).draw(np.empty(0, np.int64), 4, False, 1)
     assert len(counts) == len(neighbors) == 0
+
+
+@pytest.mark.parametrize("indptr", [[0, 2, 9], [0, -1, 3], [0, 3, 2]])
+def test_a_range_outside_the_edges_is_reported(indptr: list[int]) -> None:
+    """A damaged ``indptr`` must not make a kernel read outside the file."""
+    arrays = np.array(indptr), np.arange(3)
+    tables = [address_table([array]) for array in arrays]
+    scratch = [np.empty(2, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32)]
+    assert edge_ranges(np.array([0, 1]), np.array([0, 2]), *tables, -1, False, *scratch) in (-1, -2)
 
 
 @pytest.mark.parametrize("degree,count", [(2, 1), (5, 1), (5, 4), (30, 7), (200, 66), (100, 90)])
@@ -131,10 +142,10 @@ def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> N
             key_table = address_table([block[i : i + 1] for i in range(n)])
             parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
             starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
-            total = edge_ranges(offsets[:-1], offsets, tables[0], count, is_replacing, parts, starts, degrees, counts)
+            total = edge_ranges(offsets[:-1], offsets, *tables, count, is_replacing, parts, starts, degrees, counts)
             neighbors, edge_ids = np.empty(total, np.int64), np.empty(total, np.int64)
             draw_neighbors(
-                offsets[:-1], offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, False, parts, starts,
+                offsets[:-1], offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, parts, starts,
                 degrees, counts, np.zeros(n + 1, np.int64), neighbors, edge_ids,
             )  # fmt: skip
             drawn.append(neighbors.reshape(n, count))

@@ -55,18 +55,25 @@ def gather_rows(
 
 @njit(cache=True, nogil=True)
 def gather_ranges(
-    ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, parts: np.ndarray, starts: np.ndarray,
+    ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, values: np.ndarray, width: int,
+    parts: np.ndarray, starts: np.ndarray,
     lengths: np.ndarray,
 ) -> int:  # fmt: skip
-    """Find where each ragged row lies; return the number of elements of all of them.
+    """Find where each ragged row lies.
 
     Args:
         ids: int64[n].
         offsets: int64[num_parts + 1], id ranges.
         row_offsets: int64[num_parts, 2], address table of the parts' ragged offsets.
+        values: int64[num_parts, 2], address table of the parts' values; only the lengths, in words, are used.
+        width: Words per element.
         parts: int32[n], out.
         starts: int64[n], out: first element in the part's values.
         lengths: int64[n], out: number of elements.
+
+    Returns:
+        The sum of ``lengths``; or ``-1 - i`` where row ``ids[i]`` lies outside its part's values, as it does in a
+        damaged file.
     """
     total = 0
     for i in range(len(ids)):
@@ -76,6 +83,8 @@ def gather_ranges(
         parts[i] = part
         starts[i] = part_offsets[row]
         lengths[i] = part_offsets[row + np.uint64(1)] - part_offsets[row]
+        if starts[i] < 0 or lengths[i] < 0 or (starts[i] + lengths[i]) * width > values[part, 1]:
+            return -1 - i
         total += lengths[i]
     return total
 

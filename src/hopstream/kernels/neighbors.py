@@ -26,8 +26,8 @@ INT64_BYTES = 8
 
 @njit(cache=True, nogil=True)
 def edge_ranges(
-    ids: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, count: int, is_replacing: bool, parts: np.ndarray,
-    starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
+    ids: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, indices: np.ndarray, count: int, is_replacing: bool,
+    parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
 ) -> int:  # fmt: skip
     """Find each node's part and edge range, and how many neighbours it will draw.
 
@@ -35,6 +35,7 @@ def edge_ranges(
         ids: int64[n], ids of nodes to expand.
         offsets: int64[num_parts + 1], id ranges of the nodes' type.
         indptrs: int64[num_parts, 2], address table of int64 ``indptr`` arrays.
+        indices: int64[num_parts, 2], address table of ``indices``; only the lengths are used.
         count: Neighbours per node; -1 means all.
         is_replacing: Draw with replacement.
         parts: int32[n], out: the part of each node.
@@ -43,7 +44,8 @@ def edge_ranges(
         counts: int32[n], out: neighbours it will draw.
 
     Returns:
-        The sum of ``counts``.
+        The sum of ``counts``; or ``-1 - i`` where the range of ``ids[i]`` lies outside its part's ``indices``, as it
+        does in a damaged file.
     """
     num_ids = len(ids)
     total = 0
@@ -59,6 +61,8 @@ def edge_ranges(
             row = np.uint64(ids[j] - offsets[part])
             start = indptr[row]
             degree = indptr[row + np.uint64(1)] - start
+            if start < 0 or degree < 0 or start + degree > indices[part, 1]:
+                return -1 - j
             taken = degree
             if count >= 0 and (degree > count or (is_replacing and degree > 0)):
                 taken = np.int64(count)
@@ -70,7 +74,7 @@ def edge_ranges(
 
 
 @njit(inline="always")
-def _draw_positions(
+def draw_positions(
     stream: np.uint64, start: int, degree: int, count: int, is_replacing: bool, positions: np.ndarray, first: int
 ) -> None:
     """Write the edge positions that one node draws to ``positions[first:first + count]``."""
@@ -102,7 +106,7 @@ def _draw_positions(
 @njit(cache=True, nogil=True)
 def draw_neighbors(
     ids: np.ndarray, offsets: np.ndarray, keys: np.ndarray, indices: np.ndarray, rng_seed: np.uint64,
-    is_replacing: bool, draws_all: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
+    replaces: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
     edge_offsets: np.ndarray, neighbor_ids: np.ndarray, edge_ids: np.ndarray,
 ) -> None:  # fmt: skip
     """Draw each node's neighbours; the ranges come from ``edge_ranges``.
@@ -113,8 +117,7 @@ def draw_neighbors(
         keys: int64[num_parts, 2], address table of int64 key arrays; a length of 0 means that id equals key.
         indices: int64[num_parts, 2], address table of ``indices`` in the dtype of ``neighbor_ids``.
         rng_seed: uint64, the seed of this batch and op.
-        is_replacing: Draw with replacement.
-        draws_all: Every node takes all of its edges, whatever ``is_replacing`` says.
+        replaces: Draw with replacement; never where all edges are wanted.
         parts: int32[n] of ``edge_ranges``.
         starts: int64[n] of ``edge_ranges``.
         degrees: int64[n] of ``edge_ranges``.
@@ -124,7 +127,6 @@ def draw_neighbors(
         edge_ids: int64[sum(counts)], out: ids of the edges drawn.
     """
     num_ids = len(ids)
-    replaces = is_replacing and not draws_all
     drawn = 0
     read = 0
     item_bytes = neighbor_ids.itemsize
@@ -140,7 +142,7 @@ def draw_neighbors(
             if keys[part, 1] > 0:
                 key = array_at(keys[part, 0], keys[part, 1], np.int64)[np.uint64(ids[i] - offsets[part])]
             count = np.int64(counts[i])
-            _draw_positions(node_stream(rng_seed, key), starts[i], degrees[i], count, replaces, edge_ids, drawn)
+            draw_positions(node_stream(rng_seed, key), starts[i], degrees[i], count, replaces, edge_ids, drawn)
             for k in range(drawn, drawn + count):
                 prefetch_address(indices[part, 0] + edge_ids[np.uint64(k)] * item_bytes)
             drawn += count

@@ -28,11 +28,47 @@ def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
     return (np.uint64(identifier) * GOLDEN) >> shift
 
 
+@njit(inline="always")
+def prefetch_slot(identifier: np.int64, base: np.int64, shift: np.uint64) -> None:
+    """Ask for the entry that an id would be found at, in a table at address ``base``."""
+    prefetch_address(base + np.int64(_home(identifier, shift)) * ENTRY_BYTES)
+
+
+@njit(inline="always")
+def find_slot(
+    identifier: np.int64, table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray, num_nodes: int
+) -> int:
+    """The slot of an id, which is ``num_nodes`` where the id was new and has been added.
+
+    Returns -1, and adds nothing, where the id is new and the table is half full. Arguments as for ``assign_slots``.
+    """
+    mask = np.uint64(len(table) - 1)
+    probe = _home(identifier, shift)
+    while True:
+        mark = table[probe, 1]
+        if (mark >> SLOT_BITS) != generation:
+            if num_nodes >= len(table) >> 1:
+                return np.int64(-1)
+            table[probe, 0] = identifier
+            table[probe, 1] = (np.int64(generation) << SLOT_BITS) | np.int64(num_nodes)
+            node_ids[np.uint64(num_nodes)] = identifier
+            return np.int64(num_nodes)
+        if table[probe, 0] == identifier:
+            return mark & SLOT_MASK
+        probe = (probe + np.uint64(1)) & mask
+
+
 @njit(cache=True, nogil=True)
 def assign_slots(
-    ids: np.ndarray, first: int, table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray,
-    num_nodes: int, slots: np.ndarray,
-) -> tuple[int, int]:  # fmt: skip
+    ids: np.ndarray,
+    first: int,
+    table: np.ndarray,
+    shift: np.uint64,
+    generation: int,
+    node_ids: np.ndarray,
+    num_nodes: int,
+    slots: np.ndarray,
+) -> tuple[int, int]:
     """Give each id its slot: the one it has, or the next free one.
 
     Args:
@@ -50,32 +86,17 @@ def assign_slots(
         num_nodes: Slots in use at the end.
     """
     num_ids = len(ids)
-    mask = np.uint64(len(table) - 1)
-    limit = len(table) >> 1
     base = np.int64(table.ctypes.data)
-    for i in range(first, min(first + PROBE_AHEAD, num_ids)):
-        prefetch_address(base + np.int64(_home(np.int64(ids[np.uint64(i)]), shift)) * ENTRY_BYTES)
-    for i in range(first, num_ids):
-        ahead = i + PROBE_AHEAD
-        if ahead < num_ids:
-            prefetch_address(base + np.int64(_home(np.int64(ids[np.uint64(ahead)]), shift)) * ENTRY_BYTES)
-        identifier = np.int64(ids[np.uint64(i)])
-        probe = _home(identifier, shift)
-        while True:
-            mark = table[probe, 1]
-            if (mark >> SLOT_BITS) != generation:
-                if num_nodes >= limit:
-                    return i, num_nodes
-                table[probe, 0] = identifier
-                table[probe, 1] = (np.int64(generation) << SLOT_BITS) | np.int64(num_nodes)
-                node_ids[np.uint64(num_nodes)] = identifier
-                slots[np.uint64(i)] = num_nodes
-                num_nodes += 1
-                break
-            if table[probe, 0] == identifier:
-                slots[np.uint64(i)] = mark & SLOT_MASK
-                break
-            probe = (probe + np.uint64(1)) & mask
+    for i in range(first, num_ids + PROBE_AHEAD):
+        if i < num_ids:
+            prefetch_slot(np.int64(ids[np.uint64(i)]), base, shift)
+        j = i - PROBE_AHEAD
+        if j >= first:
+            slot = find_slot(np.int64(ids[np.uint64(j)]), table, shift, generation, node_ids, num_nodes)
+            if slot < 0:
+                return j, num_nodes
+            num_nodes += np.int64(slot == num_nodes)
+            slots[np.uint64(j)] = slot
     return num_ids, num_nodes
 
 

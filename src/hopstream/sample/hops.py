@@ -1,79 +1,24 @@
 """How is a plan run, hop by hop, over a store?
 
 Each level of a plan is one call of the store; its replies are relabelled in plan order, so the result does not depend
-on where the parts are or who answered first.
+on where the parts are or who answered first. Where all parts are mapped here, each op is one fused kernel instead.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
-from hopstream.kernels.relabel import assign_slots, repeat_slots
+from hopstream.kernels.relabel import repeat_slots
+from hopstream.sample.fused import FusedSampler
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan
+from hopstream.sample.slots import EdgeBuffer, SlotMap, SlotRange
 from hopstream.schema import EdgeType
 from hopstream.store.contract import SampleReply, SampleRequest, Store
-
-FIRST_CAPACITY = 1 << 12
-SlotRange = tuple[int, int]
-
-
-class _SlotMap:
-    """Ids to slots of one node type, reused from batch to batch."""
-
-    def __init__(self) -> None:
-        self._allocate(FIRST_CAPACITY)
-        self.num_nodes = 0
-
-    def reset(self) -> None:
-        """Forget all ids, at no cost."""
-        self._generation += 1
-        self.num_nodes = 0
-
-    def assign(self, ids: IntArray, slots: IntArray) -> SlotRange:
-        """Write the slot of each id; return the range of slots that are new."""
-        first = self.num_nodes
-        done = 0
-        while True:
-            done, self.num_nodes = assign_slots(
-                ids, done, self._table, self._shift, self._generation, self.node_ids, self.num_nodes, slots
-            )
-            if done == len(ids):
-                return first, self.num_nodes
-            self._grow()
-
-    def _allocate(self, capacity: int) -> None:
-        self._table = np.zeros((capacity, 2), np.int64)
-        self._shift = np.uint64(64 - (capacity.bit_length() - 1))
-        self._generation = 1
-        self.node_ids: IntArray = np.empty(capacity // 2, np.int64)
-
-    def _grow(self) -> None:
-        known = self.node_ids[: self.num_nodes]
-        self._allocate(2 * len(self._table))
-        scratch = np.empty(len(known), np.int64)
-        assign_slots(known, 0, self._table, self._shift, self._generation, self.node_ids, 0, scratch)
-
-
-class _EdgeBuffer:
-    """Edges of one type while a plan runs, reused from batch to batch."""
-
-    def __init__(self) -> None:
-        self.slots: IntArray = np.empty((2, 0), np.int64)
-        self.edge_ids: IntArray = np.empty(0, np.int64)
-        self.num_edges = 0
-
-    def reserve(self, num_edges: int) -> None:
-        """Make room for more edges."""
-        wanted = self.num_edges + num_edges
-        if wanted > self.slots.shape[1]:
-            slots = np.empty((2, max(wanted, 2 * self.slots.shape[1])), np.int64)
-            slots[:, : self.num_edges] = self.slots[:, : self.num_edges]
-            edge_ids = np.empty(slots.shape[1], np.int64)
-            edge_ids[: self.num_edges] = self.edge_ids[: self.num_edges]
-            self.slots, self.edge_ids = slots, edge_ids
+from hopstream.store.local import LocalStore
 
 
 class PlanRunner:
@@ -99,8 +44,9 @@ class PlanRunner:
         self._levels = plan.levels()
         self._salts = {op.name: op.rng_salt for op in plan.ops}
         self._directions = {op.edge_type: op.direction for op in plan.ops}
-        self._slots = {node_type: _SlotMap() for node_type in store.schema.nodes}
-        self._edges = {edge_type: _EdgeBuffer() for edge_type in store.schema.edges}
+        self._fused = FusedSampler(store) if isinstance(store, LocalStore) and store.is_whole else None
+        self._slots = {node_type: SlotMap() for node_type in store.schema.nodes}
+        self._edges = {edge_type: EdgeBuffer() for edge_type in store.schema.edges}
 
     def run(self, seed_ids: IntArray, rng_seed: int) -> Subgraph:
         """Sample the subgraph of some seeds.
@@ -121,7 +67,8 @@ class PlanRunner:
         for buffer in self._edges.values():
             buffer.num_edges = 0
         seeds = self._slots[plan.seed_type]
-        found: dict[str, SlotRange] = {SEEDS: seeds.assign(seed_ids, np.empty(len(seed_ids), np.int64))}
+        seeds.assign(seed_ids, np.empty(len(seed_ids), np.int64))
+        found: dict[str, SlotRange] = {SEEDS: (0, seeds.num_nodes)}
         if seeds.num_nodes != len(seed_ids):
             raise SettingsError(f"{len(seed_ids)} seeds hold {seeds.num_nodes} distinct nodes; give each node once")
         num_nodes = {t: [m.num_nodes] for t, m in self._slots.items()}
@@ -137,12 +84,20 @@ class PlanRunner:
         frontiers = [_merge([found[name] for name in op.inputs]) for op in level]
         active = [(op, ranges) for op, ranges in zip(level, frontiers, strict=True) if ranges]
         requests = [self._request(op, ranges, rng_seed) for op, ranges in active]
-        replies = self._store.sample(requests) if requests else []
+        replies = self._store.sample(requests) if requests and self._fused is None else []
         for op in level:
             end = self._slots[op.found_type].num_nodes
             found[op.name] = (end, end)
-        for (op, ranges), reply in zip(active, replies, strict=True):
-            found[op.name] = self._add_edges(op, ranges, reply)
+        for index, (op, ranges) in enumerate(active):
+            neighbors, edges = self._slots[op.found_type], self._edges[op.edge_type]
+            first_new, first_edge = neighbors.num_nodes, edges.num_edges
+            found_row, expanded_row = (0, 1) if op.direction == "in" else (1, 0)
+            if self._fused is not None:
+                counts = self._fused.sample(requests[index], neighbors, edges, found_row)
+            else:
+                counts = _add_reply(replies[index], neighbors, edges, found_row)
+            _repeat_frontier(ranges, counts, edges.slots[expanded_row], first_edge)
+            found[op.name] = (first_new, neighbors.num_nodes)
 
     def _request(self, op: SampleOp, ranges: list[SlotRange], rng_seed: int) -> SampleRequest:
         node_ids = self._slots[op.expanded_type].node_ids
@@ -156,24 +111,6 @@ class PlanRunner:
             rng_seed=rng_seed ^ self._salts[op.name],
             wants_edge_ids=self._plan.wants_edge_ids,
         )
-
-    def _add_edges(self, op: SampleOp, ranges: list[SlotRange], reply: SampleReply) -> SlotRange:
-        buffer = self._edges[op.edge_type]
-        num_edges = len(reply.neighbor_ids)
-        buffer.reserve(num_edges)
-        first, last = buffer.num_edges, buffer.num_edges + num_edges
-        found_row, expanded_row = (0, 1) if op.direction == "in" else (1, 0)
-        new = self._slots[op.found_type].assign(reply.neighbor_ids, buffer.slots[found_row, first:last])
-        done = 0
-        written = first
-        for start, end in ranges:
-            counts = reply.counts[done : done + end - start]
-            written = repeat_slots(start, counts, buffer.slots[expanded_row], written)
-            done += end - start
-        if reply.edge_ids is not None:
-            buffer.edge_ids[first:last] = reply.edge_ids
-        buffer.num_edges = last
-        return new
 
     def _count(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]]) -> None:
         for node_type, slot_map in self._slots.items():
@@ -198,6 +135,24 @@ class PlanRunner:
             num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
         )
+
+
+def _add_reply(reply: SampleReply, neighbors: SlotMap, edges: EdgeBuffer, found_row: int) -> NDArray[np.int32]:
+    num_edges = len(reply.neighbor_ids)
+    edges.reserve(num_edges)
+    first, last = edges.num_edges, edges.num_edges + num_edges
+    neighbors.assign(reply.neighbor_ids, edges.slots[found_row, first:last])
+    if reply.edge_ids is not None:
+        edges.edge_ids[first:last] = reply.edge_ids
+    edges.num_edges = last
+    return reply.counts
+
+
+def _repeat_frontier(ranges: list[SlotRange], counts: NDArray[np.int32], slots: IntArray, written: int) -> None:
+    done = 0
+    for start, end in ranges:
+        written = repeat_slots(start, counts[done : done + end - start], slots, written)
+        done += end - start
 
 
 def _merge(ranges: list[SlotRange]) -> list[SlotRange]:

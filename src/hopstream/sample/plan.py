@@ -75,11 +75,14 @@ class SamplePlan:
     def __post_init__(self) -> None:
         """Refuse undefined inputs, cycles and inputs that find another type than the op expands."""
         found: dict[str, str] = {SEEDS: self.seed_type}
+        directions: dict[EdgeType, Direction] = {}
         for op in self.ops:
             if op.name in found:
                 raise SettingsError(f"op {op.name!r} is defined twice")
             if op.count < -1:
                 raise SettingsError(f"op {op.name!r}: count is {op.count}; give -1 for all, or 0 and above")
+            if directions.setdefault(op.edge_type, op.direction) != op.direction:
+                raise SettingsError(f"the plan follows edge type {type_label(op.edge_type)} in both directions")
             for name in op.inputs:
                 if name not in found:
                     raise SettingsError(f"op {op.name!r}: input {name!r} is not defined before it; got {list(found)}")

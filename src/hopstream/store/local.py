@@ -8,6 +8,7 @@ processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
 from hopstream.kernels.ownership import first_unowned
 from hopstream.partition.book import Owner, owner_label
-from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
 
@@ -39,14 +40,27 @@ class _Deferred(Generic[T]):
         return self._work()
 
 
-class _Topology:
-    """Address tables of one edge type and direction over all parts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingTables:
+    """What the sampling kernels need of one edge type and direction; rows are parts, zeros where one is not here.
 
-    def __init__(self, edges: Sequence[EdgeArrays | None]) -> None:
-        present = [e for e in edges if e is not None]
-        self.indices_dtype = present[0].indices.dtype
-        self.indptrs = address_table([e.indptr if e else None for e in edges])
-        self.indices = address_table([e.indices if e else None for e in edges])
+    Attributes:
+        node_type: Node type of the nodes that are expanded.
+        offsets: int64[num_parts + 1], id ranges of that type.
+        keys: int64[num_parts, 2], address table of its keys; zeros where id equals key.
+        indptrs: int64[num_parts, 2], address table of ``indptr``.
+        indices: int64[num_parts, 2], address table of ``indices``.
+        indices_dtype: uint32 or int64.
+        edge_offsets: int64[num_parts + 1], id ranges of the edges.
+    """
+
+    node_type: str
+    offsets: IntArray
+    keys: IntArray
+    indptrs: IntArray
+    indices: IntArray
+    indices_dtype: np.dtype[Any]
+    edge_offsets: IntArray
 
 
 class _ColumnTable:
@@ -89,16 +103,13 @@ class LocalStore(Store):
             self._maps[part] = dataset.open_part(part)
         self._is_present = np.array([m is not None for m in self._maps])
         self._is_closed = False
-        self._topologies: dict[tuple[EdgeType, Direction], _Topology] = {}
         self._columns: dict[tuple[Owner, str], _ColumnTable] = {}
-        for edges in self.book.edge_offsets:
-            self._topologies[edges] = _Topology([m and m.edges[edges] for m in self._maps])
-        # With one part the format says that id equals key, which saves a cache miss per expanded node.
-        has_one_part = self.book.num_parts == 1
-        self._keys = {
-            t: address_table([None if m is None or has_one_part else m.node_keys[t] for m in self._maps])
-            for t in self.schema.nodes
-        }
+        self._tables = {owner: self._sampling_tables(*owner) for owner in self.book.edge_offsets}
+
+    @property
+    def is_whole(self) -> bool:
+        """All parts of the dataset are here."""
+        return len(self.parts) == self.book.num_parts
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Draw neighbours when the result is asked for; see ``Store.sample``."""
@@ -129,35 +140,82 @@ class LocalStore(Store):
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
-        topology = self._topology(edge_type, direction)
-        ids, offsets = self._checked_ids(_end_type(edge_type, direction), ids)
+        tables = self.tables(edge_type, direction)
+        ids = self.check_ids(tables.node_type, ids)
         degrees = np.empty(len(ids), np.int64)
-        scratch = (np.empty(len(ids), np.int32), np.empty(len(ids), np.int64), np.empty(len(ids), np.int32))
-        edge_ranges(ids, offsets, topology.indptrs, -1, False, scratch[0], scratch[1], degrees, scratch[2])
+        parts, counts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
+        total = edge_ranges(
+            ids, tables.offsets, tables.indptrs, tables.indices, -1, False, parts, starts, degrees, counts
+        )
+        check_range(total, ids, owner_label((edge_type, direction)))
         return degrees
 
     def close(self) -> None:
         """Refuse further requests. The files stay mapped until the store is collected: a kernel may still read them."""
         self._is_closed = True
 
+    def tables(self, edge_type: EdgeType, direction: Direction) -> SamplingTables:
+        """The address tables of one edge type and direction; valid while the store is referred to.
+
+        Raises:
+            UnknownNameError: The dataset has no such edge type, or does not hold the direction.
+        """
+        self._check_owner((edge_type, direction))
+        return self._tables[edge_type, direction]
+
+    def check_ids(self, owner: Owner, ids: IntArray) -> IntArray:
+        """The ids as contiguous int64, after checking that each belongs to a part of this store.
+
+        Raises:
+            IdRangeError: An id is out of range or of a part that is not here.
+            StoreUnavailable: The store is closed.
+        """
+        ids = np.ascontiguousarray(ids, np.int64)
+        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner))
+        return ids
+
+    def _sampling_tables(self, edge_type: EdgeType, direction: Direction) -> SamplingTables:
+        node_type = edge_type[2] if direction == "in" else edge_type[0]
+        edges = [m and m.edges[edge_type, direction] for m in self._maps]
+        # With one part the format says that id equals key, which saves a cache miss per expanded node.
+        has_keys = self.book.num_parts > 1
+        return SamplingTables(
+            node_type=node_type,
+            offsets=self.book.offsets(node_type),
+            keys=address_table([m.node_keys[node_type] if m and has_keys else None for m in self._maps]),
+            indptrs=address_table([e.indptr if e else None for e in edges]),
+            indices=address_table([e.indices if e else None for e in edges]),
+            indices_dtype=next(e.indices.dtype for e in edges if e),
+            edge_offsets=self.book.offsets((edge_type, direction)),
+        )
+
     def _sample(self, request: SampleRequest) -> SampleReply:
-        topology = self._topology(request.edge_type, request.direction)
+        tables = self.tables(request.edge_type, request.direction)
         if request.count < -1:
             raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 and above")
-        node_type = _end_type(request.edge_type, request.direction)
-        ids, offsets = self._checked_ids(node_type, request.ids)
+        ids = self.check_ids(tables.node_type, request.ids)
         num_ids = len(ids)
         parts, counts = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
         starts, degrees = np.empty(num_ids, np.int64), np.empty(num_ids, np.int64)
         total = edge_ranges(
-            ids, offsets, topology.indptrs, request.count, request.is_replacing, parts, starts, degrees, counts
+            ids,
+            tables.offsets,
+            tables.indptrs,
+            tables.indices,
+            request.count,
+            request.is_replacing,
+            parts,
+            starts,
+            degrees,
+            counts,
         )
-        neighbor_ids = np.empty(total, topology.indices_dtype)
+        check_range(total, ids, owner_label((request.edge_type, request.direction)))
+        neighbor_ids = np.empty(total, tables.indices_dtype)
         edge_ids = np.empty(total, np.int64)
         draw_neighbors(
-            ids, offsets, self._keys[node_type], topology.indices, np.uint64(request.rng_seed), request.is_replacing,
-            request.count == -1, parts, starts, degrees, counts,
-            self.book.edge_offsets[request.edge_type, request.direction], neighbor_ids, edge_ids,
+            ids, tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
+            request.is_replacing and request.count >= 0, parts, starts, degrees, counts, tables.edge_offsets,
+            neighbor_ids, edge_ids,
         )  # fmt: skip
         return SampleReply(
             counts=counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
@@ -165,7 +223,7 @@ class LocalStore(Store):
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
         self._check_owner(request.owner)
-        ids, offsets = self._checked_ids(request.owner, request.ids)
+        ids, offsets = self.check_ids(request.owner, request.ids), self.book.offsets(request.owner)
         positions = NO_POSITIONS if request.positions is None else request.positions
         given: Mapping[str, Array] = request.out or {}
         columns: dict[str, Column] = {}
@@ -175,12 +233,8 @@ class LocalStore(Store):
                 out = given.get(name)
                 columns[name] = _gather_fixed(table, ids, offsets, out, positions)
             else:
-                columns[name] = _gather_ragged(table, ids, offsets)
+                columns[name] = _gather_ragged(table, ids, offsets, f"{owner_label(request.owner)}.{name}")
         return columns
-
-    def _topology(self, edge_type: EdgeType, direction: Direction) -> _Topology:
-        self._check_owner((edge_type, direction))
-        return self._topologies[edge_type, direction]
 
     def _check_owner(self, owner: Owner) -> None:
         if isinstance(owner, str):
@@ -205,12 +259,6 @@ class LocalStore(Store):
             return KEY_SCHEMA
         return self.schema.feature(owner if isinstance(owner, str) else owner[0], name)
 
-    def _checked_ids(self, owner: Owner, ids: IntArray) -> tuple[IntArray, IntArray]:
-        ids = np.ascontiguousarray(ids, np.int64)
-        offsets = self.book.offsets(owner)
-        self._check_owned(f"{owner_label(owner)} ids", ids, offsets)
-        return ids, offsets
-
     def _check_owned(self, what: str, ids: IntArray, offsets: IntArray) -> None:
         if self._is_closed:
             raise StoreUnavailable(f"the store of parts {list(self.parts)} is closed")
@@ -233,11 +281,6 @@ def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
     if not values.flags.c_contiguous:
         raise FormatError(f"a column of {values.dtype}{list(values.shape)} is not in C order; write the dataset again")
     return values.reshape(-1).view(word) if values.size else np.empty(0, word)
-
-
-def _end_type(edge_type: EdgeType, direction: Direction) -> str:
-    """The node type whose nodes are expanded."""
-    return edge_type[2] if direction == "in" else edge_type[0]
 
 
 def _part_column(part: PartArrays, owner: Owner, name: str) -> Column:
@@ -270,11 +313,19 @@ def _gather_fixed(
     return out
 
 
-def _gather_ragged(table: _ColumnTable, ids: IntArray, offsets: IntArray) -> RaggedArray:
+def check_range(total: int, ids: IntArray, where: str) -> None:
+    """Raise ``FormatError`` where a kernel found a row's range outside its file."""
+    if total < 0:
+        raise FormatError(f"{where}: the row of id {int(ids[-1 - total])} lies outside its file; verify the dataset")
+
+
+def _gather_ragged(table: _ColumnTable, ids: IntArray, offsets: IntArray, where: str) -> RaggedArray:
     feature = table.feature
     parts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
     lengths = np.empty(len(ids), np.int64)
-    total = gather_ranges(ids, offsets, table.row_offsets, parts, starts, lengths)
+    width = feature.row_bytes // table.word.itemsize
+    total = gather_ranges(ids, offsets, table.row_offsets, table.values, width, parts, starts, lengths)
+    check_range(total, ids, where)
     values = np.empty((total, *feature.shape), feature.numpy_dtype)
     if feature.row_bytes and total:
         words = cast(Array, values.reshape(total, -1).view(table.word))
