@@ -1,0 +1,194 @@
+"""What does a dataset say of itself, and may it be believed?
+
+``manifest.json`` is written last, so a folder without one is not a dataset. It is checked when it is read: its list of
+files must be the one that follows from its schema and ranges, and its fingerprint must be the one of its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hopstream.arrays import FileRecord, IntArray, write_text
+from hopstream.errors import ChecksumError, FormatError
+from hopstream.partition.balance import PartitionReport
+from hopstream.partition.book import Owner, PartitionBook, owner_label
+from hopstream.partition.paths import MANIFEST, UNFINISHED, expected_files
+from hopstream.partition.settings import MAX_PARTS
+from hopstream.schema import Direction, EdgeType, GraphSchema
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Manifest:
+    """Everything that is known of a dataset without opening its arrays.
+
+    Attributes:
+        schema: Node types, edge types, features and splits.
+        directions: The directions in which edges are stored.
+        book: Ranges of ids that each part owns.
+        has_edge_keys: Original edge keys are stored.
+        files: Path relative to the dataset to the record of the file, for every file but the manifest.
+        made_by: Version, method, rng_seed and options of the run that wrote the dataset.
+        report: How well the graph was cut, and what it took.
+        dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
+            report are not in it, so two machines that write the same dataset agree on it.
+    """
+
+    schema: GraphSchema
+    directions: tuple[Direction, ...]
+    book: PartitionBook
+    has_edge_keys: bool
+    files: Mapping[str, FileRecord]
+    made_by: Mapping[str, Any]
+    report: PartitionReport
+    dataset_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the fingerprint."""
+        text = json.dumps(self._content_to_json(), sort_keys=True, separators=(",", ":"))
+        object.__setattr__(self, "dataset_id", hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value that is ``manifest.json``."""
+        content = self._content_to_json()
+        files = content.pop("files")
+        described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
+        return {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
+
+    def _content_to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(),
+            "directions": list(self.directions),
+            "num_parts": self.book.num_parts,
+            "node_offsets": {t: offsets.tolist() for t, offsets in self.book.node_offsets.items()},
+            "edge_offsets": [
+                {"type": list(edge_type), "direction": direction, "offsets": offsets.tolist()}
+                for (edge_type, direction), offsets in self.book.edge_offsets.items()
+            ],
+            "has_edge_keys": self.has_edge_keys,
+            "files": {path: record.to_json() for path, record in self.files.items()},
+        }
+
+    def write(self, root: Path) -> None:
+        """Write ``manifest.json``, one entry or file to a line; it makes the folder a dataset."""
+        value = self.to_json()
+        files = value.pop("files")
+        lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items()]
+        file_lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in files.items()]
+        lines.append('"files": {\n' + ",\n".join(file_lines) + "\n}")
+        write_text(root / MANIFEST, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_manifest(root: str | Path) -> Manifest:
+    """Read and check the manifest of a dataset.
+
+    Raises:
+        FormatError: There is no manifest, it is of another format, or it contradicts itself.
+        ChecksumError: The manifest's content is not what its fingerprint was made of.
+    """
+    path = Path(root) / MANIFEST
+    value = _load_json(path)
+    version = value.get("format")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise FormatError(f"{path} has no format number; it is not the manifest of a dataset")
+    if version != FORMAT:
+        raise FormatError(f"{path} has format {version}; this version reads {FORMAT}")
+    try:
+        manifest = _from_json(value)
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise FormatError(f"{path}: {error}") from error
+        raise FormatError(f"{path} is not a manifest ({error!r}); write the dataset again") from error
+    _check_files(path, manifest)
+    if manifest.dataset_id != value["dataset_id"]:
+        raise ChecksumError(
+            f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
+        )
+    return manifest
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes > MAX_MANIFEST_BYTES:
+            raise FormatError(f"{path} is {num_bytes} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.with_name(UNFINISHED).exists():
+            raise FormatError(f"{path.parent} was not finished; write it again with overwrite=True") from error
+        raise FormatError(f"{path} is missing; {path.parent} is not a dataset") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} is not JSON ({error}); copy the file again") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} holds {type(value).__name__}; a manifest is an object")
+    return value
+
+
+def _from_json(value: dict[str, Any]) -> Manifest:
+    schema = GraphSchema.from_json(value["schema"])
+    directions = tuple(value["directions"])
+    if directions not in (("in",), ("out",), ("in", "out")):
+        raise FormatError(f"directions are {list(directions)}; they must be in, out or both")
+    num_parts = value["num_parts"]
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"num_parts is {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
+    node_offsets = {str(t): _offsets(t, offsets) for t, offsets in value["node_offsets"].items()}
+    edge_offsets = {_edge_owner(e): _offsets(_edge_owner(e), e["offsets"]) for e in value["edge_offsets"]}
+    if set(node_offsets) != set(schema.nodes):
+        raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
+    if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
+        raise FormatError("id ranges of edges are not those of the schema's edge types and the directions")
+    if not isinstance(value["has_edge_keys"], bool) or not isinstance(value["dataset_id"], str):
+        raise FormatError("has_edge_keys must be true or false, dataset_id a string")
+    return Manifest(
+        schema=schema,
+        directions=cast(tuple[Direction, ...], directions),
+        book=PartitionBook(num_parts=num_parts, node_offsets=node_offsets, edge_offsets=edge_offsets),
+        has_edge_keys=value["has_edge_keys"],
+        files={str(path): FileRecord.from_json(record) for path, record in value["files"].items()},
+        made_by=dict(value["made_by"]),
+        report=PartitionReport.from_json(value["report"]),
+    )
+
+
+def _edge_owner(value: dict[str, Any]) -> tuple[EdgeType, Direction]:
+    return cast(EdgeType, tuple(value["type"])), cast(Direction, value["direction"])
+
+
+def _offsets(owner: Owner, value: list[int]) -> IntArray:
+    if not isinstance(value, list) or any(not isinstance(n, int) or isinstance(n, bool) for n in value):
+        raise FormatError(f"{owner_label(owner)}: offsets must be integers, got {str(value)[:100]}")
+    return np.array(value, np.int64)
+
+
+def _check_files(path: Path, manifest: Manifest) -> None:
+    """The files must be those that follow from schema and book, each of the shape that follows from them."""
+    missing = dict(manifest.files)
+    for part in range(manifest.book.num_parts):
+        for name, expected in expected_files(
+            manifest.schema, manifest.book, manifest.directions, manifest.has_edge_keys, part
+        ):
+            record = missing.pop(name, None)
+            if record is None:
+                raise FormatError(f"{path} does not list {name}; its schema and ranges ask for it")
+            if not expected.matches(record):
+                raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
+    if missing:
+        raise FormatError(f"{path} lists {next(iter(missing))!r}; no file of its schema has this name")
+    for edge_type in manifest.schema.edges:
+        totals = {manifest.book.num_ids((edge_type, d)) for d in manifest.directions}
+        if len(totals) > 1:
+            raise FormatError(
+                f"{path}: {owner_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"
+            )

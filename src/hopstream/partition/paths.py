@@ -1,0 +1,129 @@
+"""Which files does a dataset have, where are they, and what must each of them hold?
+
+Paths are computed from the schema and the partition book, never taken from a manifest, so that no manifest can name a
+file outside its dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hopstream.arrays import FileRecord, column_paths
+from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
+
+MANIFEST = "manifest.json"
+UNFINISHED = "manifest.json.unfinished"
+PART_FOLDER = re.compile(r"part-\d{5}")
+MAX_PATH_NAME = 64
+"""Longer names are cut and end in a hash, so that three of them and a suffix fit into the 255 bytes of a file name."""
+
+# An underscore at an end, or after another one, could be taken for part of the "__" that joins an edge type's names.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|^[._]|_$|(?<=_)_|\.(?=(?:values|offsets)$)")
+
+
+def path_name(name: str) -> str:
+    """A type, feature or split as part of a path: percent-encoded where it is not letters, digits or ``_ . -``.
+
+    Different names give different results, and ``"__".join`` of three results can be taken apart again.
+    """
+    encoded = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found.group().encode()), name)
+    if len(encoded) <= MAX_PATH_NAME:
+        return encoded
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{encoded[: MAX_PATH_NAME - 1 - len(digest)]}~{digest}"
+
+
+def part_folder(part: int) -> PurePosixPath:
+    """The folder of a part, relative to the dataset."""
+    return PurePosixPath(f"part-{part:05d}")
+
+
+def node_folder(part: int, node_type: str) -> PurePosixPath:
+    """The folder of a part's nodes of one type."""
+    return part_folder(part) / "node" / path_name(node_type)
+
+
+def edge_folder(part: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
+    """The folder of a part's edges of one type and direction."""
+    return part_folder(part) / "edge" / "__".join(map(path_name, edge_type)) / direction
+
+
+def split_path(folder: PurePosixPath, split: str) -> PurePosixPath:
+    """The file of one split, in the folder of its node type."""
+    return folder / "splits" / f"{path_name(split)}.npy"
+
+
+def feature_paths(folder: PurePosixPath, name: str, feature: FeatureSchema) -> tuple[PurePosixPath, ...]:
+    """The files of one feature, in the folder of its nodes or edges: one, or values and offsets."""
+    return tuple(
+        PurePosixPath(p.as_posix()) for p in column_paths(Path(folder / "features" / path_name(name)), feature)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a file must hold; None in a shape stands for a length that only the file itself knows."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def matches(self, record: FileRecord) -> bool:
+        """The record's dtype and shape are as expected."""
+        return (
+            record.dtype == self.dtype
+            and len(record.shape) == len(self.shape)
+            and all(want in (None, got) and got >= 0 for want, got in zip(self.shape, record.shape, strict=True))
+        )
+
+    def __str__(self) -> str:
+        """As messages show it, for example ``int64[12]``."""
+        return f"{self.dtype}[{', '.join('any' if n is None else str(n) for n in self.shape)}]"
+
+
+def expected_files(
+    schema: GraphSchema, book: PartitionBook, directions: tuple[Direction, ...], has_edge_keys: bool, part: int
+) -> Iterator[tuple[str, Expected]]:
+    """Every file of one part with what it must hold, by path relative to the dataset."""
+    for node_type, features in schema.nodes.items():
+        folder = node_folder(part, node_type)
+        num_rows = _range_length(book, node_type, part)
+        key_offsets = book.key_offsets(node_type)
+        yield str(folder / "key.npy"), Expected("int64", (num_rows,))
+        yield str(folder / "id_of_key.npy"), Expected("int64", (int(key_offsets[part + 1] - key_offsets[part]),))
+        for split in schema.splits.get(node_type, ()):
+            yield str(split_path(folder, split)), Expected("int64", (None,))
+        for name, feature in features.items():
+            yield from _expected_column(folder, name, feature, num_rows)
+    for edge_type, features in schema.edges.items():
+        for direction in directions:
+            folder = edge_folder(part, edge_type, direction)
+            owner_type, other_type = ends_of(edge_type, direction)
+            num_edges = _range_length(book, (edge_type, direction), part)
+            yield str(folder / "indptr.npy"), Expected("int64", (_range_length(book, owner_type, part) + 1,))
+            yield str(folder / "indices.npy"), Expected(neighbor_dtype(book.num_ids(other_type)).name, (num_edges,))
+            if has_edge_keys:
+                yield str(folder / "key.npy"), Expected("int64", (num_edges,))
+            for name, feature in features.items():
+                yield from _expected_column(folder, name, feature, num_edges)
+
+
+def _expected_column(
+    folder: PurePosixPath, name: str, feature: FeatureSchema, num_rows: int
+) -> Iterator[tuple[str, Expected]]:
+    paths = feature_paths(folder, name, feature)
+    dtype = feature.numpy_dtype.name
+    if feature.is_fixed_width:
+        yield str(paths[0]), Expected(dtype, (num_rows, *feature.shape))
+    else:
+        yield str(paths[0]), Expected(dtype, (None, *feature.shape))
+        yield str(paths[1]), Expected("int64", (num_rows + 1,))
+
+
+def _range_length(book: PartitionBook, owner: str | tuple[EdgeType, Direction], part: int) -> int:
+    offsets = book.offsets(owner)
+    return int(offsets[part + 1] - offsets[part])

@@ -1,0 +1,313 @@
+"""How does a graph become a folder of parts, of which nobody ever sees half?
+
+Nodes are assigned, then written, then edges, one edge type and direction at a time, so the most memory is taken by the
+largest of them. Columns are gathered in blocks while they are written. The manifest comes last.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Unpack
+
+import numpy as np
+
+import hopstream
+from hopstream.arrays import (
+    CHUNK_BYTES,
+    Array,
+    Column,
+    FileRecord,
+    IntArray,
+    RaggedArray,
+    column_schema,
+    offsets_of,
+    write_array,
+    write_blocks,
+    write_text,
+)
+from hopstream.errors import SettingsError
+from hopstream.graph.graph import Graph
+from hopstream.partition.assign import OwnersSource, assign_owners
+from hopstream.partition.balance import Owners, PartitionReport, StageCost, count_seeds, measure_cut
+from hopstream.partition.book import PartitionBook
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import (
+    MANIFEST,
+    PART_FOLDER,
+    UNFINISHED,
+    edge_folder,
+    feature_paths,
+    node_folder,
+    part_folder,
+    split_path,
+)  # fmt: skip
+from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.partition.split import EdgeSplit, NodeSplit, split_edges, split_nodes
+from hopstream.schema import Direction, EdgeType
+
+CHUNK_ROWS = 1 << 20
+
+
+def write_parts(
+    graph: Graph, out: str | Path, *, settings: PartitionSettings | None = None, owners: OwnersSource | None = None,
+    overwrite: bool = False, progress: Progress | None = None, **options: Unpack[PartitionOptions],
+) -> Manifest:  # fmt: skip
+    """Cut a graph into parts and write them as a dataset.
+
+    Args:
+        graph: The graph; it is checked first.
+        out: The folder to write; made if it is not there.
+        settings: How to cut it; the defaults if it is not given.
+        owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
+            type to integer[num_nodes], the part of each node. Giving it implies the method.
+        overwrite: Replace a dataset, finished or not, that is in ``out``. It is gone before the new one is complete.
+        progress: Called as ``progress(stage, done, total)``.
+        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        SettingsError: A setting is outside its range, or ``out`` holds a dataset or other files.
+        SchemaError: The graph's columns contradict each other, or ``owners`` does not fit the graph.
+        IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
+    """
+    if owners is not None:
+        options = {"method": "file", **options}
+    settings = replace(settings or PartitionSettings(), **options)
+    graph.check()
+    with _new_folder(Path(out), overwrite) as root:
+        return _Writer(root, graph, settings, progress or _no_progress).run(owners)
+
+
+@contextmanager
+def _new_folder(root: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder ready to be written; what was written is removed if writing fails."""
+    is_new = not root.exists()
+    if not is_new:
+        _make_room(root, overwrite)
+    root.mkdir(parents=True, exist_ok=True)
+    write_text(root / UNFINISHED, "this dataset is being written, or writing it was interrupted\n")
+    (root / MANIFEST).unlink(missing_ok=True)
+    try:
+        _remove_parts(root)
+        yield root
+    except BaseException:
+        (root / MANIFEST).unlink(missing_ok=True)
+        _remove_parts(root)
+        (root / UNFINISHED).unlink(missing_ok=True)
+        if is_new:
+            root.rmdir()
+        raise
+    (root / UNFINISHED).unlink(missing_ok=True)
+
+
+def _make_room(root: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something else, or a dataset that is not to be overwritten."""
+    if not root.is_dir():
+        raise SettingsError(f"{root} is a file; give a folder to write")
+    is_dataset, is_unfinished = (root / MANIFEST).exists(), (root / UNFINISHED).exists()
+    if not (is_dataset or is_unfinished):
+        other = next(root.iterdir(), None)
+        if other is not None:
+            raise SettingsError(f"{root} holds {other.name!r} and is not a dataset; give a new or empty folder")
+    elif not overwrite:
+        state = "holds a dataset" if is_dataset else "holds a dataset that was not finished, or is being written"
+        raise SettingsError(f"{root} {state}; give overwrite=True or another folder")
+
+
+def _remove_parts(root: Path) -> None:
+    for folder in root.iterdir():
+        if PART_FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One run: the records of the files written so far, and what the stages took."""
+
+    root: Path
+    graph: Graph
+    settings: PartitionSettings
+    progress: Progress
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    stages: list[StageCost] = field(default_factory=list)
+
+    def run(self, owners_source: OwnersSource | None) -> Manifest:
+        num_parts = self.settings.num_parts
+        with self._stage("assign"):
+            self.progress("assign", 0, 1)
+            owners = assign_owners(self.graph, self.settings, owners_source, scratch=self.root)
+            self.progress("assign", 1, 1)
+        with self._stage("measure"):
+            self.progress("measure", 0, 1)
+            cuts, edges_between = measure_cut(self.graph, owners, num_parts)
+            seeds = count_seeds(self.graph, owners, num_parts)
+            self.progress("measure", 1, 1)
+        with self._stage("write"):
+            book = self._write(owners)
+        report = PartitionReport(
+            cuts=cuts,
+            nodes=_part_sizes(book.node_offsets.values(), num_parts),
+            edges=_part_sizes(book.edge_offsets.values(), num_parts),
+            bytes=self._part_bytes(),
+            seeds=seeds,
+            edges_between=tuple(map(tuple, edges_between.tolist())),
+            stages=tuple(self.stages),
+        )
+        manifest = Manifest(
+            schema=self.graph.schema,
+            directions=self.settings.directions,
+            book=book,
+            has_edge_keys=self.settings.keep_edge_keys,
+            files=dict(sorted(self.files.items())),
+            made_by={"version": hopstream.__version__, **self.settings.to_json()},
+            report=report,
+        )
+        manifest.write(self.root)
+        return manifest
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.stages.append(StageCost(name=name, seconds=time.perf_counter() - start, peak_bytes=_peak_bytes()))
+
+    def _write(self, owners: Owners) -> PartitionBook:
+        """Write all nodes, then all edges; return the ranges of ids."""
+        num_parts, directions = self.settings.num_parts, self.settings.directions
+        total = num_parts * (len(self.graph.nodes) + len(self.graph.edges) * len(directions))
+        done = 0
+        self.progress("write", 0, total)
+        nodes: dict[str, NodeSplit] = {}
+        for node_type in self.graph.nodes:
+            nodes[node_type] = split_nodes(owners[node_type], num_parts)
+            for part in range(num_parts):
+                self._write_nodes(part, node_type, nodes[node_type])
+                done += 1
+                self.progress("write", done, total)
+        edge_offsets: dict[tuple[EdgeType, Direction], IntArray] = {}
+        for edge_type, edges in self.graph.edges.items():
+            for direction in directions:
+                split = split_edges(edges, edge_type, direction, nodes)
+                edge_offsets[edge_type, direction] = split.offsets
+                own_offsets = nodes[edge_type[2] if direction == "in" else edge_type[0]].offsets
+                for part in range(num_parts):
+                    rows = slice(int(own_offsets[part]), int(own_offsets[part + 1]))
+                    self._write_edges(edge_folder(part, edge_type, direction), split, rows, edges.features)
+                    done += 1
+                    self.progress("write", done, total)
+        return PartitionBook(
+            num_parts=num_parts,
+            node_offsets={t: split.offsets for t, split in nodes.items()},
+            edge_offsets=edge_offsets,
+        )
+
+    def _write_nodes(self, part: int, node_type: str, split: NodeSplit) -> None:
+        folder = node_folder(part, node_type)
+        keys = split.keys[split.offsets[part] : split.offsets[part + 1]]
+        num_nodes, num_parts = len(split.keys), self.settings.num_parts
+        first, stop = part * num_nodes // num_parts, (part + 1) * num_nodes // num_parts
+        self._write_int64(folder / "key.npy", keys)
+        self._write_int64(folder / "id_of_key.npy", split.ids_of_keys[first:stop])
+        for name, split_keys in self.graph.splits.get(node_type, {}).items():
+            begin, end = np.searchsorted(split_keys, (first, stop))
+            self._write_int64(split_path(folder, name), split_keys[begin:end])
+        self._write_columns(folder, self.graph.nodes[node_type].features, keys)
+
+    def _write_edges(
+        self, folder: PurePosixPath, split: EdgeSplit, rows: slice, features: Mapping[str, Column]
+    ) -> None:
+        indptr = split.indptr[rows.start : rows.stop + 1]
+        first, stop = int(indptr[0]), int(indptr[-1])
+        keys = split.keys[first:stop]
+        self._write_int64(folder / "indptr.npy", indptr, -first)
+        self._record(folder / "indices.npy", write_array(self._path(folder / "indices.npy"), split.indices[first:stop]))
+        if self.settings.keep_edge_keys:
+            self._write_int64(folder / "key.npy", keys)
+        self._write_columns(folder, features, keys)
+
+    def _write_int64(self, name: PurePosixPath, values: Array, plus: int = 0) -> None:
+        """Write integers of any width as int64, with a number added to each."""
+        blocks = (values[i : i + CHUNK_ROWS].astype(np.int64) + plus for i in range(0, len(values), CHUNK_ROWS))
+        self._record(name, write_blocks(self._path(name), np.dtype(np.int64), values.shape, blocks))
+
+    def _write_columns(self, folder: PurePosixPath, features: Mapping[str, Column], rows: Array) -> None:
+        """Write the given rows of each column."""
+        for name, column in features.items():
+            paths = feature_paths(folder, name, column_schema(column))
+            if isinstance(column, RaggedArray):
+                self._write_ragged(paths[0], paths[1], column, rows)
+            else:
+                shape = (len(rows), *column.shape[1:])
+                self._record(
+                    paths[0], write_blocks(self._path(paths[0]), column.dtype, shape, _column_blocks(column, rows))
+                )
+
+    def _write_ragged(
+        self, values_name: PurePosixPath, offsets_name: PurePosixPath, column: RaggedArray, rows: Array
+    ) -> None:
+        offsets = offsets_of(column.offsets[rows + 1] - column.offsets[rows])
+        shape = (int(offsets[-1]), *column.values.shape[1:])
+        blocks = _ragged_blocks(column, rows, offsets)
+        self._record(values_name, write_blocks(self._path(values_name), column.values.dtype, shape, blocks))
+        self._write_int64(offsets_name, offsets)
+
+    def _path(self, name: PurePosixPath) -> Path:
+        return self.root / name
+
+    def _record(self, name: PurePosixPath, record: FileRecord) -> None:
+        self.files[str(name)] = record
+
+    def _part_bytes(self) -> tuple[int, ...]:
+        totals = dict.fromkeys((str(part_folder(p)) for p in range(self.settings.num_parts)), 0)
+        for name, record in self.files.items():
+            totals[name.partition("/")[0]] += record.num_bytes
+        return tuple(totals.values())
+
+
+def _column_blocks(column: Array, rows: Array) -> Iterator[Array]:
+    """The given rows of a column, in blocks of about ``CHUNK_BYTES``."""
+    row_bytes = max(1, int(np.prod(column.shape[1:], dtype=np.int64)) * column.itemsize)
+    step = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        # Ascending rows without gaps, as in a dataset of one part, are a view of the column.
+        is_stretch = int(block[-1]) - int(block[0]) == len(block) - 1 and bool(np.all(block[1:] > block[:-1]))
+        yield column[int(block[0]) : int(block[-1]) + 1] if is_stretch else column[block]
+
+
+def _ragged_blocks(column: RaggedArray, rows: Array, offsets: IntArray) -> Iterator[Array]:
+    """The values of the given rows, in blocks of about ``CHUNK_BYTES``; at least one row each."""
+    element_bytes = max(1, int(np.prod(column.values.shape[1:], dtype=np.int64)) * column.values.itemsize)
+    step = max(1, CHUNK_BYTES // element_bytes)
+    start = 0
+    while start < len(rows):
+        stop = int(np.searchsorted(offsets, offsets[start] + step, side="right")) - 1
+        stop = min(max(stop, start + 1), start + CHUNK_ROWS, len(rows))
+        yield column.take(rows[start:stop]).values
+        start = stop
+
+
+def _part_sizes(ranges: Any, num_parts: int) -> tuple[int, ...]:
+    sizes = np.zeros(num_parts, np.int64)
+    for offsets in ranges:
+        sizes += np.diff(offsets)
+    return tuple(sizes.tolist())
+
+
+def _peak_bytes() -> int:
+    """The most memory this process has had resident so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
