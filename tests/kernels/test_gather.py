@@ -56,7 +56,7 @@ def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], wi
     assert total == lengths[ids].sum()
     damaged = tables[1] - np.array([0, 1])
     last = np.array([int(np.flatnonzero(lengths)[-1])])
-    assert gather_ranges(last, offsets, tables[0], damaged, width, parts, starts, found) == -1
+    assert gather_ranges(last, offsets, tables[0], damaged, width, parts.copy(), starts.copy(), found.copy()) == -1
     out = np.empty((total, width), np.uint32)
     gather_elements(tables[1], parts, starts, found, out)
     np.testing.assert_array_equal(out, np.concatenate([values[:0], *[row_values[i] for i in ids]]))

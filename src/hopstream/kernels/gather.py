@@ -56,8 +56,7 @@ def gather_rows(
 @njit(cache=True, nogil=True)
 def gather_ranges(
     ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, values: np.ndarray, width: int,
-    parts: np.ndarray, starts: np.ndarray,
-    lengths: np.ndarray,
+    parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray,
 ) -> int:  # fmt: skip
     """Find where each ragged row lies.
 

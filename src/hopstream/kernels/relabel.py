@@ -37,7 +37,7 @@ def prefetch_slot(identifier: np.int64, base: np.int64, shift: np.uint64) -> Non
 @njit(inline="always")
 def find_slot(
     identifier: np.int64, table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray, num_nodes: int
-) -> int:
+) -> np.int64:
     """The slot of an id, which is ``num_nodes`` where the id was new and has been added.
 
     Returns -1, and adds nothing, where the id is new and the table is half full. Arguments as for ``assign_slots``.

@@ -125,7 +125,7 @@ class LocalStore(Store):
         offsets = self.book.key_offsets(node_type)
         keys = np.asarray(keys, np.int64)
         self._check_owned(f"{node_type} keys", keys, offsets)
-        maps = address_table([m and m.ids_of_keys[node_type] for m in self._maps])
+        maps = address_table([m.ids_of_keys[node_type] if m else None for m in self._maps])
         out = np.empty((len(keys), 1), np.int64)
         gather_rows(keys, offsets, maps, out, NO_POSITIONS)
         return out[:, 0]
@@ -176,7 +176,7 @@ class LocalStore(Store):
 
     def _sampling_tables(self, edge_type: EdgeType, direction: Direction) -> SamplingTables:
         node_type = edge_type[2] if direction == "in" else edge_type[0]
-        edges = [m and m.edges[edge_type, direction] for m in self._maps]
+        edges = [m.edges[edge_type, direction] if m else None for m in self._maps]
         # With one part the format says that id equals key, which saves a cache miss per expanded node.
         has_keys = self.book.num_parts > 1
         return SamplingTables(
@@ -250,7 +250,9 @@ class LocalStore(Store):
     def _column(self, owner: Owner, name: str) -> _ColumnTable:
         table = self._columns.get((owner, name))
         if table is None:
-            table = _ColumnTable(self._feature(owner, name), [m and _part_column(m, owner, name) for m in self._maps])
+            table = _ColumnTable(
+                self._feature(owner, name), [_part_column(m, owner, name) if m else None for m in self._maps]
+            )
             self._columns[owner, name] = table
         return table
 
