@@ -1,0 +1,193 @@
+"""How is anything measured here, so that two figures can be compared?
+
+Every case is a script of its own and runs in a fresh process, so that its peak memory is its own and nothing is warm
+but what it warmed. A case prints one JSON object as its last line; ``run_case`` reads it. Ratios of figures that were
+taken in one run travel between machines; absolutes do not, which is why probes of the machine stand beside every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / ".cache" / "benchmarks"
+DESIGN_SCALE = 21
+EDGES_PER_NODE = 32
+NUM_FEATURES = 100
+NUM_CLASSES = 16
+BATCH_SIZE = 1024
+FANOUT = (15, 10, 5)
+CASE_TIMEOUT_S = 1800.0
+RNG_SEED = 1
+LIBRARIES = ("hopstream", "numpy", "numba", "pyarrow", "torch", "torch_geometric", "kaminpar", "pymetis")
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What every case is told.
+
+    Attributes:
+        scale: The graph has 2**scale nodes.
+        data: Folder of the prepared datasets.
+        num_batches: Batches per repetition.
+        num_repeats: Repetitions; the median is reported, with the least beside it.
+        num_threads: Threads of the case, where it has a choice.
+    """
+
+    scale: int
+    data: Path
+    num_batches: int
+    num_repeats: int
+    num_threads: int
+
+    def parts_path(self, num_parts: int) -> Path:
+        """The prepared dataset of so many parts."""
+        return self.data / f"rmat-{self.scale}-{num_parts}"
+
+    def to_arguments(self) -> list[str]:
+        """The command line that ``read_options`` reads back."""
+        return [
+            f"--scale={self.scale}", f"--data={self.data}", f"--batches={self.num_batches}",
+            f"--repeats={self.num_repeats}", f"--threads={self.num_threads}",
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of each repetition of one piece of work."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """The figure to quote."""
+        return statistics.median(self.seconds)
+
+    @property
+    def min_s(self) -> float:
+        """What the machine can do when nobody disturbs it."""
+        return min(self.seconds)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that every case takes."""
+    parser.add_argument("--scale", type=int, default=DESIGN_SCALE, help="the graph has 2**SCALE nodes")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the prepared datasets")
+    parser.add_argument("--batches", type=int, default=50, help="batches per repetition")
+    parser.add_argument("--repeats", type=int, default=3, help="repetitions, of which the median is reported")
+    parser.add_argument("--threads", type=int, default=1, help="threads, where the case has a choice")
+
+
+def read_options(description: str) -> Options:
+    """The options of a case that is run by itself."""
+    parser = argparse.ArgumentParser(description=description)
+    add_options(parser)
+    return to_options(parser.parse_args())
+
+
+def to_options(values: argparse.Namespace) -> Options:
+    """What ``add_options`` parsed, as a record."""
+    return Options(
+        scale=values.scale,
+        data=values.data,
+        num_batches=values.batches,
+        num_repeats=values.repeats,
+        num_threads=values.threads,
+    )
+
+
+def repeat(work: Callable[[], object], num_repeats: int, *, num_warmups: int = 1) -> Timing:
+    """Time a piece of work several times, after running it ``num_warmups`` times untimed."""
+    for _ in range(num_warmups):
+        work()
+    seconds = []
+    for _ in range(num_repeats):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return Timing(tuple(seconds))
+
+
+def report(case: str, settings: Mapping[str, object], figures: Mapping[str, float]) -> None:
+    """Print a case's result with the peak memory of its process, as the last line of its output."""
+    record = {"case": case, "settings": dict(settings), "figures": dict(figures), "peak_rss_bytes": peak_rss_bytes()}
+    print(json.dumps(record), flush=True)
+
+
+def peak_rss_bytes() -> int:
+    """Most memory that this process has held at once, mapped pages of files included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_s: float = CASE_TIMEOUT_S) -> Any:
+    """Run one case in a fresh process and return the JSON object that it printed last.
+
+    Raises:
+        RuntimeError: The case failed, ran past its deadline, or printed no result.
+    """
+    command = [python, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{' '.join(command)} took more than {timeout_s:.0f} s") from error
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(lines[-1])
+
+
+def describe_machine() -> dict[str, object]:
+    """What a reader must know to judge absolute figures."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": _cpu_name(),
+        "num_cores": os.cpu_count() or 1,
+        "memory_gib": round(memory_bytes / 2**30, 1),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "commit": _commit(),
+    }
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _commit() -> str:
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"

@@ -1,0 +1,59 @@
+"""How long does a training script wait for a batch, features and all, as a PyG ``Data``?"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Timing, read_options, report
+from hopstream.load.loader import NeighborLoader
+from hopstream.schema import NODE
+
+NUM_WARMUPS = 10
+
+
+def endless(loader: NeighborLoader) -> Iterator[Any]:
+    """Batches of one epoch after the other."""
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def main() -> None:
+    """Take batches as fast as they come, and do nothing with them."""
+    options = read_options(__doc__ or "")
+    loader = NeighborLoader(
+        options.parts_path(1), FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]},
+        edge_keys=False, num_threads=options.num_threads,
+    )  # fmt: skip
+    seconds = []
+    num_edges = num_nodes = 0
+    with loader:
+        batches = endless(loader)
+        for _ in range(NUM_WARMUPS):
+            next(batches)
+        for _ in range(options.num_repeats):
+            started = time.perf_counter()
+            for _ in range(options.num_batches):
+                batch = next(batches)
+                num_edges += batch.edge_index.shape[1]
+                num_nodes += batch.x.shape[0]
+            seconds.append(time.perf_counter() - started)
+    timing = Timing(tuple(seconds))
+    total = options.num_batches * options.num_repeats
+    settings = {
+        "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
+        "threads": options.num_threads,
+    }  # fmt: skip
+    figures = {
+        "ms_per_batch": timing.median_s / options.num_batches * 1e3,
+        "min_ms_per_batch": timing.min_s / options.num_batches * 1e3,
+        "edges_per_batch": num_edges / total,
+        "nodes_per_batch": num_nodes / total,
+        "seeds_per_s": BATCH_SIZE * options.num_batches / timing.median_s,
+    }
+    report("loader", settings, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How fast is all of it on this machine: run every case, write the figures down, and show them in the README.
+
+Results go to ``benchmarks/results/rmat-<scale>.json``. At the design scale the README's table is written as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import DESIGN_SCALE, ROOT, Options, add_options, describe_machine, run_case, to_options
+from benchmarks.prepare import is_prepared
+from benchmarks.table import write_table
+
+RESULTS = ROOT / "benchmarks" / "results"
+PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py", "pyg": "benchmarks/peers/pyg.py"}
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One case of a run: its name, how its script is started, and with which interpreter."""
+
+    name: str
+    arguments: tuple[str, ...]
+    python: str = sys.executable
+
+
+def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
+    """All cases in the order in which they run; peers follow what they are compared with."""
+
+    def case(module: str, num_threads: int = 1) -> Plan:
+        arguments = replace(options, num_threads=num_threads).to_arguments()
+        suffix = f"-{num_threads}-threads" if num_threads > 1 else ""
+        return Plan(module + suffix, ("-m", f"benchmarks.{module}", *arguments))
+
+    plans = [
+        case("partition"),
+        case("sampling"),
+        case("gather"),
+        case("loader"),
+        case("loader", 2),
+        case("two_trainers"),
+    ]
+    for peer_python in peer_pythons:
+        name, _, python = peer_python.partition("=")
+        if name not in PEERS or not Path(python).exists():
+            raise SystemExit(f"error: --peer {peer_python}: give NAME=PYTHON, NAME out of {', '.join(PEERS)}")
+        plans.append(Plan(f"peer-{name}", (PEERS[name], *options.to_arguments()), python))
+    return plans
+
+
+def run_all(options: Options, plans: Sequence[Plan]) -> Result:
+    """Run the cases one after the other, each in a fresh process, the probes first and last."""
+    result: Result = {"made_at": time.strftime("%Y-%m-%d %H:%M:%S %z"), "machine": describe_machine()}
+    result["scale"] = options.scale
+    result["probes"] = [_run(Plan("probes", ("-m", "benchmarks.probes")))["figures"]]
+    result["cases"] = {}
+    if not is_prepared(options):
+        plans = [Plan("prepare", ("-m", "benchmarks.prepare", *options.to_arguments())), *plans]
+    for plan in plans:
+        result["cases"][plan.name] = _run(plan)
+    result["probes"].append(_run(Plan("probes", ("-m", "benchmarks.probes")))["figures"])
+    return result
+
+
+def _run(plan: Plan) -> Result:
+    started = time.perf_counter()
+    record: Result = run_case(plan.arguments, python=plan.python)
+    shown = "  ".join(f"{name} {show(value)}" for name, value in record["figures"].items())
+    print(f"{plan.name:<18} {shown}  ({time.perf_counter() - started:.1f} s)", flush=True)
+    return record
+
+
+def show(value: float) -> str:
+    """Three significant digits, and a letter for thousands."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write a run's figures; they replace those of the run before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--only", nargs="*", metavar="CASE", help="cases to run, by the names that are printed")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="also measure this peer")
+    values = parser.parse_args()
+    options = to_options(values)
+    plans = [plan for plan in plan_cases(options, values.peer) if not values.only or plan.name in values.only]
+    result = run_all(options, plans)
+    write_result(result, RESULTS / f"rmat-{options.scale}.json")
+    if options.scale == DESIGN_SCALE and not values.only:
+        write_table(result, ROOT / "README.md")
+
+
+if __name__ == "__main__":
+    main()

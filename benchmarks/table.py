@@ -1,0 +1,78 @@
+"""How do the figures of a run read in the README?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+BEGIN = "<!-- benchmarks: begin (written by `make bench`) -->"
+END = "<!-- benchmarks: end -->"
+
+NOTE = """\
+R-MAT scale {scale} (2.1 M nodes, 67 M directed edges), 1024 seeds, fan-out 15, 10, 5, 100 float32 features. Medians of
+one run on {cores}, each case in a fresh process (peak memory counts mapped pages),
+{made}. Memory of the machine before and after: {dependent_read_ns} ns per dependent
+random read, {independent_read_ns} ns per independent one, {memcpy_gb_per_s} GB/s copied.
+Ratios travel between machines, absolutes do not; `make bench` measures yours."""
+
+Figures = Mapping[str, float]
+ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
+    ("partition", "cut into 4 parts (KaMinPar, by bytes) and write", lambda f: f"{f['total_s']:.1f} s"),
+    (
+        "sampling",
+        "sample and relabel, 1 thread",
+        lambda f: f"{f['ms_per_batch']:.1f} ms per batch, {f['edges_per_s'] / 1e6:.0f} M edges/s",
+    ),
+    (
+        "gather",
+        "gather rows of 400 bytes, 1 thread",
+        lambda f: f"{f['gb_per_s']:.1f} GB/s, {f['rows_per_s'] / 1e6:.0f} M rows/s",
+    ),
+    ("loader", "`NeighborLoader` to `Data`, 1 thread", lambda f: f"{f['ms_per_batch']:.1f} ms per batch"),
+    ("loader-2-threads", "`NeighborLoader` to `Data`, 2 threads", lambda f: f"{f['ms_per_batch']:.1f} ms per batch"),
+    (
+        "two_trainers",
+        "two trainers, each with half the graph, asking the other's server",
+        lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine",
+    ),
+    ("peer-graphbolt", "GraphBolt: sample and relabel, 1 thread", lambda f: _ms(f, "sampling")),
+    ("peer-pyg", "pyg-lib: sample and relabel, 1 thread", lambda f: _ms(f, "sampling")),
+    ("peer-pyg", "PyG `NeighborLoader`, 0 workers", lambda f: _ms(f, "loader_0")),
+    ("peer-pyg", "PyG `NeighborLoader`, 2 workers", lambda f: _ms(f, "loader_2")),
+)
+
+
+def _ms(figures: Figures, what: str) -> str:
+    return f"{figures[f'{what}_ms_per_batch']:.1f} ms per batch"
+
+
+def make_table(result: Mapping[str, Any]) -> str:
+    """The table and how it came about, in Markdown."""
+    lines = ["| what | figure | peak memory |", "|---|---|---|"]
+    for name, what, show in ROWS:
+        if name in result["cases"]:
+            case = result["cases"][name]
+            lines.append(f"| {what} | {show(case['figures'])} | {case['peak_rss_bytes'] / 2**30:.1f} GiB |")
+    machine = result["machine"]
+    note = NOTE.format(
+        scale=result["scale"],
+        cores=f"{machine['num_cores']} cores of {machine['cpu']} with {machine['memory_gib']} GiB",
+        made=f"{result['made_at'][:10]}, commit {machine['commit']}",
+        **{key: " and ".join(f"{probe[key]:.3g}" for probe in result["probes"]) for key in result["probes"][0]},
+    )
+    return "\n".join([*lines, "", note])
+
+
+def write_table(result: Mapping[str, Any], readme: Path) -> None:
+    """Put the table between its markers.
+
+    Raises:
+        ValueError: The file does not have both markers, in order, once each.
+    """
+    text = readme.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"{readme} must have the lines {BEGIN!r} and {END!r}, in this order and once each")
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    readme.write_text(f"{head}{BEGIN}\n{make_table(result)}\n{END}{tail}", encoding="utf-8")
