@@ -1,0 +1,223 @@
+"""How does a consumer go through epochs of batches, leave them early, and come back to where it was?
+
+Loaders differ in how one batch is made; iteration, threads, saved states and closing are the same for all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from hopstream.errors import StateError
+from hopstream.load.place import Facts, Place
+from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
+
+Transform = Callable[[Any], Any]
+
+
+class Maker(Protocol):
+    """Makes any batch of any epoch; one thread uses one maker."""
+
+    stage: str
+    """What it is doing, for messages about batches that take too long."""
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Make one batch; equal arguments give equal batches."""
+        ...
+
+
+class _Producer:
+    """Makes the batches of one epoch in one thread, and calls the user's transform."""
+
+    def __init__(self, maker: Maker, transform: Transform | None, epoch: int) -> None:
+        self._maker = maker
+        self._transform = transform
+        self._epoch = epoch
+
+    @property
+    def stage(self) -> str:
+        return self._maker.stage
+
+    def __call__(self, step: int) -> Any:
+        try:
+            batch = self._maker.make(self._epoch, step)
+            if self._transform is None:
+                return batch
+            self._maker.stage = "in the transform"
+            return self._transform(batch)
+        except StopIteration as error:
+            # Let through, it would end the consumer's loop without a word.
+            raise RuntimeError(f"StopIteration was raised {self._where(step)}") from error
+        except BaseException as error:
+            error.add_note(self._where(step))
+            raise
+
+    def _where(self, step: int) -> str:
+        return f"while batch {step} of epoch {self._epoch} was made ({self.stage})"
+
+
+class EpochLoader:
+    """Batches of one epoch per iteration; one iteration is alive at a time, and starting another closes it."""
+
+    def __init__(
+        self, *, num_steps: int, new_maker: Callable[[], Maker], transform: Transform | None, workers: WorkerSettings
+    ) -> None:
+        """Prepare epochs of ``num_steps`` batches; ``new_maker`` is called once per thread."""
+        self._num_steps = num_steps
+        self._new_maker = new_maker
+        self._transform = transform
+        self._workers = workers
+        self._place = Place()
+        self._makers: list[Maker] = []
+        self._threads: list[threading.Thread] = []
+        self._running: weakref.ref[EpochIterator] | None = None
+        self._is_cold = True
+        self._is_closed = False
+
+    def facts(self) -> Facts:
+        """What decides over the batches: a saved state is refused where one of them differs."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches of one epoch on this rank."""
+        return self._num_steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way; between iterations, the next one."""
+        return self._place.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration the given epoch; an iteration that is alive is closed.
+
+        Not needed: each iteration is the next epoch by itself. Directly after ``load_state_dict``, naming the restored
+        epoch leaves the place in it as it is.
+
+        Raises:
+            StateError: ``epoch`` is not an integer, 0 or above.
+        """
+        self._end_iteration("set_epoch was called")
+        self._place.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A small JSON value that says which batches the consumer was given.
+
+        It holds nothing of the rank, so that all ranks may load what one of them saved.
+        """
+        return self._place.to_json(self.facts())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the last batch that was given out when ``state`` was saved; a live iteration is closed.
+
+        Raises:
+            StateError: ``state`` is no saved state, or that of a loader whose batches would differ.
+        """
+        place = Place.from_json(state, self.facts(), self._num_steps)
+        self._end_iteration("load_state_dict was called")
+        self._place = place
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start the next epoch, or go on with the one that was restored.
+
+        Raises:
+            StateError: The loader is closed.
+        """
+        if self._is_closed:
+            raise StateError("the loader is closed; make a new one")
+        self._end_iteration("the loader was iterated again")
+        self._place.begin()
+        iterator = EpochIterator(self, self._place, self._start())
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """End the iteration that is alive, and its threads; a second call does nothing.
+
+        Raises:
+            StoreTimeout: A thread did not end in time.
+        """
+        self._is_closed = True
+        self._end_iteration("the loader was closed")
+        self._makers.clear()
+
+    def __enter__(self) -> EpochLoader:
+        """Use the loader as a context that closes it."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the loader."""
+        self.close()
+
+    def _start(self) -> Batches[Any]:
+        """Start making the batches from the place onwards."""
+        num_makers = max(1, self._workers.num_threads)
+        if any(thread.is_alive() for thread in self._threads):
+            self._makers.clear()  # a thread that did not end in time still uses them
+        while len(self._makers) < num_makers:
+            self._makers.append(self._new_maker())
+        producers = [_Producer(maker, self._transform, self._place.epoch) for maker in self._makers]
+        steps = range(self._place.next_batch, self._num_steps)
+        if not self._workers.num_threads:
+            return InlineBatches(producers[0], steps)
+        batches = ThreadedBatches(producers, steps, self._workers, is_cold=self._is_cold)
+        self._threads = batches.threads
+        self._is_cold = False
+        return batches
+
+    def _end_iteration(self, reason: str) -> None:
+        running = self._running and self._running()
+        self._running = None
+        if running:
+            running.close(reason)
+
+
+class EpochIterator:
+    """One iteration of a loader; losing the last reference to it ends its threads."""
+
+    def __init__(self, loader: EpochLoader, place: Place, batches: Batches[Any]) -> None:
+        """Hand out ``batches`` and keep ``place`` up to date."""
+        self._loader = loader  # keeps the loader alive, and the store that it closes when it is collected
+        self._place = place
+        self._batches = batches
+        self._end_reason: str | None = None
+
+    def __iter__(self) -> EpochIterator:
+        """The iterator itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch.
+
+        Raises:
+            StopIteration: The epoch has ended, or failed before.
+            StateError: The iteration was closed by the loader.
+            StoreTimeout: The batch was not ready in time; the message says what each worker is doing.
+        """
+        if self._end_reason is not None:
+            if not self._end_reason:
+                raise StopIteration
+            raise StateError(f"this iteration was ended because {self._end_reason}")
+        if self._place.next_batch == len(self._loader):
+            self.close()
+            self._place.end_epoch()
+            raise StopIteration
+        try:
+            batch = self._batches.take()
+        except BaseException:
+            self._end_reason = ""
+            self._batches.stop()
+            raise
+        self._place.next_batch += 1
+        return batch
+
+    def close(self, reason: str = "") -> None:
+        """End the iteration and its threads.
+
+        Raises:
+            StoreTimeout: A thread did not end in time.
+        """
+        if self._end_reason is None:
+            self._end_reason = reason
+        self._batches.close()

@@ -1,0 +1,91 @@
+"""Where in training is a loader, and what must be saved to go on from there?
+
+Two numbers say where: the epoch, and how many of its batches the consumer was given. Everything else follows from the
+loader's settings, so a saved state carries those only to refuse a loader that would go on with other batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hopstream.errors import StateError
+
+STATE_FORMAT = 1
+Facts = Mapping[str, str | int | bool | Mapping[str, int]]
+"""What decides over a loader's batches, by the name that a message uses; JSON values only."""
+
+
+@dataclass(slots=True)
+class Place:
+    """The next batch of a loader.
+
+    Attributes:
+        epoch: The epoch under way, or the next one where ``next_batch`` is 0.
+        next_batch: Batches of that epoch which the consumer was given.
+        is_resuming: The place was restored, so the next iteration goes on from it.
+    """
+
+    epoch: int = 0
+    next_batch: int = 0
+    is_resuming: bool = field(default=False, repr=False)
+
+    def begin(self) -> None:
+        """Begin an iteration: where the last one was left early, with the next epoch."""
+        if self.next_batch and not self.is_resuming:
+            self.epoch += 1
+            self.next_batch = 0
+        self.is_resuming = False
+
+    def end_epoch(self) -> None:
+        """The consumer has had all batches of the epoch."""
+        self.epoch += 1
+        self.next_batch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; a place that was restored in the middle of that very epoch stays.
+
+        Raises:
+            StateError: ``epoch`` is not an integer, 0 or above.
+        """
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise StateError(f"epoch is {epoch!r}; epochs are 0, 1, …")
+        if not (self.is_resuming and epoch == self.epoch):
+            self.epoch, self.next_batch, self.is_resuming = epoch, 0, False
+
+    def to_json(self, facts: Facts) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back, with what decides over the batches."""
+        return {
+            "format": STATE_FORMAT,
+            "epoch": self.epoch,
+            "next_batch": self.next_batch,
+            "loader": {name: dict(fact) if isinstance(fact, Mapping) else fact for name, fact in facts.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: object, facts: Facts, num_steps: int) -> Place:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            StateError: The value is no saved state, or one of a loader that makes other batches; the message names what
+                differs.
+        """
+        try:
+            record = cast("dict[str, Any]", value)
+            found, epoch, next_batch = dict(record["loader"]), record["epoch"], record["next_batch"]
+            state_format = record["format"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"not a saved loader state ({error!r}): {str(value)[:200]}") from error
+        if state_format != STATE_FORMAT:
+            raise StateError(f"the loader state has format {state_format!r}; this version reads {STATE_FORMAT}")
+        for name in {**facts, **found}:
+            if facts.get(name) != found.get(name):
+                raise StateError(
+                    f"the state is of a loader with {name} {found.get(name)!r}; this loader has {facts.get(name)!r}"
+                )
+        for name, number, most in (("epoch", epoch, None), ("next_batch", next_batch, num_steps)):
+            is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+            if not is_number or (most is not None and number > most):
+                raise StateError(f"the state's {name} is {number!r}; it is 0 to {most if most is not None else '…'}")
+        return cls(epoch, next_batch, is_resuming=True)

@@ -1,0 +1,141 @@
+"""How does a mini-batch become PyG's ``Data`` or ``HeteroData``?
+
+Attributes have PyG's names and meaning. Tensors share the memory of the batch's arrays; nothing is copied unless it has
+to be pinned and was not made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.arrays import Array, Column, RaggedArray
+from hopstream.errors import SettingsError
+from hopstream.load.batch import MiniBatch
+from hopstream.load.columns import ColumnChoice
+from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, GraphSchema, type_label
+
+NODE_NAMES = frozenset(
+    {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
+)
+EDGE_NAMES = frozenset({"edge_index", "e_id", "num_sampled_edges"})
+OFFSETS = "_offsets"
+"""A ragged feature ``tags`` becomes ``tags`` (values) and ``tags_offsets``."""
+
+
+class PinnedBuffers:
+    """Arrays in page-locked memory, which copies to a GPU need to run beside computation.
+
+    torch reuses such memory itself, and knows when a copy that is under way still needs it.
+    """
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """A pinned array whose content is undefined."""
+        torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        array: Array = torch.empty(shape, dtype=torch_dtype, pin_memory=True).numpy()
+        return array
+
+
+def check_can_pin() -> None:
+    """Raise ``SettingsError`` unless there is a CUDA device to pin memory for."""
+    if not torch.cuda.is_available():
+        raise SettingsError("pin_memory=True needs a CUDA device, and torch finds none here; use pin_memory=False")
+
+
+def check_names(schema: GraphSchema, columns: ColumnChoice) -> None:
+    """Refuse features that would hide an attribute of a batch, or each other.
+
+    Raises:
+        SettingsError: Two columns, or a column and an attribute, have the same name.
+    """
+    node_names = {t: _attribute_names(schema.nodes[t], names) for t, names in columns.nodes.items()}
+    edge_names = {t: _attribute_names(schema.edges[t], names) for t, names in columns.edges.items()}
+    if schema.is_homogeneous:
+        names = [*node_names[NODE], *edge_names.get(EDGE, [])]
+        _check_distinct("the graph", names, NODE_NAMES | EDGE_NAMES)
+        return
+    for node_type, names in node_names.items():
+        _check_distinct(repr(node_type), names, NODE_NAMES)
+    for edge_type, names in edge_names.items():
+        _check_distinct(type_label(edge_type), names, EDGE_NAMES)
+
+
+def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> Data | HeteroData:
+    """Wrap a batch's arrays as tensors.
+
+    Args:
+        batch: The batch; the result shares its memory.
+        is_homogeneous: Return ``Data``, whose attributes are those of the only node and edge type.
+        is_pinned: Bring what is not in pinned memory there.
+
+    Returns:
+        ``Data`` or ``HeteroData`` with ``n_id``, ``edge_index``, ``e_id`` where edge keys were asked for, ``input_id``
+        and ``batch_size`` of the seeds, ``num_sampled_nodes``, ``num_sampled_edges``, and each feature under its own
+        name: a tensor, a list of ``str``, or values and ``<name>_offsets`` where rows are ragged.
+    """
+    data = Data() if is_homogeneous else HeteroData()
+    for node_type, keys in batch.node_keys.items():
+        store = data if is_homogeneous else data[node_type]
+        store["n_id"] = _to_tensor(keys, is_pinned)
+        _set_columns(store, batch.node_features[node_type], is_pinned)
+        store["num_sampled_nodes"] = batch.num_sampled_nodes[node_type]
+        if node_type == batch.seed_type:
+            store["input_id"] = _to_tensor(batch.input_ids, is_pinned)
+            store["batch_size"] = batch.batch_size
+    if is_homogeneous and not batch.edge_index:
+        data["edge_index"] = torch.empty((2, 0), dtype=torch.int64)
+    for edge_type, edge_index in batch.edge_index.items():
+        store = data if is_homogeneous else data[edge_type]
+        _set_edges(store, batch, edge_type, edge_index, is_pinned)
+    return data
+
+
+def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Array, is_pinned: bool) -> None:
+    store["edge_index"] = _to_tensor(edge_index, is_pinned)
+    if edge_type in batch.edge_keys:
+        store["e_id"] = _to_tensor(batch.edge_keys[edge_type], is_pinned)
+    _set_columns(store, batch.edge_features[edge_type], is_pinned)
+    store["num_sampled_edges"] = batch.num_sampled_edges[edge_type]
+
+
+def _set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> None:
+    for name, column in columns.items():
+        if not isinstance(column, RaggedArray):
+            store[name] = _to_tensor(column, is_pinned)
+        elif column.is_string:
+            store[name] = list(column)
+        else:
+            store[name] = _to_tensor(column.values, is_pinned)
+            store[name + OFFSETS] = _to_tensor(column.offsets, is_pinned)
+
+
+def _to_tensor(array: Array, is_pinned: bool) -> torch.Tensor:
+    base: object = array.base
+    if isinstance(base, torch.Tensor) and base.shape == array.shape:
+        return base  # made by PinnedBuffers; torch must see its own tensor to know when a copy of it is done
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor.pin_memory() if is_pinned else tensor
+
+
+def _attribute_names(features: Mapping[str, FeatureSchema], names: tuple[str, ...]) -> list[str]:
+    ragged = [name + OFFSETS for name in names if features[name].is_ragged]
+    return [*names, *ragged]
+
+
+def _check_distinct(where: str, names: list[str], reserved: frozenset[str]) -> None:
+    for name in names:
+        if name in reserved:
+            raise SettingsError(
+                f"feature {name!r} of {where} would hide the batch's own {name!r}; leave it out with node_features or "
+                "edge_features, or use collate='numpy'"
+            )
+        if names.count(name) > 1:
+            raise SettingsError(
+                f"{where} has two columns that would both be called {name!r} in a batch; leave one out with "
+                "node_features or edge_features, or use collate='numpy'"
+            )

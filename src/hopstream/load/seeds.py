@@ -1,0 +1,134 @@
+"""Which nodes does a loader start from?
+
+Users name seeds as they do for PyG: a split, keys, a mask, or nothing for all nodes; with the node type in front where
+the graph has several. Whatever they gave becomes one ``Seeds`` record, checked once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from hopstream.schema import NODE
+from hopstream.store.contract import Store
+
+SeedsLike = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
+"""None, a split, keys or a mask; or a node type and one of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seeds:
+    """The nodes that an epoch goes through once.
+
+    Attributes:
+        node_type: Their type.
+        num_seeds: How many there are, repetitions counted.
+        keys: int64[num_seeds], or None where they are all nodes of the type, in the order of their keys.
+        is_mask: They were given as a mask, so a seed's input id is its position in the mask, which is its key.
+        may_repeat: A key may occur more than once.
+        name: What they are in messages and saved states.
+    """
+
+    node_type: str
+    num_seeds: int
+    keys: IntArray | None
+    name: str
+    is_mask: bool = False
+    may_repeat: bool = False
+
+    def keys_at(self, positions: IntArray) -> IntArray:
+        """int64[n], keys of the seeds at some positions."""
+        return positions if self.keys is None else self.keys[positions]
+
+    def input_ids_at(self, positions: IntArray) -> IntArray:
+        """int64[n], the places of the seeds at some positions in what the user gave."""
+        return self.keys_at(positions) if self.is_mask else positions
+
+    def fingerprint(self) -> str:
+        """Hex digits that change when the seeds do; takes about a second per gigabyte of keys."""
+        digest = hashlib.blake2b(f"{self.name}\x1f{self.num_seeds}".encode(), digest_size=16)
+        if self.keys is not None:
+            digest.update(self.keys.data)
+        return digest.hexdigest()
+
+
+def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
+    """Check what the user gave as seeds, and bring it into one form.
+
+    Args:
+        store: The graph's store; it is asked for splits.
+        seeds: See ``SeedsLike``. In a graph with one node type the type may be left out; a node type alone means all of
+            its nodes.
+
+    Raises:
+        UnknownNameError: The graph has no such node type or split.
+        IdRangeError: A key outside 0..n-1 of the node type.
+        SettingsError: No node type where the graph has several, a mask of the wrong length, keys that are not integers,
+            or no seeds at all.
+    """
+    node_type, choice = _split_type(store, seeds)
+    store.schema.check_node_type(node_type)
+    num_nodes = store.book.num_ids(node_type)
+    if choice is None:
+        found = Seeds(node_type=node_type, num_seeds=num_nodes, keys=None, name=f"{node_type}, all")
+    elif isinstance(choice, str):
+        keys = np.ascontiguousarray(store.split(node_type, choice), np.int64)
+        found = Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, split {choice!r}")
+    else:
+        found = _from_array(node_type, num_nodes, _as_array(choice))
+    if not found.num_seeds:
+        raise SettingsError(f"seeds ({found.name}) are empty; give at least one")
+    return found
+
+
+def _split_type(store: Store, seeds: SeedsLike) -> tuple[str, str | ArrayLike | None]:
+    """The node type, named or the only one, and the rest."""
+    types = list(store.schema.nodes)
+    if isinstance(seeds, (tuple, list)) and len(seeds) == 2 and isinstance(seeds[0], str):
+        return cast(tuple[str, "str | ArrayLike | None"], tuple(seeds))
+    is_split = isinstance(seeds, str) and len(types) == 1 and seeds in store.schema.splits.get(types[0], ())
+    if isinstance(seeds, str) and seeds in types and not is_split:
+        return seeds, None
+    if len(types) == 1:
+        return types[0], cast("str | ArrayLike | None", seeds)
+    if isinstance(seeds, str):
+        known = {t: list(names) for t, names in store.schema.splits.items()}
+        raise UnknownNameError(
+            f"seeds={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): {known}"
+        )
+    raise SettingsError(f"the graph has several node types; give seeds=(node type, …) with one of {', '.join(types)}")
+
+
+def _as_array(values: ArrayLike) -> Array:
+    """An array of what may be a tensor on any device, which numpy alone would refuse."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise SettingsError(f"seeds must be one-dimensional, got {array.dtype}{list(array.shape)}")
+    if array.size == 0 and isinstance(values, Sequence):
+        array = array.astype(np.int64)  # an empty list has no dtype of its own
+    return array
+
+
+def _from_array(node_type: str, num_nodes: int, array: Array) -> Seeds:
+    label = "the graph" if node_type == NODE else repr(node_type)
+    if array.dtype == np.bool_:
+        if len(array) != num_nodes:
+            raise SettingsError(f"the seed mask has {len(array)} entries; {label} has {num_nodes} nodes")
+        keys = np.flatnonzero(array).astype(np.int64, copy=False)
+        return Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, mask", is_mask=True)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise SettingsError(f"seeds are {array.dtype}; give integer keys or a bool mask")
+    if len(array) and (int(array.min()) < 0 or int(array.max()) >= num_nodes):
+        position = int(np.flatnonzero((array < 0) | (array >= num_nodes))[0])
+        raise IdRangeError(f"seeds[{position}] is {int(array[position])}; keys of {label} are 0..{num_nodes - 1}")
+    keys = np.array(array, np.int64)
+    return Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, keys", may_repeat=True)

@@ -1,0 +1,267 @@
+"""How do threads make numbered batches ahead of the consumer, in order, with nothing left behind?
+
+Each worker takes the next number, makes the whole batch, and puts it down; the consumer picks batches up in order.
+Workers run ahead by a bounded number of batches, so memory is bounded whatever the speed of the consumer. A failure
+reaches the consumer at its next step, even where earlier batches are not done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from hopstream.errors import SettingsError, StateError, StoreTimeout
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Producer(Protocol[T_co]):
+    """Makes the batch of a number; one thread uses one producer."""
+
+    @property
+    def stage(self) -> str:
+        """What it is doing, for messages about batches that take too long."""
+        ...
+
+    def __call__(self, step: int) -> T_co:
+        """Make one batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How batches are made ahead of the consumer.
+
+    Attributes:
+        num_threads: Worker threads; 0 makes each batch in the consumer's thread when it is asked for.
+        prefetch: Finished batches that may wait, beyond one per thread.
+        timeout_s: How long the consumer waits for a batch, and for threads to end, before it says what hangs.
+    """
+
+    num_threads: int = 1
+    prefetch: int = 2
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse negative numbers and waits without an end."""
+        for name in ("num_threads", "prefetch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise SettingsError(f"{name} is {value!r}; it must be an integer, 0 or above")
+        if not 0 < self.timeout_s < float("inf"):
+            raise SettingsError(f"timeout_s is {self.timeout_s!r}; it must be a positive number of seconds")
+
+
+class Batches(Protocol[T_co]):
+    """Batches of consecutive numbers, in order."""
+
+    def take(self) -> T_co:
+        """The next batch; not to be called after the last."""
+        ...
+
+    def stop(self) -> None:
+        """End the work, and do not wait for it."""
+        ...
+
+    def close(self) -> None:
+        """End the work and wait until it has ended; a second call does nothing."""
+        ...
+
+
+class InlineBatches(Generic[T]):
+    """Batches that are made when they are taken, in the caller's thread."""
+
+    def __init__(self, producer: Producer[T], steps: range) -> None:
+        """Make the batches of ``steps``."""
+        self._producer = producer
+        self._steps = iter(steps)
+
+    def take(self) -> T:
+        """Make the next batch."""
+        return self._producer(next(self._steps))
+
+    def stop(self) -> None:
+        """Nothing is left to end."""
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Desk(Generic[T]):
+    """Where workers and consumer meet; every field is read and written under ``changed``.
+
+    Attributes:
+        producers: One per worker.
+        stop: One past the last number.
+        num_ahead: How many batches may be unfinished or waiting at once.
+        is_cold: Nothing has been made yet, so kernels may have to be compiled: one worker goes first.
+        next_claim: The number that the next free worker takes.
+        next_out: The number that the consumer takes next.
+        done: Finished batches by number.
+        making: Per worker, the number it works on.
+        failure: The first failure.
+        is_closing: Workers end as soon as they have put down what they are making.
+    """
+
+    producers: Sequence[Producer[T]]
+    stop: int
+    num_ahead: int
+    is_cold: bool
+    next_claim: int
+    next_out: int
+    making: list[int | None]
+    done: dict[int, T] = field(default_factory=dict)
+    failure: BaseException | None = None
+    is_closing: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def claim(self, worker: int) -> int | None:
+        """Wait for a number to make; None where there is nothing left to do.
+
+        This wait has no deadline: a worker waits for the consumer, who may take any time over a batch, and who ends the
+        wait by closing, by being collected, or by ending the program.
+        """
+        with self.changed:
+            self.making[worker] = None
+            self.changed.wait_for(lambda: self.is_closing or self.next_claim >= self.stop or self._has_credit())
+            if self.is_closing or self.next_claim >= self.stop:
+                return None
+            step = self.next_claim
+            self.next_claim += 1
+            self.making[worker] = step
+            return step
+
+    def put(self, step: int, batch: T) -> None:
+        """Put a finished batch down."""
+        with self.changed:
+            self.is_cold = False
+            if not self.is_closing:
+                self.done[step] = batch
+            self.changed.notify_all()
+
+    def fail(self, failure: BaseException) -> None:
+        """Put the reason down why there will be no further batch."""
+        with self.changed:
+            self.failure = self.failure or failure
+            self.is_closing = True
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        """Tell the workers to end, and let go of what they have made."""
+        with self.changed:
+            self.is_closing = True
+            self.done.clear()
+            self.changed.notify_all()
+
+    def take(self, timeout_s: float) -> T:
+        """Wait for the next batch in order."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.is_closing or self.next_out in self.done, timeout_s)
+            if self.failure is not None:
+                raise self.failure
+            if self.is_closing:
+                raise StateError("the batches were closed while one was waited for")
+            if self.next_out not in self.done:
+                raise StoreTimeout(f"batch {self.next_out} was not ready in {timeout_s:g} s: {self.describe()}")
+            batch = self.done.pop(self.next_out)
+            self.next_out += 1
+            self.changed.notify_all()
+            return batch
+
+    def describe(self) -> str:
+        """What each worker is doing."""
+        return "; ".join(
+            f"worker {worker} is idle" if step is None else f"worker {worker} is at batch {step}, {producer.stage}"
+            for worker, (step, producer) in enumerate(zip(self.making, self.producers, strict=True))
+        )
+
+    def _has_credit(self) -> bool:
+        return self.next_claim < self.next_out + (1 if self.is_cold else self.num_ahead)
+
+
+class ThreadedBatches(Generic[T]):
+    """Batches that worker threads make ahead of the consumer."""
+
+    def __init__(
+        self, producers: Sequence[Producer[T]], steps: range, settings: WorkerSettings, *, is_cold: bool = True
+    ) -> None:
+        """Start one thread per producer.
+
+        Args:
+            producers: What each thread makes batches with.
+            steps: The numbers of the batches, ascending by one.
+            settings: How far they may run ahead, and how long to wait for them.
+            is_cold: Make the first batch in one thread before the others start, so that kernels compile once.
+        """
+        self._timeout_s = settings.timeout_s
+        self._desk: _Desk[T] = _Desk(
+            producers=producers,
+            stop=steps.stop,
+            num_ahead=len(producers) + settings.prefetch,
+            is_cold=is_cold,
+            next_claim=steps.start,
+            next_out=steps.start,
+            making=[None] * len(producers),
+        )
+        # Threads hold the desk and never this object, so that losing the last reference to it ends them.
+        self.threads = [
+            threading.Thread(target=_work, args=(self._desk, worker), name=f"hopstream-load-{worker}", daemon=True)
+            for worker in range(len(producers))
+        ]
+        self._end = weakref.finalize(self, _end, self._desk, self.threads, self._timeout_s)
+        for thread in self.threads:
+            thread.start()
+
+    def take(self) -> T:
+        """The next batch; waits for it no longer than ``timeout_s``.
+
+        Raises:
+            StoreTimeout: It was not ready in time; the message says what each worker is doing.
+            StateError: The batches were closed meanwhile.
+            BaseException: Whatever a worker raised.
+        """
+        return self._desk.take(self._timeout_s)
+
+    def stop(self) -> None:
+        """Tell the threads to end."""
+        self._desk.end()
+
+    def close(self) -> None:
+        """End the threads and wait for them.
+
+        Raises:
+            StoreTimeout: A thread did not end in time.
+        """
+        self._end()
+        alive = [thread.name for thread in self.threads if thread.is_alive()]
+        if alive:
+            raise StoreTimeout(f"{', '.join(alive)} did not end in {self._timeout_s:g} s: {self._desk.describe()}")
+
+
+def _work(desk: _Desk[T], worker: int) -> None:
+    """The life of one worker thread."""
+    make = desk.producers[worker]
+    while (step := desk.claim(worker)) is not None:
+        try:
+            batch = make(step)
+        except BaseException as failure:  # the consumer raises it
+            desk.fail(failure)
+            return
+        desk.put(step, batch)
+        del batch  # while this thread waits, only the consumer may hold the batch
+
+
+def _end(desk: _Desk[T], threads: Sequence[threading.Thread], timeout_s: float) -> None:
+    """End the threads; also called by the collector, when nobody refers to the batches any more."""
+    desk.end()
+    if threading.current_thread() in threads:
+        return  # the collector ran in a worker, which may hold the lock that the others need to end
+    deadline = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
