@@ -22,8 +22,15 @@ def test_names_are_sorted_and_listed_once():
     assert set(hopstream.__all__) < set(dir(hopstream))
 
 
+@pytest.mark.parametrize("name", hopstream.__all__)
+def test_every_name_leads_somewhere(name: str):
+    value = getattr(hopstream, name)
+    assert value.__name__ == name
+    assert value.__doc__
+
+
 def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones():
-    with pytest.raises(AttributeError, match="no attribute 'NeighbourLoader'; it has Graph"):
+    with pytest.raises(AttributeError, match="no attribute 'NeighbourLoader'; it has Graph, NeighborLoader"):
         hopstream.NeighbourLoader  # noqa: B018
 
 

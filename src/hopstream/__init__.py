@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopstream.graph.graph import Graph
+    from hopstream.ingest.synthetic import rmat_graph
+    from hopstream.load.loader import NeighborLoader
+    from hopstream.partition.layout import open_dataset
+    from hopstream.partition.write import write_parts
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Graph",
+    "NeighborLoader",
+    "open_dataset",
+    "rmat_graph",
+    "write_parts",
 ]
 
 _MODULE_OF = {
     "Graph": "hopstream.graph.graph",
+    "NeighborLoader": "hopstream.load.loader",
+    "open_dataset": "hopstream.partition.layout",
+    "rmat_graph": "hopstream.ingest.synthetic",
+    "write_parts": "hopstream.partition.write",
 }
 
 
