@@ -1,0 +1,264 @@
+"""Which servers hold which parts, and how is a store over all of them opened?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopstream.arrays import write_text
+from hopstream.errors import (
+    FormatError,
+    SchemaError,
+    SettingsError,
+    StoreTimeout,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from hopstream.partition.layout import open_dataset
+from hopstream.store.contract import Store
+from hopstream.store.facts import StoreFacts
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore, parts_label
+from hopstream.store.routed import RoutedStore
+from hopstream.store.security import Location
+from hopstream.store.settings import StoreSettings
+
+FORMAT = 1
+MAX_FILE_BYTES = 64 << 20
+MAX_CONNECTING = 32
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEntry:
+    """One server of a cluster.
+
+    Attributes:
+        location: ``grpc://host:port`` or ``grpc+tls://host:port``.
+        parts: The parts it serves; empty where only the server knows.
+        path: The dataset's folder on the server's machine, if it is known.
+    """
+
+    location: str
+    parts: tuple[int, ...] = ()
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The servers of one dataset.
+
+    Attributes:
+        dataset_id: Fingerprint of the dataset; None where the servers are to be asked.
+        servers: Several servers may serve the same part.
+    """
+
+    dataset_id: str | None
+    servers: tuple[ServerEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a cluster."""
+        if not self.servers:
+            raise SettingsError("a cluster has at least one server, got none")
+        for entry in self.servers:
+            Location.parse(entry.location)
+        locations = [entry.location for entry in self.servers]
+        twice = sorted({location for location in locations if locations.count(location) > 1})
+        if twice:
+            raise SettingsError(f"a cluster names a server twice: {', '.join(twice)}")
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read ``cluster.json``; a relative folder in it is relative to the file.
+
+    Raises:
+        FormatError: The file is missing, of another format, or leaves a part without server.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is not a cluster file")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; start the servers, or give the path of a dataset") from error
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} is not a cluster file: {error}") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        got = value.get("format") if isinstance(value, dict) else type(value).__name__
+        raise FormatError(f"{path} has format {str(got)[:50]}; this version reads {FORMAT}")
+    try:
+        servers = tuple(_entry_from_json(entry, path.parent) for entry in value["servers"])
+        cluster = Cluster(dataset_id=str(value["dataset_id"]), servers=servers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{path} is not a cluster file: {error!r}") from error
+    parts = {part for entry in cluster.servers for part in entry.parts}
+    missing = sorted(set(range(max(parts) + 1)) - parts)
+    if missing:
+        raise FormatError(f"{path} names no server for {parts_label(missing)}; start one for it")
+    return cluster
+
+
+def write_cluster(path: Path, cluster: Cluster) -> None:
+    """Write ``cluster.json`` so that nobody sees half of it.
+
+    Raises:
+        SettingsError: The dataset or the parts of a server are not known.
+    """
+    if cluster.dataset_id is None or not all(entry.parts for entry in cluster.servers):
+        raise SettingsError("a cluster file needs the dataset's fingerprint and the parts of every server")
+    servers = [
+        {"location": e.location, "parts": list(e.parts), "path": None if e.path is None else str(e.path)}
+        for e in cluster.servers
+    ]
+    value = {"format": FORMAT, "dataset_id": cluster.dataset_id, "servers": servers}
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def parse_locations(text: str) -> Cluster:
+    """A cluster from a list such as ``grpc://host:7001,grpc://host:7002``.
+
+    Raises:
+        SettingsError: An entry is not a location.
+    """
+    return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=entry.strip()) for entry in text.split(",")))
+
+
+def open_cluster(cluster: Cluster, settings: StoreSettings | None = None) -> Store:
+    """Open a store over all parts of a cluster.
+
+    Parts whose dataset is on this machine are mapped. The other servers are asked at once what they serve; one that
+    cannot be reached is an error unless others serve all of its parts.
+
+    Raises:
+        StoreTimeout: A server that is needed gave no answer in time.
+        StoreUnavailable: A server that is needed cannot be reached, or no server holds some part.
+        AccessDenied: A server refused the token or certificate.
+        VersionMismatch: The servers serve different datasets, or not the cluster's.
+    """
+    settings = settings or StoreSettings()
+    opening = _Opening(cluster, settings)
+    try:
+        return opening.open()
+    except BaseException:
+        opening.close()
+        raise
+
+
+class _Opening:
+    """The stores of a cluster while it is being opened."""
+
+    def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._stores: list[Store] = []
+        self._parts_of_path: dict[Path, set[int]] = {}
+        self._dead: list[tuple[ServerEntry, StoreTimeout | StoreUnavailable]] = []
+
+    def open(self) -> Store:
+        """The store over all parts."""
+        remote = [entry for entry in self._cluster.servers if not self._is_here(entry.path, entry.parts)]
+        found = self._connect(remote)
+        self._stores += found
+        for store in found:
+            if self._is_here(store.facts.path, store.parts, store.dataset_id):
+                self._stores.remove(store)
+                store.close()
+        for path, parts in self._parts_of_path.items():
+            self._stores.insert(0, LocalStore(open_dataset(path), sorted(parts)))
+        self._check_datasets()
+        self._add_dead()
+        if len(self._stores) == 1 and isinstance(self._stores[0], LocalStore):
+            only = self._stores[0]
+            if len(only.parts) == only.book.num_parts:
+                return only
+        return RoutedStore(self._stores, self._settings)
+
+    def close(self) -> None:
+        """Close what was opened, after a failure."""
+        for store in self._stores:
+            store.close()
+
+    def _is_here(self, path: Path | None, parts: Sequence[int], dataset_id: str | None = None) -> bool:
+        """Whether a folder on this machine holds these parts of the dataset; then they will be mapped."""
+        dataset_id = dataset_id or self._cluster.dataset_id
+        if path is None or not parts or dataset_id is None or not self._settings.prefer_local:
+            return False
+        try:
+            dataset = open_dataset(path)
+            if dataset.manifest.dataset_id != dataset_id:
+                return False
+            LocalStore(dataset, parts).close()
+        except (FormatError, SchemaError, OSError, LookupError) as error:
+            LOG.debug("%s is not mapped: %s", path, error)
+            return False
+        self._parts_of_path.setdefault(path.resolve(), set()).update(parts)
+        return True
+
+    def _connect(self, entries: Sequence[ServerEntry]) -> list[RemoteStore]:
+        """Connect to all servers at once; those that cannot be reached are kept in mind."""
+        if not entries:
+            return []
+        with ThreadPoolExecutor(min(len(entries), MAX_CONNECTING)) as pool:
+            futures = [pool.submit(RemoteStore, entry.location, self._settings) for entry in entries]
+        found: list[RemoteStore] = []
+        failure: BaseException | None = None
+        for entry, future in zip(entries, futures, strict=True):
+            error = future.exception()
+            if error is None:
+                found.append(future.result())
+            elif isinstance(error, StoreTimeout | StoreUnavailable):
+                self._dead.append((entry, error))
+            else:
+                failure = failure or error
+        if failure is not None:
+            self._stores += found
+            raise failure
+        return found
+
+    def _check_datasets(self) -> None:
+        wanted = self._cluster.dataset_id
+        for store in self._stores:
+            if wanted is not None and store.dataset_id != wanted:
+                where = store.label if isinstance(store, RemoteStore) else "the local folder"
+                raise VersionMismatch(
+                    f"{where} serves dataset {store.dataset_id}; the cluster is of {wanted}; "
+                    "restart the server with the cluster's dataset, or write the cluster file again"
+                )
+
+    def _add_dead(self) -> None:
+        """Keep a server that cannot be reached as a replica where others serve all of its parts; else give up."""
+        held = {part for store in self._stores for part in store.parts}
+        num_parts = self._stores[0].book.num_parts if self._stores else None
+        for entry, error in self._dead:
+            is_needed = not held.issuperset(entry.parts) if entry.parts else num_parts is None or len(held) < num_parts
+            if is_needed:
+                raise error
+            LOG.warning("%s; other servers hold its parts, so the store is opened without it for now", error)
+            if entry.parts:
+                self._stores.append(self._replica(entry))
+
+    def _replica(self, entry: ServerEntry) -> RemoteStore:
+        known = self._stores[0]
+        facts = StoreFacts(
+            schema=known.schema,
+            book=known.book,
+            directions=known.directions,
+            dataset_id=known.dataset_id,
+            parts=tuple(sorted(entry.parts)),
+            max_ids=min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20),
+        )
+        return RemoteStore(entry.location, self._settings, facts=facts)
+
+
+def _entry_from_json(value: dict[str, Any], folder: Path) -> ServerEntry:
+    parts = tuple(value["parts"])
+    if not parts or not all(type(part) is int and 0 <= part < 1 << 20 for part in parts):
+        raise FormatError(f"parts of {value['location']!r} are {str(parts)[:100]}; they are one or more numbers from 0")
+    path = value.get("path")
+    return ServerEntry(location=str(value["location"]), parts=parts, path=None if path is None else folder / str(path))

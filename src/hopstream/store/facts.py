@@ -1,0 +1,118 @@
+"""What does a server say of the store it serves?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.errors import FormatError, HopstreamError
+from hopstream.partition.book import Owner, PartitionBook
+from hopstream.schema import Direction, GraphSchema
+from hopstream.store.contract import Store
+from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json
+
+MAX_PARTS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What a client must know of a store before it can ask; the answer to ``hello``.
+
+    Attributes:
+        schema: Schema of the dataset.
+        book: Ranges of ids of all parts.
+        directions: Directions that the dataset holds.
+        dataset_id: Fingerprint of the dataset.
+        parts: The parts that the server answers for.
+        max_ids: Most ids that the server takes in one request.
+        path: The dataset's folder on the server's machine, if the server told.
+    """
+
+    schema: GraphSchema
+    book: PartitionBook
+    directions: tuple[Direction, ...]
+    dataset_id: str
+    parts: tuple[int, ...]
+    max_ids: int
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, store: Store, *, max_ids: int, path: Path | None = None) -> StoreFacts:
+        """The facts of a store that is here."""
+        return cls(
+            schema=store.schema,
+            book=store.book,
+            directions=store.directions,
+            dataset_id=store.dataset_id,
+            parts=store.parts,
+            max_ids=max_ids,
+            path=path,
+        )
+
+    def to_frame(self) -> Bytes:
+        """The answer to ``hello``: names in the header, id ranges as arrays in the order of ``owners``."""
+        owners: list[Owner] = [*self.book.node_offsets, *self.book.edge_offsets]
+        header = {
+            "schema": self.schema.to_json(),
+            "directions": list(self.directions),
+            "dataset": self.dataset_id,
+            "parts": list(self.parts),
+            "num_parts": self.book.num_parts,
+            "owners": [owner_to_json(owner) for owner in owners],
+            "max_ids": self.max_ids,
+            "path": None if self.path is None else str(self.path),
+        }
+        return encode_frame(header, [np.asarray(self.book.offsets(owner), np.int64) for owner in owners])
+
+    @classmethod
+    def from_frame(cls, frame: Frame) -> StoreFacts:
+        """Read what ``to_frame`` wrote.
+
+        Raises:
+            FormatError: The frame says something else, or its pieces contradict one another.
+        """
+        try:
+            return cls._from_header(frame.header, frame)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, HopstreamError) and not isinstance(error, KeyError):
+                raise FormatError(f"the answer to hello makes no sense: {error}") from error
+            raise FormatError(f"the answer to hello makes no sense: {error!r}") from error
+
+    @classmethod
+    def _from_header(cls, header: dict[str, Any], frame: Frame) -> StoreFacts:
+        num_parts, max_ids = int(header["num_parts"]), int(header["max_ids"])
+        owners = [owner_from_json(value) for value in header["owners"]]
+        if not 1 <= num_parts <= MAX_PARTS or max_ids < 1 or len(owners) != len(frame.arrays):
+            raise FormatError(f"{num_parts=} {max_ids=} {len(owners)} owners {len(frame.arrays)} arrays")
+        ranges = {owner: _ranges(frame, row) for row, owner in enumerate(owners)}
+        book = PartitionBook(
+            num_parts=num_parts,
+            node_offsets={owner: o for owner, o in ranges.items() if isinstance(owner, str)},
+            edge_offsets={owner: o for owner, o in ranges.items() if not isinstance(owner, str)},
+        )
+        schema = GraphSchema.from_json(header["schema"])
+        directions = tuple(direction_from_json(value) for value in header["directions"])
+        wanted = {(edge_type, direction) for edge_type in schema.edges for direction in directions}
+        if set(book.node_offsets) != set(schema.nodes) or set(book.edge_offsets) != wanted:
+            raise FormatError(f"ranges are given for {owners}, not for the types of the schema")
+        parts = tuple(int(part) for part in header["parts"])
+        if not parts or list(parts) != sorted(set(parts)) or parts[0] < 0 or parts[-1] >= num_parts:
+            raise FormatError(f"parts {list(parts)[:20]} of {num_parts}")
+        path = header["path"]
+        return cls(
+            schema=schema,
+            book=book,
+            directions=directions,
+            dataset_id=frame.text("dataset"),
+            parts=parts,
+            max_ids=max_ids,
+            path=None if path is None else Path(str(path)),
+        )
+
+
+def _ranges(frame: Frame, index: int) -> IntArray:
+    return np.array(frame.array(index, ("int64",)))

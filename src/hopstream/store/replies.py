@@ -1,0 +1,261 @@
+"""How are the frames of an answer put together, and is the answer one that the request can have?
+
+A server is believed only as far as its answer fits the request: pieces must come in order and cover every row once,
+arrays must have the dtypes and shapes that follow from the request, and ids must be in range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.errors import FormatError
+from hopstream.kernels.stitch import scatter_rows
+from hopstream.schema import FeatureSchema
+from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.requests import Piece, column_feature, neighbor_dtype, neighbor_type
+from hopstream.store.wire import Frame
+
+
+class PieceReader:
+    """Hands out the pieces of frames, and the arrays of each, in the order in which they must come."""
+
+    def __init__(self, num_rows: Sequence[int]) -> None:
+        """Expect ``num_rows[i]`` rows for request ``i``."""
+        self._num_rows = num_rows
+        self._done = [0] * len(num_rows)
+        self._asked: Sequence[Piece] = ()
+        self._arrays: list[Array] = []
+
+    def expect(self, asked: Sequence[Piece]) -> None:
+        """Say which pieces of the requests the next call asks for; its answer counts from there."""
+        self._asked = asked
+
+    def pieces(self, frame: Frame) -> list[Piece]:
+        """The pieces of a frame, in terms of the requests; ``array`` then hands out their arrays.
+
+        Raises:
+            FormatError: The pieces are not the next ones.
+        """
+        value = frame.header.get("pieces")
+        if not isinstance(value, list):
+            raise FormatError("a frame of the answer names no pieces")
+        self._arrays = frame.arrays[::-1]
+        return [self._piece(entry) for entry in value]
+
+    def array(self, dtypes: Sequence[str], shape: tuple[int | None, ...]) -> Array:
+        """The next array of the frame.
+
+        Raises:
+            FormatError: There is none, or it is not of these dtypes and this shape (None: any length).
+        """
+        if not self._arrays:
+            raise FormatError("a frame of the answer has fewer arrays than its pieces need")
+        array = self._arrays.pop()
+        is_fitting = len(array.shape) == len(shape) and all(
+            want is None or want == got for want, got in zip(shape, array.shape, strict=True)
+        )
+        if array.dtype.name not in dtypes or not is_fitting:
+            raise FormatError(
+                f"the answer holds {array.dtype}{list(array.shape)}; "
+                f"the request implies {'|'.join(dtypes)}{list(shape)}"
+            )
+        return array
+
+    def check_complete(self) -> None:
+        """Raise ``FormatError`` unless every row has been answered."""
+        for request, (done, wanted) in enumerate(zip(self._done, self._num_rows, strict=True)):
+            if done != wanted:
+                raise FormatError(f"the answer ended after {done} of {wanted} rows of request {request}")
+
+    def _piece(self, entry: object) -> Piece:
+        if not isinstance(entry, list) or len(entry) != 3 or not all(type(n) is int for n in entry):
+            raise FormatError(f"piece {str(entry)[:100]} is not [request, start, rows]")
+        index, start, num_rows = entry
+        if not 0 <= index < len(self._asked):
+            raise FormatError(f"the answer has a piece of request {index}; {len(self._asked)} were asked")
+        asked = self._asked[index]
+        piece = Piece(asked.request, asked.start + start, num_rows)
+        done = self._done[piece.request]
+        if start < 0 or num_rows < 1 or piece.start != done or start + num_rows > asked.num_rows:
+            raise FormatError(f"piece {entry} is not the next one; {done} rows of request {piece.request} are here")
+        self._done[piece.request] += num_rows
+        return piece
+
+
+class SampleReader(PieceReader):
+    """Puts an answer to ``sample`` together."""
+
+    def __init__(self, store: Store, requests: Sequence[SampleRequest]) -> None:
+        """Expect an answer to these requests."""
+        super().__init__([len(request.ids) for request in requests])
+        self._store = store
+        self._requests = requests
+        self._runs: list[list[SampleReply]] = [[] for _ in requests]
+
+    def take(self, frame: Frame) -> None:
+        """Check and keep what a frame holds."""
+        for piece in self.pieces(frame):
+            request = self._requests[piece.request]
+            self._runs[piece.request].append(self._run(request, piece.num_rows))
+
+    def result(self) -> list[SampleReply]:
+        """All replies, in new arrays."""
+        self.check_complete()
+        return [self._joined(request, runs) for request, runs in zip(self._requests, self._runs, strict=True)]
+
+    def _run(self, request: SampleRequest, num_rows: int) -> SampleReply:
+        counts = self.array(("int32",), (num_rows,))
+        if int(counts.min()) < 0 or (request.count >= 0 and int(counts.max()) > request.count):
+            raise FormatError(f"counts are {int(counts.min())}..{int(counts.max())} where {request.count} were asked")
+        total = int(counts.sum(dtype=np.int64))
+        edges = (request.edge_type, request.direction)
+        neighbors = self.array(("uint32", "int64"), (total,))
+        _check_range("neighbour", neighbors, self._store.book.num_ids(neighbor_type(*edges)))
+        edge_ids = None
+        if request.wants_edge_ids:
+            edge_ids = self.array(("int64",), (total,))
+            _check_range("edge", edge_ids, self._store.book.num_ids(edges))
+        return SampleReply(counts=counts, neighbor_ids=neighbors, edge_ids=edge_ids)
+
+    def _joined(self, request: SampleRequest, runs: Sequence[SampleReply]) -> SampleReply:
+        no_neighbors = np.empty(0, neighbor_dtype(self._store.book, request.edge_type, request.direction))
+        no_edges = np.empty(0, np.int64)
+        return SampleReply(
+            counts=np.concatenate([run.counts for run in runs] or [np.empty(0, np.int32)]),
+            neighbor_ids=np.concatenate([run.neighbor_ids for run in runs] or [no_neighbors]),
+            edge_ids=np.concatenate([no_edges if run.edge_ids is None else run.edge_ids for run in runs] or [no_edges])
+            if request.wants_edge_ids
+            else None,
+        )
+
+
+class FetchReader(PieceReader):
+    """Puts an answer to ``fetch`` together: rows of fixed width go straight to where they belong."""
+
+    def __init__(self, store: Store, requests: Sequence[FetchRequest]) -> None:
+        """Expect an answer to these requests, and make the arrays that they did not bring."""
+        super().__init__([len(request.ids) if request.names else 0 for request in requests])
+        self._requests = requests
+        self._features = [{name: column_feature(store, r.owner, name) for name in r.names} for r in requests]
+        self._columns = [
+            {name: _target(feature, name, request) for name, feature in features.items() if feature.is_fixed_width}
+            for request, features in zip(requests, self._features, strict=True)
+        ]
+        self._runs: list[dict[str, list[tuple[IntArray, Array]]]] = [
+            {name: [] for name, feature in features.items() if not feature.is_fixed_width}
+            for features in self._features
+        ]
+
+    def take(self, frame: Frame) -> None:
+        """Check what a frame holds and put it in place."""
+        for piece in self.pieces(frame):
+            for name, feature in self._features[piece.request].items():
+                if feature.is_fixed_width:
+                    self._place(piece, name, feature)
+                else:
+                    self._keep_run(piece, name, feature)
+
+    def result(self) -> list[dict[str, Column]]:
+        """One dict of columns per request."""
+        self.check_complete()
+        return [
+            {name: self._column(i, name, feature) for name, feature in features.items()}
+            for i, features in enumerate(self._features)
+        ]
+
+    def _place(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
+        rows = self.array((feature.numpy_dtype.name,), (piece.num_rows, *feature.shape))
+        out = self._columns[piece.request][name]
+        stop = piece.start + piece.num_rows
+        positions = self._requests[piece.request].positions
+        if positions is None:
+            out[piece.start : stop] = rows
+        elif feature.row_bytes:
+            scatter_rows(_as_bytes(rows, feature), positions[piece.start : stop], _as_bytes(out, feature))
+
+    def _keep_run(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
+        lengths = self.array(("int64",), (piece.num_rows,))
+        if int(lengths.min()) < 0:
+            raise FormatError(f"{name} has a row of {int(lengths.min())} elements")
+        values = self.array((feature.numpy_dtype.name,), (None, *feature.shape))
+        if sum(lengths.tolist()) != len(values):
+            raise FormatError(
+                f"the rows of {name} hold {sum(lengths.tolist())} elements; the answer brings {len(values)}"
+            )
+        self._runs[piece.request][name].append((lengths, values))
+
+    def _column(self, request: int, name: str, feature: FeatureSchema) -> Column:
+        if feature.is_fixed_width:
+            return self._columns[request][name]
+        runs = self._runs[request][name]
+        lengths = np.concatenate([run[0] for run in runs] or [np.empty(0, np.int64)])
+        values = np.concatenate([run[1] for run in runs] or [np.empty((0, *feature.shape), feature.numpy_dtype)])
+        return RaggedArray(values, offsets_of(lengths), feature.is_string)
+
+
+class RowsReader(PieceReader):
+    """Puts an answer of one int64 per row together."""
+
+    def __init__(self, num_rows: int, limit: int | None) -> None:
+        """Expect ``num_rows`` values from 0 up, below ``limit`` if there is one."""
+        super().__init__([num_rows])
+        self._rows: IntArray = np.empty(num_rows, np.int64)
+        self._limit = limit
+
+    def take(self, frame: Frame) -> None:
+        """Check what a frame holds and put it in place."""
+        for piece in self.pieces(frame):
+            values = self.array(("int64",), (piece.num_rows,))
+            _check_range("row", values, np.iinfo(np.int64).max if self._limit is None else self._limit)
+            self._rows[piece.start : piece.start + piece.num_rows] = values
+
+    def result(self) -> IntArray:
+        """int64[num_rows]."""
+        self.check_complete()
+        return self._rows
+
+
+class SplitReader:
+    """Puts an answer to ``split`` together, whose length the first frame tells."""
+
+    def __init__(self, num_nodes: int) -> None:
+        """Expect ascending keys below ``num_nodes``."""
+        self._num_nodes = num_nodes
+        self._rows: RowsReader | None = None
+
+    def take(self, frame: Frame) -> None:
+        """Check what a frame holds and keep it."""
+        if self._rows is not None:
+            self._rows.take(frame)
+            return
+        num_keys = frame.header.get("num_keys")
+        if type(num_keys) is not int or not 0 <= num_keys <= self._num_nodes:
+            raise FormatError(f"a split of {str(num_keys)[:50]} keys; the node type has {self._num_nodes}")
+        self._rows = RowsReader(num_keys, self._num_nodes)
+        self._rows.expect([Piece(0, 0, num_keys)])
+
+    def result(self) -> IntArray:
+        """int64[n] keys, ascending."""
+        if self._rows is None:
+            raise FormatError("the answer ended before it began")
+        keys = self._rows.result()
+        if bool(np.any(keys[1:] <= keys[:-1])):
+            raise FormatError("the keys of the split do not ascend")
+        return keys
+
+
+def _target(feature: FeatureSchema, name: str, request: FetchRequest) -> Array:
+    given: Mapping[str, Array] = request.out or {}
+    return given[name] if name in given else np.empty((len(request.ids), *feature.shape), feature.numpy_dtype)
+
+
+def _as_bytes(rows: Array, feature: FeatureSchema) -> Array:
+    return rows.reshape(-1).view(np.uint8).reshape(len(rows), feature.row_bytes)
+
+
+def _check_range(what: str, ids: Array, num_ids: int) -> None:
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_ids):
+        raise FormatError(f"the answer has a {what} id outside 0..{num_ids - 1}")

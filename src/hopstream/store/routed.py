@@ -1,0 +1,227 @@
+"""How is one request answered by many stores, each of which holds some of the parts?
+
+A request is cut by owner, all owners are asked at once, and their answers are put back by the positions that the cut
+carried; the order of arrival means nothing. Any replica of a part may answer: where one is gone the next one is asked,
+and because draws are a pure function of the request it answers the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray
+from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.schema import Direction, EdgeType
+from hopstream.store.contract import FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
+from hopstream.store.requests import check_keys, check_sample_request, check_split, expanded_type
+from hopstream.store.settings import StoreSettings
+from hopstream.store.stitching import FetchStitch, RowsStitch, SampleStitch, SplitStitch
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Stitch(Protocol[T_co]):
+    """A request that is cut by part, asked in groups of parts, and put together from their answers."""
+
+    def parts(self) -> list[int]:
+        """The parts that have something to do."""
+        ...
+
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
+        ...
+
+    def result(self) -> T_co:
+        """The answer, once all parts have been asked."""
+        ...
+
+
+class RoutedStore(Store):
+    """All parts of a dataset, each held by one or more of several stores. Safe to use from many threads."""
+
+    def __init__(self, stores: Sequence[Store], settings: StoreSettings | None = None) -> None:
+        """Take over stores of one dataset; closing this store closes them.
+
+        Args:
+            stores: Stores that together hold every part. Those that are here are asked before those that are not.
+            settings: Deadline, and which replica to ask first.
+
+        Raises:
+            VersionMismatch: The stores are of different datasets.
+            StoreUnavailable: No store holds some part.
+        """
+        settings = settings or StoreSettings()
+        self._stores = sorted(stores, key=lambda store: isinstance(store, RemoteStore))
+        self._timeout_s = settings.timeout_s
+        if not self._stores:
+            raise StoreUnavailable("no store was given; a routed store needs one for every part")
+        first = self._stores[0]
+        for store in self._stores:
+            if store.dataset_id != first.dataset_id:
+                raise VersionMismatch(
+                    f"{store_label(store)} holds dataset {store.dataset_id}; {store_label(first)} holds "
+                    f"{first.dataset_id}; serve the same dataset everywhere"
+                )
+        self.schema, self.book, self.directions = first.schema, first.book, first.directions
+        self.dataset_id = first.dataset_id
+        self.parts = tuple(range(self.book.num_parts))
+        self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
+        missing = [part for part in self.parts if not self._replicas[part]]
+        if missing:
+            raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
+
+    def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
+        """Ask all owners to draw neighbours; see ``Store.sample``."""
+        return self._start(SampleStitch(self, requests), lambda: describe_sample(requests))
+
+    def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
+        """Ask all owners for rows; see ``Store.fetch``."""
+        return self._start(FetchStitch(self, requests), lambda: describe_fetch(requests))
+
+    def lookup(self, node_type: str, keys: IntArray) -> IntArray:
+        """Ids of nodes given by key; see ``Store.lookup``."""
+        keys = np.ascontiguousarray(keys, np.int64)
+        check_keys(self, node_type, keys)
+        offsets = self.book.key_offsets(node_type)
+        stitch = RowsStitch(keys, offsets, lambda store, some: store.lookup(node_type, some))
+        return self._start(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)").result()
+
+    def split(self, node_type: str, name: str) -> IntArray:
+        """Keys of a split; see ``Store.split``."""
+        check_split(self, node_type, name)
+        return self._start(SplitStitch(self, node_type, name), lambda: f"split({node_type}, {name})").result()
+
+    def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
+        """Edges of each id; see ``Store.degrees``."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        check_sample_request(self, SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0))
+        offsets = self.book.offsets(expanded_type(edge_type, direction))
+        stitch = RowsStitch(ids, offsets, lambda store, some: store.degrees(edge_type, direction, some))
+        return self._start(stitch, lambda: f"degrees({len(ids)} ids)").result()
+
+    def close(self) -> None:
+        """Close all stores; a second call does nothing."""
+        for store in self._stores:
+            store.close()
+
+    def _start(self, stitch: Stitch[T], describe: Callable[[], str]) -> Pending[T]:
+        return _Asking(stitch, self._stores, self._replicas, self._timeout_s, describe)
+
+
+class _Asking(Generic[T]):
+    """A request under way at several stores.
+
+    Every attempt at a replica gets its share of the time that is left, so that a replica which hangs leaves time for
+    the others.
+    """
+
+    def __init__(
+        self,
+        stitch: Stitch[T],
+        stores: Sequence[Store],
+        replicas: list[list[int]],
+        timeout_s: float,
+        describe: Callable[[], str],
+    ) -> None:
+        self._stitch = stitch
+        self._stores = stores
+        self._replicas = replicas
+        self._describe = describe
+        self._timeout_s = timeout_s
+        self._ends = time.monotonic() + timeout_s
+        self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
+        self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
+        self._under_way: list[tuple[int, list[int], Pending[None] | None]] = []
+        self._begin(list(self._untried))
+
+    def result(self) -> T:
+        """Do what is to be done here, wait for the others, and ask other replicas where one failed."""
+        fatal: Exception | None = None
+        while self._under_way:
+            index, parts, pending = self._under_way.pop()
+            if pending is None and fatal is not None:
+                continue
+            try:
+                if pending is None:
+                    self._stitch.ask(self._stores[index], parts)
+                else:
+                    pending.result()
+                self._prefer(index, parts)
+            except (StoreTimeout, StoreUnavailable) as error:
+                for part in parts:
+                    self._failures[part].append(error)
+                fatal = fatal or self._given_up(parts)
+                if fatal is None:
+                    self._begin(parts)
+            except (
+                Exception
+            ) as error:  # answers of the others are waited for: they may be writing into the caller's arrays
+                fatal = fatal or error
+        if fatal is not None:
+            raise fatal
+        return self._stitch.result()
+
+    def _begin(self, parts: Sequence[int]) -> None:
+        """Ask the next replica of each part; stores that are here are last in the list, so that they are done first."""
+        groups: dict[int, list[int]] = {}
+        for part in parts:
+            groups.setdefault(self._untried[part].pop(0), []).append(part)
+        here = [(index, group, None) for index, group in groups.items() if not self._is_remote(index)]
+        for index, group in groups.items():
+            if self._is_remote(index):
+                self._under_way.append((index, group, self._ask(index, group)))
+        self._under_way += here
+
+    def _ask(self, index: int, parts: list[int]) -> Pending[None]:
+        num_left = 1 + max(len(self._untried[part]) for part in parts)
+        store = self._stores[index]
+        if not isinstance(store, RemoteStore):
+            raise TypeError(f"{type(store).__name__} is not asked over the network")
+        left_s = max(1e-3, self._ends - time.monotonic())
+        hurried = store.with_timeout(left_s / num_left)
+        return hurried.start(lambda: self._stitch.ask(hurried, parts), self._describe)
+
+    def _is_remote(self, index: int) -> bool:
+        return isinstance(self._stores[index], RemoteStore)
+
+    def _prefer(self, index: int, parts: Sequence[int]) -> None:
+        """Ask the replica that answered first from now on, where it was not the first one before."""
+        for part in parts:
+            if self._failures[part]:
+                others = [replica for replica in self._replicas[part] if replica != index]
+                self._replicas[part] = [index, *others]
+
+    def _given_up(self, parts: Sequence[int]) -> HopstreamError | None:
+        """The error to raise where some part has no replica, or no time, left."""
+        is_late = time.monotonic() >= self._ends
+        lost = [part for part in parts if is_late or not self._untried[part]]
+        if not lost:
+            return None
+        failures = self._failures[lost[0]]
+        if len(failures) == 1:
+            return failures[0]
+        kind = StoreTimeout if any(isinstance(error, StoreTimeout) for error in failures) else StoreUnavailable
+        tried = "; ".join(str(error) for error in failures)
+        return kind(
+            f"no replica of {parts_label(lost)} answered {self._describe()} in {self._timeout_s:.3g} s: {tried}"
+        )
+
+
+def store_label(store: Store) -> str:
+    """A store as messages name it: its parts, and where it is."""
+    return store.label if isinstance(store, RemoteStore) else f"{parts_label(store.parts)} here"
+
+
+def _replicas(stores: Sequence[Store], part: int, first_replica: int) -> list[int]:
+    """Which stores hold a part, in the order in which to ask them: those here, then the others turned by some."""
+    holding = [index for index, store in enumerate(stores) if part in store.parts]
+    here = [index for index in holding if not isinstance(stores[index], RemoteStore)]
+    there = holding[len(here) :]
+    turn = first_replica % len(there) if there else 0
+    return [*here, *there[turn:], *there[:turn]]

@@ -1,0 +1,220 @@
+"""How are parts served to other machines?
+
+A ``StoreServer`` is an Arrow Flight server around any store. It keeps nothing about its clients: a request is one call,
+a call that ends leaves no trace, and a restarted server goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from hopstream.errors import StoreUnavailable
+from hopstream.store.answer import Operation, StoreAnswers
+from hopstream.store.contract import Store
+from hopstream.store.facts import StoreFacts
+from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.settings import ServerLimits
+from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error, encode_frame, to_batch
+
+LOG = logging.getLogger(__name__)
+ABORT_S = 2.0
+"""How long calls have to notice that the server gives them up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStats:
+    """What a server has done since it started.
+
+    Attributes:
+        num_requests: Requests that began to be answered.
+        num_failures: Requests answered with an error.
+        num_bytes: Bytes of all answers.
+    """
+
+    num_requests: int = 0
+    num_failures: int = 0
+    num_bytes: int = 0
+
+
+class StoreServer:
+    """Serves a store until it is closed. The store stays the caller's, to be closed after the server."""
+
+    def __init__(
+        self,
+        store: Store,
+        location: str = "grpc://127.0.0.1:0",
+        *,
+        security: ServerSecurity | None = None,
+        limits: ServerLimits | None = None,
+        path: Path | None = None,
+        operations: Mapping[str, Operation] | None = None,
+    ) -> None:
+        """Listen and answer from now on, in threads of the transport.
+
+        Args:
+            store: The parts to serve.
+            location: ``grpc://host:port`` or ``grpc+tls://host:port``; port 0 lets the system choose.
+            security: Certificates and token; without them only a loopback address is allowed.
+            limits: Bounds on one request.
+            path: The dataset's folder, told to clients so that those on the same machine map it themselves.
+            operations: More operations by name, answered beside the store's own.
+
+        Raises:
+            AccessDenied: The address can be reached by others, and TLS or a token is missing.
+            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+        """
+        security = security or ServerSecurity()
+        limits = limits or ServerLimits()
+        wanted = Location.parse(location)
+        security.check_bind(wanted)
+        facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
+        self._answers = StoreAnswers(store, limits, facts)
+        self._operations = {**(operations or {}), "stats": self._answer_stats}
+        self._stats = ServerStats()
+        self._lock = threading.Lock()
+        self._is_aborting = False
+        self._stopping = threading.Event()
+        self._closer: threading.Thread | None = None
+        self._flight = _listen(self, wanted, security)
+        self.location = str(replace(wanted, port=self._flight.port))
+        """Where the server listens, with the port that the system chose."""
+        LOG.info("serving parts %s at %s", list(store.parts), self.location)
+
+    @property
+    def stats(self) -> ServerStats:
+        """What the server has done so far."""
+        with self._lock:
+            return self._stats
+
+    def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """The record batches that answer a request; a failure is the last of them."""
+        self._count(num_requests=1)
+        try:
+            for frame in self._answers.answer(decode_frame(ticket), self._operations):
+                if self._is_aborting:
+                    raise StoreUnavailable("the server is shutting down")
+                self._count(num_bytes=len(frame))
+                yield to_batch(frame)
+        except Exception as error:  # whatever went wrong is the client's to hear
+            self._count(num_failures=1)
+            LOG.info("a request failed", exc_info=True)
+            yield to_batch(encode_error(error))
+
+    def stop(self) -> None:
+        """Make ``serve_forever`` return; safe to call from a signal handler or another thread."""
+        self._stopping.set()
+
+    def close(self, grace_s: float = 10.0) -> bool:
+        """Refuse new calls, wait for those under way, and release the port; a second call only waits.
+
+        Args:
+            grace_s: How long calls under way may take. Those that take longer are ended with ``StoreUnavailable``.
+
+        Returns:
+            True where every call under way was answered; False where some were given up.
+        """
+        if self._closer is None:
+            self._closer = threading.Thread(target=self._flight.shutdown, name="hopstream-server-close", daemon=True)
+            self._closer.start()
+        self._closer.join(grace_s)
+        is_clean = not self._closer.is_alive()
+        if not is_clean:
+            self._is_aborting = True
+            self._closer.join(ABORT_S)
+        self._stopping.set()
+        return is_clean
+
+    def serve_forever(self, grace_s: float = 10.0) -> None:
+        """Serve until SIGTERM, SIGINT or ``stop``, then close. Made for the main thread of a process of its own.
+
+        Where calls are still under way after ``grace_s`` the process ends at once with exit status 1: the transport
+        cannot give up a call whose client has stopped reading.
+        """
+        previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for received in (signal.SIGTERM, signal.SIGINT):
+                previous[received] = signal.signal(received, self._on_signal)
+        try:
+            self._stopping.wait()
+            LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
+            if not self.close(grace_s):
+                LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
+                logging.shutdown()
+                os._exit(1)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def __enter__(self) -> StoreServer:
+        """Use the server as a context that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the server."""
+        self.close()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.stop()
+
+    def _answer_stats(self, _: Frame) -> Iterator[Any]:
+        stats = self.stats
+        yield encode_frame(
+            {"num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes}
+        )
+
+    def _count(self, *, num_requests: int = 0, num_failures: int = 0, num_bytes: int = 0) -> None:
+        with self._lock:
+            self._stats = ServerStats(
+                num_requests=self._stats.num_requests + num_requests,
+                num_failures=self._stats.num_failures + num_failures,
+                num_bytes=self._stats.num_bytes + num_bytes,
+            )
+
+
+class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    """The transport's side of a server: every request is a ``DoGet``."""
+
+    def __init__(self, server: StoreServer, location: str, options: dict[str, Any]) -> None:
+        self._server = server
+        super().__init__(location, **options)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
+        return flight.GeneratorStream(BATCH_SCHEMA, self._server.answer(ticket.ticket))
+
+
+def _listen(server: StoreServer, location: Location, security: ServerSecurity) -> _FlightServer:
+    try:
+        return _FlightServer(server, str(location), security.flight_options())
+    except (pa.ArrowException, flight.FlightError, OSError) as error:
+        reason = _bind_error(location) or f"{error}; are the certificate and the key PEM, and do they belong together?"
+        raise StoreUnavailable(f"cannot listen at {location}: {reason}") from error
+
+
+def _bind_error(location: Location) -> str:
+    """Why an address cannot be bound; the transport itself says only that it did not start."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(location.host, location.port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {location.port} is in use; choose another, or port 0 to let the system choose"
+        return str(error)
+    return ""

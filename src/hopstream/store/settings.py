@@ -1,0 +1,71 @@
+"""What can a user choose when a store is opened or served?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hopstream.errors import SettingsError
+from hopstream.store.security import ClientSecurity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store on other machines is asked. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    timeout_s: float = field(
+        default=30.0, metadata={"help": "seconds within which a request is answered, failing over to replicas included"}
+    )
+    prefer_local: bool = field(
+        default=True, metadata={"help": "map parts whose folder is on this machine instead of asking their server"}
+    )
+    first_replica: int = field(
+        default=0,
+        metadata={"help": "which replica of a part is asked first, counted round; give each trainer its rank"},
+    )
+    security: ClientSecurity = field(
+        default=ClientSecurity(), metadata={"help": "token, certificates and roots; see ClientSecurity"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_seconds("timeout_s", self.timeout_s)
+        _check_int("first_replica", self.first_replica, 0, 1 << 31)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """How much one request may ask of a server. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    max_ids: int = field(
+        default=1 << 20, metadata={"help": "most ids in one request; clients cut larger requests by themselves"}
+    )
+    max_reply_bytes: int = field(default=16 << 30, metadata={"help": "most bytes in the answer to one request"})
+    frame_bytes: int = field(
+        default=3 << 19, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_int("max_ids", self.max_ids, 1, 1 << 32)
+        _check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
+        _check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+        raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")

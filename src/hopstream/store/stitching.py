@@ -1,0 +1,221 @@
+"""How is a request cut by part, and how are the parts' answers put back in the request's order?
+
+Rows of fixed width are never put back: whoever answers writes them straight to the rows they belong to. Neighbours and
+ragged columns are kept as they come and put back once, when all lengths are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.kernels.stitch import scatter_runs, split_by_part
+from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.requests import (
+    check_fetch_request,
+    check_sample_request,
+    column_feature,
+    expanded_type,
+    neighbor_dtype,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Ids sorted by the part that owns them.
+
+    Attributes:
+        part_starts: int64[num_parts + 1]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others.
+        positions: int64[n], where each id was in the request.
+        ids: int64[n].
+    """
+
+    part_starts: IntArray
+    positions: IntArray
+    ids: IntArray
+
+    @classmethod
+    def of(cls, ids: IntArray, offsets: IntArray) -> _Cut:
+        """Cut ids, which have been checked, by ranges of parts."""
+        cut = cls(np.empty(len(offsets), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        split_by_part(np.ascontiguousarray(ids, np.int64), offsets, cut.part_starts, cut.positions, cut.ids)
+        return cut
+
+    def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Positions and ids of the rows of some parts."""
+        runs = [slice(self.part_starts[part], self.part_starts[part + 1]) for part in parts]
+        if len(runs) == 1:
+            return self.positions[runs[0]], self.ids[runs[0]]
+        return np.concatenate([self.positions[run] for run in runs]), np.concatenate([self.ids[run] for run in runs])
+
+
+def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
+    if not cuts:
+        return []
+    num_rows = sum(np.diff(cut.part_starts) for cut in cuts)
+    return [int(part) for part in np.flatnonzero(num_rows)]
+
+
+class SampleStitch:
+    """Draws of neighbours."""
+
+    def __init__(self, store: Store, requests: Sequence[SampleRequest]) -> None:
+        """Check and cut the requests; ``store`` is the one that holds all parts."""
+        for request in requests:
+            check_sample_request(store, request)
+        self._book = store.book
+        self._requests = requests
+        self._cuts = [_Cut.of(r.ids, store.book.offsets(expanded_type(r.edge_type, r.direction))) for r in requests]
+        self._replies: list[list[tuple[IntArray, SampleReply]]] = [[] for _ in requests]
+
+    def parts(self) -> list[int]:
+        """The parts that own ids of any request."""
+        return _busy_parts(self._cuts)
+
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Draw the neighbours of ids of some parts."""
+        rows = [cut.rows(parts) for cut in self._cuts]
+        busy = [i for i, (positions, _) in enumerate(rows) if len(positions)]
+        replies = store.sample([replace(self._requests[i], ids=rows[i][1]) for i in busy])
+        for i, reply in zip(busy, replies, strict=True):
+            self._replies[i].append((rows[i][0], reply))
+
+    def result(self) -> list[SampleReply]:
+        """One reply per request, grouped by its ids in their order."""
+        return [self._stitched(*pair) for pair in zip(self._requests, self._replies, strict=True)]
+
+    def _stitched(self, request: SampleRequest, replies: Sequence[tuple[IntArray, SampleReply]]) -> SampleReply:
+        counts = np.zeros(len(request.ids), np.int32)
+        for positions, reply in replies:
+            counts[positions] = reply.counts
+        offsets = offsets_of(counts)
+        stored = neighbor_dtype(self._book, request.edge_type, request.direction)
+        dtype = replies[0][1].neighbor_ids.dtype if replies else stored
+        neighbor_ids = np.empty(offsets[-1], dtype)
+        edge_ids = np.empty(offsets[-1] if request.wants_edge_ids else 0, np.int64)
+        for positions, reply in replies:
+            scatter_runs(reply.neighbor_ids, reply.counts, positions, offsets, 1, neighbor_ids)
+            if reply.edge_ids is not None and request.wants_edge_ids:
+                scatter_runs(reply.edge_ids, reply.counts, positions, offsets, 1, edge_ids)
+        return SampleReply(
+            counts=counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
+        )
+
+
+class FetchStitch:
+    """Rows of columns."""
+
+    def __init__(self, store: Store, requests: Sequence[FetchRequest]) -> None:
+        """Check and cut the requests, and make the arrays they did not bring."""
+        for request in requests:
+            check_fetch_request(store, request)
+        self._requests = requests
+        self._features = [{name: column_feature(store, r.owner, name) for name in r.names} for r in requests]
+        self._columns: list[dict[str, Array]] = []
+        for request, features in zip(requests, self._features, strict=True):
+            given = request.out or {}
+            self._columns.append(
+                {
+                    name: given[name] if name in given else np.empty((len(request.ids), *f.shape), f.numpy_dtype)
+                    for name, f in features.items()
+                    if f.is_fixed_width
+                }
+            )
+        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner)) for r in requests]
+        self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
+
+    def parts(self) -> list[int]:
+        """The parts that own ids of any request for a column."""
+        return _busy_parts([cut for cut, request in zip(self._cuts, self._requests, strict=True) if request.names])
+
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
+        asked: list[FetchRequest] = []
+        ragged: list[tuple[int, IntArray, int]] = []
+        for i, request in enumerate(self._requests):
+            positions, ids = self._cuts[i].rows(parts)
+            targets = positions if request.positions is None else request.positions[positions]
+            fixed_names = tuple(self._columns[i])
+            other_names = tuple(name for name in request.names if name not in self._columns[i])
+            if len(ids) and fixed_names:
+                out = self._columns[i]
+                asked.append(FetchRequest(owner=request.owner, names=fixed_names, ids=ids, out=out, positions=targets))
+            if len(ids) and other_names:
+                ragged.append((i, positions, len(asked)))
+                asked.append(FetchRequest(owner=request.owner, names=other_names, ids=ids))
+        answers = store.fetch(asked)
+        for i, positions, answer in ragged:
+            self._runs[i].append((positions, answers[answer]))
+
+    def result(self) -> list[dict[str, Column]]:
+        """One dict of columns per request."""
+        return [
+            {name: self._columns[i][name] if f.is_fixed_width else self._stitched(i, name) for name, f in fs.items()}
+            for i, fs in enumerate(self._features)
+        ]
+
+    def _stitched(self, i: int, name: str) -> RaggedArray:
+        feature = self._features[i][name]
+        lengths = np.zeros(len(self._requests[i].ids), np.int64)
+        runs = [(positions, columns[name]) for positions, columns in self._runs[i]]
+        for positions, column in runs:
+            lengths[positions] = np.diff(column.offsets) if isinstance(column, RaggedArray) else 0
+        offsets = offsets_of(lengths)
+        values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
+        width = int(np.prod(feature.shape, dtype=np.int64))
+        for positions, column in runs:
+            if isinstance(column, RaggedArray):
+                flat = np.ascontiguousarray(column.values).reshape(-1)
+                scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1))
+        return RaggedArray(values, offsets, feature.is_string)
+
+
+class RowsStitch:
+    """One int64 per id or key."""
+
+    def __init__(self, ids: IntArray, offsets: IntArray, work: Callable[[Store, IntArray], IntArray]) -> None:
+        """Cut checked ids by ranges of parts; ``work`` asks a store for some of them."""
+        self._cut = _Cut.of(ids, offsets)
+        self._work = work
+        self._out: IntArray = np.empty(len(ids), np.int64)
+
+    def parts(self) -> list[int]:
+        """The parts whose ranges hold any id."""
+        return _busy_parts([self._cut])
+
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Ask for the ids of some parts."""
+        positions, ids = self._cut.rows(parts)
+        self._out[positions] = self._work(store, ids)
+
+    def result(self) -> IntArray:
+        """int64[n]."""
+        return self._out
+
+
+class SplitStitch:
+    """The keys of a split, of which every part keeps a slice."""
+
+    def __init__(self, store: Store, node_type: str, name: str) -> None:
+        """Prepare to ask every part; ``store`` is the one that holds all parts."""
+        self._names = (node_type, name)
+        self._offsets = store.book.key_offsets(node_type)
+        self._slices: dict[int, IntArray] = {}
+
+    def parts(self) -> list[int]:
+        """All parts whose slice has keys."""
+        return [int(part) for part in np.flatnonzero(np.diff(self._offsets))]
+
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Ask for the keys a store keeps; those of its other parts come as well and are left to other stores."""
+        keys = store.split(*self._names)
+        bounds = np.searchsorted(keys, self._offsets)
+        for part in parts:
+            self._slices[part] = keys[bounds[part] : bounds[part + 1]]
+
+    def result(self) -> IntArray:
+        """int64[n], ascending."""
+        return np.concatenate([self._slices[part] for part in sorted(self._slices)] or [np.empty(0, np.int64)])
