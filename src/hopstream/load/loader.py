@@ -6,11 +6,10 @@ work. No batch is made before the first iteration.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.batch import BatchMaker, BatchSettings, Convert, MiniBatch, keeps_edge_keys
@@ -24,10 +23,13 @@ from hopstream.load.workers import WorkerSettings
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import NumNeighbors, SamplePlan, plan_from_num_neighbors
 from hopstream.schema import Direction, GraphSchema
+from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
 
+if TYPE_CHECKING:
+    from hopstream.store.settings import StoreSettings
+
 Collate = Literal["pyg", "numpy"]
-Source = Store | str | os.PathLike[str]
 DEFAULT_BUFFER_BYTES = 1 << 30
 
 
@@ -63,6 +65,7 @@ class NeighborLoader(EpochLoader):
         world_size: int = 1,
         remainder: Remainder = "spread",
         rng_seed: int = 0,
+        store_settings: StoreSettings | None = None,
     ) -> None:
         """Open the source and check every setting against it.
 
@@ -93,19 +96,23 @@ class NeighborLoader(EpochLoader):
                 smaller, on all ranks alike), ``pad`` (some batches twice), ``drop`` (some seeds not at all), or
                 ``uneven`` (they do not).
             rng_seed: Of the order and of all draws.
+            store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
+                another replica.
 
         Raises:
             SettingsError: A setting that cannot be met; the message says which, and what can be done.
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: A seed outside 0..n-1 of its node type.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
+            FormatError: ``source`` is no dataset and no cluster file.
+            StoreError: A server cannot be reached, or refused to answer.
         """
         workers = WorkerSettings(num_threads=num_threads, prefetch=prefetch, timeout_s=timeout_s)
         if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):
             raise SettingsError(f"rng_seed is {rng_seed!r}; it must be an integer")
         self._seed_fingerprint: str | None = None
         self._direction = direction
-        self._store, close = _open(source)
+        self._store, close = _open(source, store_settings, rank)
         # Also runs when the loader is collected or the program ends: a connection must not outlive the interpreter.
         self._closer = weakref.finalize(self, close)
         try:
@@ -177,13 +184,16 @@ class NeighborLoader(EpochLoader):
         )
 
 
-def _open(source: Source) -> tuple[Store, Callable[[], object]]:
+def _open(source: Source, settings: StoreSettings | None, rank: int) -> tuple[Store, Callable[[], object]]:
     """The store, and what to call when the loader is done with it."""
     if isinstance(source, Store):
         return source, lambda: None
-    from hopstream.store import open_store
+    if settings is None and rank > 0:
+        # Imported when it is needed: it brings the network's libraries.
+        from hopstream.store.settings import StoreSettings
 
-    store = open_store(source)
+        settings = StoreSettings(first_replica=rank)
+    store = open_store(source, settings)
     return store, store.close
 
 

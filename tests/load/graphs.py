@@ -1,0 +1,96 @@
+"""Which graphs and stores do the loaders' tests share?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.load.batch import MiniBatch
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.schema import EDGE, NODE
+from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.local import LocalStore
+
+
+def make_plain_graph(rng: np.random.Generator, num_nodes: int = 80, num_edges: int = 400) -> Graph:
+    """A graph without types: ``x``, ``y`` and ``edge_attr``, and a split; the last five nodes are isolated."""
+    return Graph(
+        nodes={
+            NODE: NodeTable(
+                num_nodes=num_nodes,
+                features={
+                    "x": rng.standard_normal((num_nodes, 3)).astype(np.float32),
+                    "y": rng.integers(0, 4, num_nodes),
+                },
+            )
+        },
+        edges={
+            EDGE: EdgeTable(
+                src_keys=rng.integers(0, num_nodes - 5, num_edges),
+                dst_keys=rng.integers(0, num_nodes - 5, num_edges),
+                features={"edge_attr": rng.standard_normal((num_edges, 2)).astype(np.float32)},
+            )
+        },
+        splits={NODE: {"train": np.sort(rng.choice(num_nodes, num_nodes // 2, replace=False))}},
+    ).check()
+
+
+def local_store(graph: Graph, folder: Path, num_parts: int = 1, **options: object) -> LocalStore:
+    """Write a graph in parts, randomly assigned, and open them all."""
+    write_parts(graph, folder, num_parts=num_parts, method="random", **options)
+    return LocalStore(open_dataset(folder))
+
+
+class WatchedStore(Store):
+    """A store that does what another does, after it told a test about it."""
+
+    def __init__(self, store: Store, on_fetch: Callable[[], None] = lambda: None) -> None:
+        self.store = store
+        self.schema, self.book, self.parts = store.schema, store.book, store.parts
+        self.directions, self.dataset_id = store.directions, store.dataset_id
+        self.on_fetch = on_fetch
+        self.num_fetches = 0
+        self.is_closed = False
+        self._lock = threading.Lock()
+
+    def submit_sample(self, requests):
+        return self.store.submit_sample(requests)
+
+    def submit_fetch(self, requests: Sequence[FetchRequest]):
+        with self._lock:
+            self.num_fetches += 1
+        self.on_fetch()
+        return self.store.submit_fetch(requests)
+
+    def lookup(self, node_type, keys):
+        return self.store.lookup(node_type, keys)
+
+    def split(self, node_type, name):
+        return self.store.split(node_type, name)
+
+    def degrees(self, edge_type, direction, ids):
+        return self.store.degrees(edge_type, direction, ids)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.store.close()
+
+
+def flat(batch: MiniBatch) -> dict[str, object]:
+    """Everything in a batch as bytes and lists, to compare two batches bit by bit."""
+    found: dict[str, object] = {"seed_type": batch.seed_type, "index": batch.index, "epoch": batch.epoch}
+    found["input_ids"] = batch.input_ids.tolist()
+    for name in ("node_keys", "edge_index", "edge_keys", "num_sampled_nodes", "num_sampled_edges"):
+        for owner, value in getattr(batch, name).items():
+            found[f"{name} {owner}"] = value if isinstance(value, list) else value.tolist()
+    for features in (batch.node_features, batch.edge_features):
+        for owner, columns in features.items():
+            for name, column in columns.items():
+                values = getattr(column, "values", column)
+                offsets = getattr(column, "offsets", np.empty(0, np.int64))
+                found[f"{owner} {name}"] = (values.dtype.str, values.shape, values.tobytes(), offsets.tolist())
+    return found

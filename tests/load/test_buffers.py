@@ -1,0 +1,133 @@
+"""Is memory reused, and never while somebody still holds it?"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.load.buffers import SMALL_BYTES, BufferPool
+
+SHAPE = (1000, 100)
+
+
+def address(array) -> int:
+    return array.ctypes.data
+
+
+def test_memory_comes_back_when_nobody_holds_it():
+    pool = BufferPool(1 << 30)
+    array = pool.take(SHAPE, np.float32)
+    assert array.shape == SHAPE
+    assert array.dtype == np.float32
+    assert array.flags.writeable
+    assert array.flags.c_contiguous
+    first = address(array)
+    del array
+    assert address(pool.take(SHAPE, np.float32)) == first
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda a: a,
+        lambda a: a[5:],
+        lambda a: a[3:7].T[1:],
+        lambda a: a.view(np.int32).reshape(-1)[::7],
+        np.asarray,
+        memoryview,
+        torch.from_numpy,
+        lambda a: torch.from_numpy(a)[10:].view(-1)[3:],
+        lambda a: torch.from_numpy(a).t().numpy(),
+        lambda a: torch.from_numpy(a).detach()[0, 0],
+    ],
+    ids=[
+        "array",
+        "slice",
+        "transpose",
+        "view",
+        "asarray",
+        "memoryview",
+        "tensor",
+        "tensor view",
+        "round trip",
+        "scalar",
+    ],
+)
+def test_memory_is_not_reused_while_anything_made_of_it_is_held(hold):
+    pool = BufferPool(1 << 30)
+    array = pool.take(SHAPE, np.float32)
+    first = address(array)
+    held = hold(array)
+    del array
+    assert address(pool.take(SHAPE, np.float32)) != first
+    del held
+    gc.collect()
+    assert first in {address(a) for a in [pool.take(SHAPE, np.float32) for _ in range(2)]}
+
+
+def test_a_somewhat_larger_array_fits_a_block_and_a_much_smaller_one_does_not_take_it():
+    pool = BufferPool(1 << 30)
+    first = address(pool.take((100_000,), np.int64))
+    assert address(pool.take((105_000,), np.int64)) == first
+    assert address(pool.take((20_000,), np.int64)) != first
+
+
+def test_idle_memory_is_bounded():
+    pool = BufferPool(3 * SMALL_BYTES)
+    held = [pool.take((SMALL_BYTES,), np.uint8) for _ in range(10)]
+    assert pool.idle_bytes == 0
+    held.clear()
+    assert 0 < pool.idle_bytes <= 3 * SMALL_BYTES
+
+
+def test_memory_stays_flat_over_many_batches():
+    pool = BufferPool(1 << 30)
+    addresses = set()
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        batch = [pool.take((int(rng.integers(9_000, 10_000)), 10), np.float64) for _ in range(3)]
+        addresses |= {address(a) for a in batch}
+    assert len(addresses) <= 6  # at most three of this batch while the three before are still held
+
+
+def test_small_arrays_and_empty_arrays_are_not_pooled():
+    pool = BufferPool(1 << 30)
+    assert pool.take((0, 7), np.float32).shape == (0, 7)
+    small = pool.take((3,), np.int64)
+    del small
+    assert pool.idle_bytes == 0
+
+
+def test_threads_never_share_memory():
+    pool = BufferPool(1 << 30)
+    failures = []
+
+    def work(number: int) -> None:
+        for turn in range(300):
+            array = pool.take((SMALL_BYTES,), np.uint8)
+            mark = (number * 50 + turn) % 251
+            array[:] = mark
+            kept = array[::1000]
+            del array
+            if not np.all(kept == mark):
+                failures.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+
+
+def test_arrays_outlive_their_pool():
+    pool = BufferPool(1 << 30)
+    array = pool.take(SHAPE, np.float32)
+    array[:] = 7
+    del pool
+    gc.collect()
+    assert np.all(array == 7)

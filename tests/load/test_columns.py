@@ -1,0 +1,53 @@
+"""Is a choice of features understood, and a wrong one refused?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.load.columns import choose_columns
+from tests.conftest import make_typed_graph
+
+SCHEMA = make_typed_graph(np.random.default_rng(0)).schema
+WRITES = ("author", "writes", "paper")
+
+
+def test_none_means_all():
+    columns = choose_columns(SCHEMA, None, None)
+    assert columns.nodes == {"paper": ("feat", "year", "title", "tags"), "author": ("feat",), "institute": ()}
+    assert columns.edges[WRITES] == ("weight",)
+    assert columns.has_edge_features
+
+
+def test_names_are_taken_from_every_type_that_has_them():
+    columns = choose_columns(SCHEMA, ["feat", "year"], [])
+    assert columns.nodes == {"paper": ("feat", "year"), "author": ("feat",), "institute": ()}
+    assert not columns.has_edge_features
+
+
+@pytest.mark.parametrize("edge_type", [WRITES, "author__writes__paper"])
+def test_a_mapping_leaves_other_types_without_features(edge_type):
+    columns = choose_columns(SCHEMA, {"paper": ("title",)}, {edge_type: ["weight"]})
+    assert columns.nodes == {"paper": ("title",), "author": (), "institute": ()}
+    assert columns.edges[WRITES] == ("weight",)
+    assert columns.edges["paper", "cites", "paper"] == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "error", "message"),
+    [
+        ("feat", None, SettingsError, r"the name 'feat'; give a list of names: \['feat'\]"),
+        (["feet"], None, UnknownNameError, "no feature 'feet'; known: .*'feat'"),
+        ({"papers": ["feat"]}, None, UnknownNameError, "unknown type 'papers'"),
+        ({"paper": ["weight"]}, None, UnknownNameError, "no feature 'weight'"),
+        ({"paper": "feat"}, None, SettingsError, "give a list"),
+        (["feat", "feat"], None, SettingsError, "twice"),
+        (None, ["feat"], UnknownNameError, "edge_features: there is no feature 'feat'"),
+        (None, {"writes": ["weight"]}, UnknownNameError, "unknown edge type 'writes'"),
+        (None, {WRITES: ["weight"], "author__writes__paper": ["weight"]}, SettingsError, "twice"),
+    ],
+)
+def test_wrong_choices_are_refused(nodes, edges, error, message):
+    with pytest.raises(error, match=message):
+        choose_columns(SCHEMA, nodes, edges)

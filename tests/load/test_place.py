@@ -1,0 +1,86 @@
+"""Does a saved place bring a loader back to where it was, and no other loader anywhere?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hopstream.errors import StateError
+from hopstream.load.place import Place
+
+FACTS = {"dataset_id": "abc", "batch_size": 4, "shuffle": True, "num_neighbors": {"hop1": 5}}
+
+
+def test_a_place_survives_json():
+    state = json.loads(json.dumps(Place(3, 7).to_json(FACTS)))
+    place = Place.from_json(state, FACTS, 10)
+    assert (place.epoch, place.next_batch, place.is_resuming) == (3, 7, True)
+
+
+def test_an_iteration_after_one_left_early_is_the_next_epoch():
+    place = Place(3, 7)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (4, 0)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (4, 0)
+
+
+def test_a_restored_place_is_gone_on_from_once():
+    place = Place.from_json(Place(3, 7).to_json(FACTS), FACTS, 10)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (3, 7)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (4, 0)
+
+
+@pytest.mark.parametrize(("epoch", "wanted"), [(3, (3, 7)), (4, (4, 0)), (0, (0, 0))])
+def test_set_epoch_keeps_the_restored_place_of_that_epoch(epoch, wanted):
+    place = Place.from_json(Place(3, 7).to_json(FACTS), FACTS, 10)
+    place.set_epoch(epoch)
+    place.begin()
+    assert (place.epoch, place.next_batch) == wanted
+
+
+def test_set_epoch_goes_to_the_start_of_an_epoch():
+    place = Place(3, 7)
+    place.set_epoch(3)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (3, 0)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None])
+def test_epochs_that_are_none_are_refused(epoch):
+    with pytest.raises(StateError, match="epochs are 0, 1"):
+        Place().set_epoch(epoch)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 8}, "of a loader with batch_size 4; this loader has 8"),
+        ({"num_neighbors": {"hop1": 6}}, "num_neighbors {'hop1': 5}; this loader has {'hop1': 6}"),
+        ({"more": 1}, "more None; this loader has 1"),
+    ],
+)
+def test_another_loader_is_refused_by_name(change, message):
+    with pytest.raises(StateError, match=message):
+        Place.from_json(Place(3, 7).to_json(FACTS), {**FACTS, **change}, 10)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (None, "not a saved loader state"),
+        ([], "not a saved loader state"),
+        ({}, "not a saved loader state.*'loader'"),
+        ({**Place(3, 7).to_json(FACTS), "format": 2}, "format 2; this version reads 1"),
+        (Place(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
+        (Place(3, -1).to_json(FACTS), "next_batch is -1"),
+        ({**Place(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
+        ({**Place(3, 7).to_json(FACTS), "loader": 5}, "not a saved loader state"),
+    ],
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(StateError, match=message):
+        Place.from_json(state, FACTS, 10)

@@ -1,0 +1,130 @@
+"""Are seeds understood in every way in which users name them, and refused where they make no sense?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from hopstream.graph.graph import Graph, NodeTable
+from hopstream.load.seeds import read_seeds
+from tests.conftest import make_typed_graph
+from tests.load.graphs import local_store, make_plain_graph
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    graph = make_typed_graph(np.random.default_rng(0))
+    return graph, local_store(graph, tmp_path_factory.mktemp("typed") / "parts", num_parts=3)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    graph = make_plain_graph(np.random.default_rng(0))
+    return graph, local_store(graph, tmp_path_factory.mktemp("plain") / "parts")
+
+
+def keys_of(seeds):
+    return seeds.keys_at(np.arange(seeds.num_seeds)).tolist()
+
+
+def input_ids_of(seeds):
+    return seeds.input_ids_at(np.arange(seeds.num_seeds)).tolist()
+
+
+MASK = np.zeros(60, np.bool_)
+MASK[[3, 4, 59]] = True
+
+
+@pytest.mark.parametrize(
+    ("seeds", "keys", "input_ids"),
+    [
+        ("paper", range(60), range(60)),
+        (("paper", None), range(60), range(60)),
+        (("author", None), range(25), range(25)),
+        (("paper", "val"), range(20), range(20)),
+        (["paper", "val"], range(20), range(20)),
+        (("paper", [5, 3, 5]), [5, 3, 5], range(3)),
+        (("paper", np.array([59, 0], np.int32)), [59, 0], range(2)),
+        (("paper", np.array([59, 0], np.uint64)), [59, 0], range(2)),
+        (("paper", torch.tensor([7, 2])), [7, 2], range(2)),
+        (("paper", MASK), [3, 4, 59], [3, 4, 59]),
+        (("paper", torch.from_numpy(MASK)), [3, 4, 59], [3, 4, 59]),
+        (("paper", MASK.tolist()), [3, 4, 59], [3, 4, 59]),
+    ],
+)
+def test_seeds_of_a_typed_graph(typed, seeds, keys, input_ids):
+    found = read_seeds(typed[1], seeds)
+    assert found.num_seeds == len(list(keys))
+    assert keys_of(found) == list(keys)
+    assert input_ids_of(found) == list(input_ids)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "keys"),
+    [
+        (None, range(80)),
+        ("node", range(80)),
+        (("node", None), range(80)),
+        ([4, 79], [4, 79]),
+        ((4, 79), [4, 79]),
+        (torch.tensor([4, 79]), [4, 79]),
+        (range(5), range(5)),
+    ],
+)
+def test_seeds_of_a_plain_graph_need_no_type(plain, seeds, keys):
+    assert keys_of(read_seeds(plain[1], seeds)) == list(keys)
+
+
+def test_splits_are_the_keys_of_the_graph(plain, typed):
+    for graph, store, node_type in ((*plain, "node"), (*typed, "paper")):
+        found = read_seeds(store, (node_type, "train"))
+        assert keys_of(found) == graph.splits[node_type]["train"].tolist()
+        assert not found.may_repeat
+    assert keys_of(read_seeds(plain[1], "train")) == plain[0].splits["node"]["train"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "error", "message"),
+    [
+        (None, SettingsError, r"several node types; give seeds=\(node type, …\) with one of paper, author, institute"),
+        ([1, 2], SettingsError, "several node types"),
+        ("train", UnknownNameError, "'train' is no node type.*paper.*val"),
+        (("venue", None), UnknownNameError, "unknown node type 'venue'"),
+        (("paper", "test"), UnknownNameError, "no split 'test'; known: .*train"),
+        (("author", "train"), UnknownNameError, "no split 'train'"),
+        (("paper", [0, 60]), IdRangeError, r"seeds\[1\] is 60; keys of 'paper' are 0..59"),
+        (("paper", [-1]), IdRangeError, r"seeds\[0\] is -1"),
+        (("paper", [0.5]), SettingsError, "float64; give integer keys or a bool mask"),
+        (("paper", ["a"]), SettingsError, "give integer keys or a bool mask"),
+        (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
+        (("paper", 3), SettingsError, "one-dimensional"),
+        (("paper", [True, False]), SettingsError, "mask has 2 entries; 'paper' has 60 nodes"),
+        (("paper", np.zeros(60, np.bool_)), SettingsError, "empty"),
+        (("paper", []), SettingsError, "empty"),
+    ],
+)
+def test_seeds_that_make_no_sense_are_refused(typed, seeds, error, message):
+    with pytest.raises(error, match=message):
+        read_seeds(typed[1], seeds)
+
+
+def test_a_graph_without_nodes_has_no_seeds(tmp_path):
+    store = local_store(Graph(nodes={"node": NodeTable(num_nodes=0)}), tmp_path / "parts")
+    with pytest.raises(SettingsError, match=r"seeds \(node, all\) are empty"):
+        read_seeds(store, None)
+
+
+def test_later_changes_of_the_users_array_change_nothing(plain):
+    keys = np.array([1, 2, 3])
+    found = read_seeds(plain[1], keys)
+    keys[:] = 0
+    assert keys_of(found) == [1, 2, 3]
+
+
+def test_fingerprints_tell_seeds_apart(typed):
+    choices = ["paper", ("paper", "val"), ("paper", "train"), ("paper", [1, 2]), ("paper", [2, 1]), ("author", [1, 2])]
+    prints = [read_seeds(typed[1], choice).fingerprint() for choice in choices]
+    assert len(set(prints)) == len(prints)
+    assert prints[3] == read_seeds(typed[1], ("paper", np.array([1, 2], np.int16))).fingerprint()
