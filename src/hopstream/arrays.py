@@ -25,6 +25,8 @@ from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 IntArray = NDArray[np.int64]
 Array = NDArray[Any]
 CHUNK_BYTES = 8 << 20
+BROKEN_ARRAY_ERRORS = (ValueError, EOFError, OSError, OverflowError, MemoryError, tokenize.TokenError)
+"""What numpy raises at a broken ``.npy`` header; it lets the tokenizer's own errors out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,8 +288,7 @@ def open_array(path: Path, record: FileRecord | None = None) -> Array:
         array, array_bytes = _map_array(path)
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing; write the dataset again or copy the file") from error
-    # numpy lets the tokenizer's and mmap's own errors out of a broken header
-    except (ValueError, EOFError, OSError, OverflowError, MemoryError, tokenize.TokenError) as error:
+    except BROKEN_ARRAY_ERRORS as error:
         raise FormatError(f"{path} cannot be read as .npy ({error}); it may be truncated") from error
     if array_bytes != num_bytes:
         raise FormatError(f"{path} is {num_bytes} bytes; its header says {array_bytes}; write or copy it again")
@@ -306,16 +307,26 @@ def open_array(path: Path, record: FileRecord | None = None) -> Array:
 def _map_array(path: Path) -> tuple[Array, int]:
     """The array, and how long a file with its header has to be."""
     with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        shape, dtype = read_header(file)
         start = file.tell()
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
     if math.prod(shape) * dtype.itemsize == 0:  # mmap refuses to map nothing
         return np.empty(shape, dtype), start
     array = np.lib.format.open_memmap(path, mode="r")
     return array, array.offset + array.nbytes
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the ``.npy`` array that starts here; the file is left where the values begin.
+
+    Raises:
+        ValueError: The array holds Python objects, or this is no header; see ``BROKEN_ARRAY_ERRORS`` for the others.
+    """
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, dtype
 
 
 def check_file(path: Path, record: FileRecord) -> None:

@@ -1,0 +1,67 @@
+"""How does whatever holds a graph (a file, a folder, an object in memory) become a ``Graph``?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hopstream.errors import FormatError, SettingsError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
+
+__all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
+
+METADATA = "metadata.json"
+READABLE = "an .npz file, a .json file that describes tables, a folder with metadata.json, or a PyG Data or HeteroData"
+
+
+def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
+    """Read a graph, whatever it is kept in.
+
+    Args:
+        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables,
+            a folder with such a ``metadata.json``, or a PyG ``Data`` or ``HeteroData``.
+        options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``.
+
+    Returns:
+        A graph that passed ``Graph.check``; its arrays may be memory maps.
+
+    Raises:
+        FormatError: The source is of no kind that is read, missing, or damaged.
+        SchemaError: What it holds is no graph.
+        IdRangeError: An edge or split names a node that is not there.
+        SettingsError: An option is unknown to this kind of source, or out of its range.
+    """
+    if not isinstance(source, str | os.PathLike):
+        _refuse_options(options, "data objects")
+        return graph_from_data(source)
+    path = Path(source)
+    if path.is_dir():
+        path = _metadata_of(path)
+    if path.suffix == ".npz":
+        from hopstream.ingest.npz import read_npz
+
+        _refuse_options(options, ".npz files")
+        return read_npz(path)
+    if path.suffix == ".json":
+        from hopstream.ingest.tables import TableSettings, read_tables
+
+        known = list(TableSettings.__dataclass_fields__)
+        if not options.keys() <= set(known):
+            raise SettingsError(f"tables have no option {sorted(options.keys() - set(known))[0]!r}; known: {known}")
+        return read_tables(path, TableSettings(**options)).graph  # type: ignore[arg-type]
+    raise FormatError(f"{path} is not read; a graph is read from {READABLE}")
+
+
+def _metadata_of(folder: Path) -> Path:
+    if (folder / METADATA).is_file():
+        return folder / METADATA
+    if (folder / "manifest.json").is_file():
+        raise FormatError(f"{folder} is a dataset that is partitioned already; use hopstream.open_dataset")
+    raise FormatError(f"{folder} has no {METADATA}; a graph is read from {READABLE}")
+
+
+def _refuse_options(options: dict[str, object], kind: str) -> None:
+    if options:
+        raise SettingsError(f"{kind} have no option {sorted(options)[0]!r}; only tables have options")

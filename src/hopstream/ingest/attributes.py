@@ -1,0 +1,235 @@
+"""Which named arrays belong to nodes, which to edges, which are splits, and which to none of them?
+
+PyG's data objects and ``.npz`` files name arrays in the same way and leave the rest to this file:
+
+- ``edge_index`` is the topology and ``num_nodes`` the number of nodes. Without ``num_nodes``, the rows of ``x``,
+  ``feat``, ``pos``, ``batch``, ``node_type`` or ``n_id`` count the nodes, then those of a name with ``node`` in it,
+  then those of a mask; at last the largest key of ``edge_index`` does.
+- An array with a row per node is a node feature, one with a row per edge an edge feature. Where there are as many nodes
+  as edges, a name with ``edge`` in it is an edge's.
+- ``train_mask``, ``val_mask`` and ``test_mask`` of nodes become the splits ``train``, ``val`` and ``test``, not
+  features.
+- An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index``, a scalar, a
+  string, a mapping, and, without types, whatever fits neither nodes nor edges, is of the graph and is left out.
+- A name that promises rows (``x``, ``edge_attr``, ``train_mask``, …) and has another number of them is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from hopstream.arrays import Array, RaggedArray
+from hopstream.errors import SchemaError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.columns import ColumnLike, TensorLike, as_array
+from hopstream.schema import EdgeType, type_label
+
+Attributes = Mapping[str, object]
+
+NODE_NAMES = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+EDGE_NAMES = frozenset({"edge_attr", "edge_weight", "edge_type", "edge_time", "e_id"})
+MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
+ADJACENCY = ("adj_t", "adj")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Attributes by what they belong to."""
+
+    node_features: dict[str, ColumnLike]
+    edge_features: dict[str, ColumnLike]
+    splits: dict[str, ColumnLike]
+
+
+def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLike] | None = None) -> Graph:
+    """Make a graph of one node type and one edge type, ``node`` and ``(node, to, node)``.
+
+    Args:
+        attributes: Name to value.
+        splits: Split name to keys or mask, beside the masks among the attributes.
+
+    Raises:
+        SchemaError: An array fits neither nodes nor edges though its name says so, or the nodes cannot be counted.
+        IdRangeError: An edge names a node that is not there.
+    """
+    _refuse_adjacency("the graph", attributes)
+    edge_index = as_array(attributes.get("edge_index", np.empty((2, 0), np.int64)), "edge_index")
+    num_edges = edge_index.shape[-1] if edge_index.ndim else 0
+    num_nodes = _declared_num_nodes(attributes, num_edges)
+    if num_nodes is None:
+        num_nodes = int(edge_index.max()) + 1 if edge_index.size and edge_index.dtype.kind in "iu" else 0
+        _refuse_ambiguous(attributes, num_nodes, num_edges)
+    found = _Sorted({}, {}, dict(splits or {}))
+    for name, value in named_columns(attributes):
+        level = _level(name, _shape(value)[0], num_nodes, num_edges)
+        if level == "node" and name in MASKS:
+            found.splits[MASKS[name]] = _mask(name, value)
+        elif level is not None:
+            (found.node_features if level == "node" else found.edge_features)[name] = value
+    return graph_from_arrays(
+        edge_index,
+        num_nodes=num_nodes,
+        node_features=found.node_features,
+        edge_features=found.edge_features,
+        splits=found.splits,
+    )
+
+
+def graph_from_typed_attributes(
+    nodes: Mapping[str, Attributes],
+    edges: Mapping[EdgeType, Attributes],
+    splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
+) -> Graph:
+    """Make a graph of the attributes of each node type and each edge type.
+
+    Args:
+        nodes: Node type to attributes.
+        edges: Edge type to attributes.
+        splits: Node type to split name to keys or mask, beside the masks among the attributes.
+
+    Raises:
+        SchemaError: An array has not as many rows as its type, an edge type has no ``edge_index``, or the nodes of a
+            type cannot be counted.
+        IdRangeError: An edge names a node that is not there.
+    """
+    num_nodes: dict[str, int | None] = {}
+    node_features: dict[str, dict[str, ColumnLike]] = {}
+    all_splits = {node_type: dict(named) for node_type, named in (splits or {}).items()}
+    for node_type, attributes in nodes.items():
+        num_nodes[node_type] = _typed_num_nodes(node_type, attributes)
+        rows = _rows_of_type(node_type, attributes, num_nodes[node_type])
+        node_features[node_type] = {name: value for name, value in rows.items() if name not in MASKS}
+        masks = {MASKS[name]: _mask(f"{node_type}.{name}", value) for name, value in rows.items() if name in MASKS}
+        all_splits[node_type] = {**masks, **all_splits.get(node_type, {})}
+    edge_index, edge_features = {}, {}
+    for edge_type, attributes in edges.items():
+        label = type_label(edge_type)
+        _refuse_adjacency(label, attributes)
+        if "edge_index" not in attributes:
+            raise SchemaError(f"edge type {label} has no edge_index; it has {sorted(attributes)}")
+        edge_index[edge_type] = array = as_array(attributes["edge_index"], f"{label}.edge_index")
+        edge_features[edge_type] = _rows_of_type(label, attributes, array.shape[-1] if array.ndim else 0)
+    return graph_from_arrays(
+        cast(Mapping[EdgeType, ColumnLike], edge_index),
+        num_nodes=cast(Mapping[str, int], num_nodes),
+        node_features=node_features,
+        edge_features=edge_features,
+        splits=all_splits,
+    )
+
+
+def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
+    """The attributes that may have a row per node or edge."""
+    for name, value in attributes.items():
+        is_label = name == "edge_label" and "edge_label_index" in attributes
+        is_index = "index" in name and len(_shape(value)) == 2 and _shape(value)[0] == 2
+        if value is None or name in TOPOLOGY or name == "face" or is_label or is_index:
+            continue
+        if len(_shape(value)):
+            yield name, cast(ColumnLike, value)
+        elif name in (NODE_NAMES | EDGE_NAMES | set(MASKS)):
+            raise SchemaError(f"{name} is {type(value).__name__}; wanted an array or a dense tensor with rows")
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    """The shape of an array, a tensor or a list; () for a scalar and for what has no rows."""
+    if isinstance(value, list | tuple | RaggedArray):
+        return (len(value),)
+    return tuple(getattr(value, "shape", ())) if isinstance(value, np.ndarray | TensorLike) else ()
+
+
+def _level(name: str, num_rows: int, num_nodes: int, num_edges: int) -> str | None:
+    """``node``, ``edge``, or None for the graph as a whole, as PyG tells them apart."""
+    fitting = [level for level, wanted in (("node", num_nodes), ("edge", num_edges)) if num_rows == wanted]
+    promised = "edge" if name in EDGE_NAMES else "node" if name in NODE_NAMES else None
+    is_of_either = name in MASKS or (name == "y" and num_rows != 1)
+    if (promised and promised not in fitting) or (is_of_either and not fitting):
+        raise SchemaError(f"{name} has {num_rows} rows; the graph has {num_nodes} nodes and {num_edges} edges")
+    if promised:
+        return promised
+    if len(fitting) == 2:
+        return "edge" if "edge" in name else "node"
+    return fitting[0] if fitting else None
+
+
+def _declared_num_nodes(attributes: Attributes, num_edges: int) -> int | None:
+    """The number of nodes that the attributes tell, or None where only edges could."""
+    if attributes.get("num_nodes") is not None:
+        return _scalar("num_nodes", attributes["num_nodes"])
+    arrays = {
+        name: _shape(value)[0] for name, value in named_columns(attributes) if not isinstance(value, list | tuple)
+    }
+    named = [rows for name, rows in arrays.items() if name in NODE_NAMES]
+    named += [rows for name, rows in arrays.items() if "node" in name]
+    named += [rows for name, rows in arrays.items() if name in MASKS and rows != num_edges]
+    if named:
+        return named[0]
+    sparse_size = getattr(attributes.get("edge_index"), "sparse_size", None)
+    sizes = [size for size in sparse_size() if size is not None] if callable(sparse_size) else []
+    return max(sizes, default=None)
+
+
+def _refuse_ambiguous(attributes: Attributes, num_nodes: int, num_edges: int) -> None:
+    """With nodes counted by the largest key alone, rows that fit nothing may be those of nodes without edges."""
+    for name, value in named_columns(attributes):
+        rows = _shape(value)[0]
+        if rows not in (1, num_nodes, num_edges) and not isinstance(value, list | tuple):
+            raise SchemaError(
+                f"{name} has {rows} rows; edge_index reaches {num_nodes} nodes and has {num_edges} edges; set num_nodes"
+            )
+
+
+def _typed_num_nodes(node_type: str, attributes: Attributes) -> int | None:
+    declared = _declared_num_nodes(attributes, num_edges=-1)
+    if declared is not None:
+        return declared
+    columns = dict(named_columns(attributes))
+    arrays = {name: _shape(value)[0] for name, value in columns.items() if not isinstance(value, list | tuple)}
+    rows = arrays or {name: _shape(value)[0] for name, value in columns.items()}
+    if len(set(rows.values())) > 1:
+        raise SchemaError(
+            f"attributes of node type {node_type!r} disagree on its number of nodes: {rows}; set num_nodes"
+        )
+    return next(iter(rows.values()), None)
+
+
+def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> dict[str, ColumnLike]:
+    """The attributes with one row for each of ``num_rows``; lists of other lengths describe the type."""
+    found: dict[str, ColumnLike] = {}
+    for name, value in named_columns(attributes):
+        got = _shape(value)[0]
+        if got == num_rows:
+            found[name] = value
+        elif not isinstance(value, list | tuple):
+            raise SchemaError(f"{label}.{name} has {got} rows; the type has {num_rows}")
+    return found
+
+
+def _mask(where: str, value: ColumnLike) -> Array:
+    array = as_array(np.asarray(value) if isinstance(value, list | tuple) else value, where)
+    if array.dtype != np.bool_ or array.ndim != 1:
+        remedy = "choose one of its columns" if array.ndim > 1 else "convert it to bool"
+        raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; a split is bool[num_nodes]: {remedy}")
+    return array
+
+
+def _scalar(where: str, value: object) -> int:
+    array = np.asarray(value) if isinstance(value, int) else as_array(value, where)
+    if array.size != 1 or array.dtype.kind not in "iu":
+        raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; wanted one integer")
+    return int(array.reshape(-1)[0])
+
+
+def _refuse_adjacency(label: str, attributes: Attributes) -> None:
+    for name in ADJACENCY:
+        if attributes.get(name) is not None:
+            raise SchemaError(
+                f"{label} keeps its edges in {name}, a sparse matrix; turn it into edge_index first: "
+                f"dst, src, _ = data.adj_t.coo(); data.edge_index = torch.stack([src, dst]); del data.adj_t"
+            )

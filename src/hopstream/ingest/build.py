@@ -1,0 +1,220 @@
+"""How do arrays in memory, with types or without, become a checked graph?"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray
+from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+Columns = Mapping[str, ColumnLike]
+"""Feature name to column, or split name to mask or keys."""
+
+
+def graph_from_arrays(
+    edges: Mapping[EdgeType, ColumnLike] | ColumnLike,
+    *,
+    num_nodes: Mapping[str, int] | int | None = None,
+    node_features: Mapping[str, Columns] | Columns | None = None,
+    edge_features: Mapping[EdgeType, Columns] | Columns | None = None,
+    splits: Mapping[str, Columns] | Columns | None = None,
+) -> Graph:
+    """Make a graph of arrays, torch tensors, lists of strings and ragged arrays.
+
+    With ``edges`` as one array the graph has one node type, ``node``, and one edge type, ``(node, to, node)``, and the
+    other arguments are ``{name: column}``. With ``edges`` by edge type they are ``{type: {name: column}}``.
+
+    A node type has as many nodes as ``num_nodes`` says, or else as its features and masks have rows, or else, where it
+    has neither, as the largest key among its edges needs. Nodes above that key cannot be seen without ``num_nodes``.
+
+    Args:
+        edges: Integers [2, num_edges], sources then destinations, or the two as a pair; or a mapping of such.
+        num_nodes: Nodes, or nodes by type; any type may be left out. Types are ordered as they are first named, in
+            this argument, then in ``node_features``, then in ``edges``.
+        node_features: Columns of num_nodes rows. A list of arrays of different lengths becomes a ragged column.
+        edge_features: Columns of num_edges rows.
+        splits: Masks bool[num_nodes], or keys in any order, each once.
+
+    Returns:
+        A graph that passed ``Graph.check``. Its arrays share memory with the arguments wherever they can.
+
+    Raises:
+        SchemaError: Edges are not integers, a column has the wrong number of rows or a dtype that cannot be stored, a
+            split names a node twice, or the number of nodes cannot be told.
+        IdRangeError: An edge or split names a key outside its node type.
+        UnknownNameError: Features or splits are given for a type that no edge or node has.
+    """
+    if isinstance(edges, Mapping):
+        return _typed_graph(
+            edges,
+            _by_type(num_nodes, "num_nodes"),
+            cast(Mapping[str, Columns], _columns_by_type(node_features, "node_features")),
+            cast(Mapping[EdgeType, Columns], _columns_by_type(edge_features, "edge_features")),
+            cast(Mapping[str, Columns], _columns_by_type(splits, "splits")),
+        )
+    if isinstance(num_nodes, Mapping):
+        raise SchemaError("num_nodes is given by type and edges are not; give edges as {(source, relation, target): …}")
+    return _typed_graph(
+        {EDGE: edges},
+        {} if num_nodes is None else {NODE: num_nodes},
+        {NODE: _untyped(node_features, "node_features")},
+        {EDGE: _untyped(edge_features, "edge_features")},
+        {NODE: _untyped(splits, "splits")},
+    )
+
+
+def _typed_graph(
+    edges: Mapping[EdgeType, ColumnLike],
+    num_nodes: Mapping[str, int],
+    node_features: Mapping[str, Columns],
+    edge_features: Mapping[EdgeType, Columns],
+    splits: Mapping[str, Columns],
+) -> Graph:
+    ends = {edge_type: _ends(edge_type, pair) for edge_type, pair in edges.items()}
+    node_types = dict.fromkeys((*num_nodes, *node_features, *(end for s, _, d in edges for end in (s, d))))
+    _check_known("edge_features", edge_features, edges)
+    _check_known("splits", splits, node_types)
+    node_columns = {t: _as_columns(type_label(t), node_features.get(t, {})) for t in node_types}
+    split_arrays = {t: {name: _as_split(t, name, v) for name, v in named.items()} for t, named in splits.items()}
+    sizes = {
+        t: _count_nodes(t, num_nodes.get(t), {**node_columns[t], **_masks(split_arrays.get(t, {}))}, ends)
+        for t in node_types
+    }
+    return Graph(
+        nodes={t: NodeTable(num_nodes=sizes[t], features=node_columns[t]) for t in node_types},
+        edges={
+            t: EdgeTable(src_keys=src, dst_keys=dst, features=_as_columns(type_label(t), edge_features.get(t, {})))
+            for t, (src, dst) in ends.items()
+        },
+        splits={
+            t: {name: _split_keys(f"split {name!r} of {t!r}", array, sizes[t]) for name, array in named.items()}
+            for t, named in split_arrays.items()
+            if named
+        },
+    ).check()
+
+
+def _ends(edge_type: EdgeType, pair: ColumnLike) -> tuple[IntArray, IntArray]:
+    """Sources and destinations of one edge type, int64[num_edges] each."""
+    if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+        raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple")
+    label = f"edges of {type_label(edge_type)}"
+    if isinstance(pair, list | tuple):
+        if len(pair) != 2:
+            raise SchemaError(
+                f"{label} are a list of {len(pair)}; give [2, num_edges] or a (sources, destinations) pair"
+            )
+        sources, destinations = (as_keys(cast(ColumnLike, end), f"{label}[{i}]") for i, end in enumerate(pair))
+    else:
+        array = as_array(pair, label)
+        if array.ndim != 2 or array.shape[0] != 2:
+            remedy = "transpose them" if array.ndim == 2 and array.shape[1] == 2 else "sources, then destinations"
+            raise SchemaError(f"{label} are {array.dtype}{list(array.shape)}; wanted integers [2, num_edges]: {remedy}")
+        sources, destinations = as_keys(array[0], f"{label}[0]"), as_keys(array[1], f"{label}[1]")
+    for name, keys in (("source", sources), ("destination", destinations)):
+        if len(keys) and int(keys.min()) < 0:
+            row = int(np.argmax(keys < 0))
+            raise IdRangeError(f"{label}: {name} {row} is {int(keys[row])}; keys are 0 or more")
+    return sources, destinations
+
+
+def _as_columns(label: str, columns: Columns) -> dict[str, Column]:
+    return {name: as_column(value, f"{label}.{name}") for name, value in columns.items()}
+
+
+def _as_split(node_type: str, name: str, value: ColumnLike) -> Column:
+    """A mask as it is, keys as int64."""
+    where = f"split {name!r} of {node_type!r}"
+    is_list = isinstance(value, list | tuple)
+    array = np.asarray(value) if is_list else as_array(value, where)
+    if array.dtype != np.bool_:
+        return as_keys(value, where)
+    if array.ndim != 1:
+        raise SchemaError(f"{where} is bool{list(array.shape)}; a mask is bool[num_nodes]: choose one column of it")
+    return array
+
+
+def _masks(splits: Mapping[str, Column]) -> dict[str, Column]:
+    """The masks among splits; like features, they tell how many nodes there are."""
+    return {f"mask {name}": array for name, array in splits.items() if cast(IntArray, array).dtype == np.bool_}
+
+
+def _split_keys(where: str, array: Column, num_nodes: int) -> IntArray:
+    keys = cast(IntArray, array)
+    if keys.dtype == np.bool_:
+        if len(keys) != num_nodes:
+            raise SchemaError(f"{where} is a mask of {len(keys)} rows; the type has {num_nodes}")
+        return np.flatnonzero(keys).astype(np.int64, copy=False)
+    keys = np.sort(keys)
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    if len(repeated):
+        raise SchemaError(f"{where} names node {int(repeated[0])} twice")
+    return keys
+
+
+def _count_nodes(
+    node_type: str,
+    declared: int | None,
+    columns: Mapping[str, Column],
+    ends: Mapping[EdgeType, tuple[IntArray, IntArray]],
+) -> int:
+    if declared is not None:
+        return _as_count(node_type, declared)
+    rows = {name: len(column) for name, column in columns.items()}
+    if len(set(rows.values())) > 1:
+        raise SchemaError(f"columns of node type {node_type!r} disagree on its number of nodes: {rows}")
+    if rows:
+        return next(iter(rows.values()))
+    keys = [k for (src, _, dst), pair in ends.items() for t, k in zip((src, dst), pair, strict=True) if t == node_type]
+    largest = max((int(k.max()) for k in keys if len(k)), default=None)
+    if largest is None:
+        raise SchemaError(
+            f"node type {node_type!r} has no features, masks or edges to count its nodes by; give num_nodes"
+        )
+    return largest + 1
+
+
+def _as_count(node_type: str, declared: int) -> int:
+    try:
+        if isinstance(declared, bool):
+            raise TypeError("it is a bool")
+        count = operator.index(declared)
+    except TypeError as error:
+        raise SchemaError(f"num_nodes of {node_type!r} is {declared!r}; wanted an integer") from error
+    if count < 0:
+        raise SchemaError(f"num_nodes of {node_type!r} is {count}; wanted 0 or more")
+    return count
+
+
+def _by_type(num_nodes: Mapping[str, int] | int | None, name: str) -> Mapping[str, int]:
+    if num_nodes is not None and not isinstance(num_nodes, Mapping):
+        raise SchemaError(f"{name} is {num_nodes!r} and edges are given by type; give {{node type: number}}")
+    return num_nodes or {}
+
+
+def _columns_by_type(columns: Mapping[str, object] | Mapping[EdgeType, object] | None, name: str) -> object:
+    for owner, named in (columns or {}).items():
+        if not isinstance(named, Mapping):
+            raise SchemaError(f"{name}[{owner!r}] is {type(named).__name__}; as edges are given by type, so are {name}")
+    return columns or {}
+
+
+def _untyped(columns: object, name: str) -> Columns:
+    found = cast(Columns, columns or {})
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            raise SchemaError(f"{name}[{key!r}] is given by type and edges are not; give edges by type too")
+    return found
+
+
+def _check_known(name: str, given: Iterable[object], known: Iterable[object]) -> None:
+    for owner in given:
+        if owner not in set(known):
+            raise UnknownNameError(f"{name} name type {owner!r}; known: {list(known)}")

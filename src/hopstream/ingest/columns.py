@@ -1,0 +1,152 @@
+"""How does what a user holds (arrays, tensors, lists, strings) become a column or keys?
+
+Nothing is copied that need not be, so a graph may share memory with what it was made from, memory maps included.
+Tensors are known by their methods alone: this room does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.errors import SchemaError
+from hopstream.schema import NUMERIC_DTYPES
+
+MAX_KEY = np.iinfo(np.int64).max
+
+
+@runtime_checkable
+class TensorLike(Protocol):
+    """A torch tensor, or whatever else turns into an array by ``.detach().cpu().numpy()``."""
+
+    def detach(self) -> Any:
+        """The same values without a gradient."""
+        ...
+
+    def cpu(self) -> Any:
+        """The same values in main memory."""
+        ...
+
+
+ColumnLike = Array | RaggedArray | TensorLike | Sequence[object]
+"""What can become a column: an array or tensor with a row dimension, ragged rows, a list of strings or of arrays."""
+
+
+def as_column(value: ColumnLike, where: str) -> Column:
+    """Turn one value per row into a column.
+
+    A list of arrays becomes a fixed-width column where all have one shape, and a ragged one where they do not.
+
+    Args:
+        value: Array, tensor, list, or ragged array.
+        where: What the message calls the column, for example ``paper.title``.
+
+    Raises:
+        SchemaError: The value has no rows, or a dtype that cannot be stored.
+    """
+    if isinstance(value, RaggedArray):
+        return RaggedArray(_storable(value.values, where), value.offsets, value.is_string)
+    if isinstance(value, list | tuple):
+        return _column_of_list(value, where)
+    array = as_array(value, where)
+    if array.ndim < 1:
+        raise SchemaError(f"{where} is a scalar; a column has one value per row")
+    if array.dtype.kind in "OUT":
+        if array.ndim > 1:
+            raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; a column holds one string per row")
+        return _column_of_list(array.tolist(), where)
+    return _storable(array, where)
+
+
+def as_array(value: object, where: str) -> Array:
+    """A tensor's or an array-like's values as they are.
+
+    Raises:
+        SchemaError: The value is neither, or is a tensor that numpy has no dtype or layout for.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, TensorLike):
+        try:
+            return cast(Array, value.detach().cpu().numpy())
+        except (TypeError, RuntimeError, NotImplementedError) as error:
+            raise SchemaError(f"{where} is a tensor that numpy cannot hold ({error}); convert it first") from error
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    raise SchemaError(
+        f"{where} is {type(value).__name__}; give an array, a tensor, a RaggedArray, or a list of strings or arrays"
+    )
+
+
+def as_keys(value: ColumnLike, where: str) -> IntArray:
+    """int64[n], contiguous, from any integers.
+
+    Raises:
+        SchemaError: The values are not integers of rank 1, or do not fit 63 bits.
+    """
+    if isinstance(value, RaggedArray):
+        raise SchemaError(f"{where} is ragged; keys are integers of rank 1")
+    array = _array_of_list(value, where) if isinstance(value, list | tuple) else as_array(value, where)
+    if array.ndim != 1:
+        raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; keys are integers of rank 1")
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise SchemaError(
+            f"{where} is {array.dtype}[{len(array)}]; keys are integers; check the values and use astype(int64)"
+        )
+    if array.dtype == np.uint64 and int(array.max()) > MAX_KEY:
+        row = int(np.argmax(array > MAX_KEY))
+        raise SchemaError(f"{where}[{row}] is {int(array[row])}; keys are below 2**63")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _storable(array: Array, where: str) -> Array:
+    if array.dtype.name not in NUMERIC_DTYPES:
+        remedy = "; convert times with astype('int64')" if array.dtype.kind in "mM" else ""
+        raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}, which cannot be stored{remedy}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _column_of_list(values: Sequence[Any], where: str) -> Column:
+    if not values:
+        raise SchemaError(f"{where} is an empty list, which has no dtype; give an empty array")
+    try:
+        if any(isinstance(value, str) for value in values):
+            return RaggedArray.from_strings(values)
+        rows = [as_array(value, where) if isinstance(value, TensorLike) else value for value in values]
+        if _has_unequal_rows(rows):
+            return RaggedArray.from_rows(_rows_of_one_dtype(rows, where))
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error}") from error
+    return _storable(_array_of_list(rows, where), where)
+
+
+def _has_unequal_rows(rows: Sequence[Any]) -> bool:
+    lengths = {len(row) if isinstance(row, list | tuple) or np.ndim(row) else -1 for row in rows}
+    return len(lengths) > 1 and -1 not in lengths
+
+
+def _rows_of_one_dtype(rows: Sequence[Any], where: str) -> list[Array]:
+    """Give rows written as Python lists, which have no dtype of their own, the dtype that holds all rows."""
+    arrays = [_array_of_list(row, where) if isinstance(row, list | tuple) else _storable(row, where) for row in rows]
+    filled = [array for array in arrays if len(array)]
+    dtype, tail = np.result_type(*filled), filled[0].shape[1:]
+    for position, row in enumerate(rows):
+        if isinstance(row, list | tuple):
+            arrays[position] = arrays[position].astype(dtype) if len(row) else np.empty((0, *tail), dtype)
+    return arrays
+
+
+def _array_of_list(values: Sequence[Any], where: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(f"{where} is a list that makes no array ({error})") from error
+    if array.dtype.kind not in "biufc":
+        row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufc"), 0)
+        raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {values[row]!r}, not a number")
+    return array

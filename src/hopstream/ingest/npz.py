@@ -1,0 +1,167 @@
+"""Which graph does an ``.npz`` file hold, and how is one written?
+
+Without types the arrays are named as PyG names attributes: ``edge_index``, ``x``, ``y``, ``train_mask``, ``edge_attr``.
+With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
+``hopstream.ingest.attributes`` says which attribute becomes what. Three endings of a name add what PyG cannot say:
+``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of strings,
+and ``pretrain.split`` the keys of a split. Strings may also be a numpy array of strings. Pickles are never loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, Column, RaggedArray, read_header
+from hopstream.errors import FormatError, SchemaError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.attributes import (
+    ADJACENCY,
+    MASKS,
+    Attributes,
+    graph_from_attributes,
+    graph_from_typed_attributes,
+    named_columns,
+)
+from hopstream.schema import EdgeType, type_label
+
+SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
+
+MAX_DEFLATE_RATIO = 1100
+"""Deflate makes no byte out of less than 1/1032 of one; a file that claims more is damaged or hostile."""
+
+
+def read_npz(path: Path) -> Graph:
+    """Read a graph out of an ``.npz`` file.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
+        SchemaError: The arrays make no graph; see ``graph_from_attributes`` and ``graph_from_typed_attributes``.
+        IdRangeError: An edge or split names a node that is not there.
+    """
+    arrays = _load_arrays(path)
+    groups: dict[str, dict[str, Array]] = defaultdict(dict)
+    for name, array in arrays.items():
+        owner, slash, attribute = name.partition("/")
+        groups[owner if slash else ""][attribute if slash else name] = array
+    if "" in groups and len(groups) > 1:
+        raise FormatError(f"{path} names some arrays with a type and some without: {sorted(arrays)}")
+    attributes, splits = {}, {}
+    for owner, group in groups.items():
+        splits[owner] = {name.removesuffix(SPLIT): group.pop(name) for name in list(group) if name.endswith(SPLIT)}
+        attributes[owner] = _joined(f"{path}: {owner}", group)
+    if "" in groups:
+        return graph_from_attributes(attributes[""], splits[""])
+    edges = {cast(EdgeType, tuple(o.split("__"))): named for o, named in attributes.items() if _is_edge_label(o)}
+    nodes = {owner: named for owner, named in attributes.items() if not _is_edge_label(owner)}
+    return graph_from_typed_attributes(nodes, edges, {owner: named for owner, named in splits.items() if named})
+
+
+def write_npz(graph: Graph, path: Path) -> None:
+    """Write a graph to one compressed ``.npz`` file that ``read_npz`` reads back equal, order included.
+
+    Types are always part of the names. The file is written under a temporary name, then renamed.
+
+    Raises:
+        SchemaError: A name would be read back as something else, for example a feature ``edge_index``.
+    """
+    arrays: dict[str, Array] = {}
+    for node_type, nodes in graph.nodes.items():
+        _check_label(node_type, is_edge=False)
+        named = {"num_nodes": np.array(nodes.num_nodes), **_taken_apart(node_type, nodes.features)}
+        named |= {name + SPLIT: keys for name, keys in graph.splits.get(node_type, {}).items()}
+        arrays |= {f"{node_type}/{name}": array for name, array in named.items()}
+    for edge_type, edges in graph.edges.items():
+        label = type_label(edge_type)
+        _check_label(label, is_edge=tuple(label.split("__")) == edge_type)
+        named = {"edge_index": np.stack([edges.src_keys, edges.dst_keys]), **_taken_apart(label, edges.features)}
+        arrays |= {f"{label}/{name}": array for name, array in named.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _load_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of the file by name, each checked against its size in the archive before memory is taken for it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {
+                info.filename.removesuffix(".npy"): _load_member(path, archive, info) for info in archive.infolist()
+            }
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except (*BROKEN_ARRAY_ERRORS, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} cannot be read as .npz ({error})") from error
+
+
+def _load_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    if not info.filename.endswith(".npy"):
+        raise FormatError(f"{path} holds {info.filename!r}, which is no .npy array")
+    with archive.open(info) as file:
+        shape, dtype = read_header(file)
+        wanted = file.tell() + math.prod(shape) * dtype.itemsize
+    if wanted != info.file_size or info.file_size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
+        raise FormatError(
+            f"{path}: {info.filename} is {info.file_size} bytes in {info.compress_size}; its header says {wanted}"
+        )
+    with archive.open(info) as file:
+        return npy.read_array(file, allow_pickle=False)
+
+
+def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
+    """The attributes of one type, with values and offsets made one ragged column."""
+    found: dict[str, object] = {}
+    for name, array in group.items():
+        stem, dot, ending = name.rpartition(".")
+        if dot + ending in (VALUES, TEXT):
+            if stem + OFFSETS not in group or stem in group:
+                raise FormatError(f"{where}/{name} needs {stem}{OFFSETS} beside it, and no {stem}")
+            found[stem] = RaggedArray(array, group[stem + OFFSETS], is_string=dot + ending == TEXT)
+        elif dot + ending != OFFSETS or not {stem + VALUES, stem + TEXT} & group.keys():
+            found[name] = array
+    return found
+
+
+def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]:
+    """Arrays by the names that ``_joined`` and ``named_columns`` make the same columns of."""
+    refused = set(features) - dict(named_columns(features)).keys()
+    refused |= {n for n in features if n in (*MASKS, *ADJACENCY) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))}
+    if refused:
+        raise SchemaError(
+            f"features {sorted(refused)} of {label} have names that .npz gives another meaning; rename them"
+        )
+    arrays: dict[str, Array] = {}
+    for name, column in features.items():
+        if isinstance(column, RaggedArray):
+            arrays |= {name + (TEXT if column.is_string else VALUES): column.values, name + OFFSETS: column.offsets}
+        else:
+            arrays[name] = column
+    return arrays
+
+
+def _is_edge_label(owner: str) -> bool:
+    return owner.count("__") == 2
+
+
+def _check_label(label: str, *, is_edge: bool) -> None:
+    if "/" in label or not label or is_edge != _is_edge_label(label):
+        raise SchemaError(
+            f"type {label!r} cannot be told from another in an .npz file; names must not hold '/' or '__'"
+        )

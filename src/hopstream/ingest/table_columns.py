@@ -1,0 +1,324 @@
+"""How do cells of CSV files and values of Parquet files become columns of the dtype that was asked for?
+
+Cells of a CSV file have no dtype: they are read as the dtype that the metadata declares, or else as the first of int64,
+float64, bool and string that can hold every cell of the column in all files. Values of a Parquet file have one, and it
+must be the declared one, unless the metadata says ``cast``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
+from hopstream.errors import SchemaError
+from hopstream.ingest.ids import INTEGER, NAME, holds_integers, strings_column
+from hopstream.ingest.table_files import Batch, Origin, shown_path
+from hopstream.ingest.table_metadata import FeatureSpec
+from hopstream.schema import STRING
+
+LADDER = ("int64", "float64", "bool", STRING)
+"""What undeclared cells are tried as, in this order."""
+
+
+class ColumnReader:
+    """Collects one feature from the batches of its table, in their order."""
+
+    def __init__(self, label: str, spec: FeatureSpec) -> None:
+        """Start with no rows; ``label`` is what messages call the feature, for example ``paper.title``."""
+        self._label = label
+        self._spec = spec
+        self._columns: list[Column] = []
+        self._undecided: list[tuple[Origin, list[pa.Array]]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take the feature's columns of one batch.
+
+        Raises:
+            SchemaError: A cell is empty and there is no ``fill``, a cell or column is not of the declared dtype, or a
+                column is of another dtype or shape than in the files before.
+        """
+        arrays = [batch.columns[name] for name in self._spec.columns]
+        if batch.origin.files.format == "parquet":
+            self._append(batch.origin, [self._values(batch.origin, array) for array in arrays])
+            return
+        if self._spec.dtype is None:
+            self._undecided.append((batch.origin, arrays))
+        else:
+            self._append(batch.origin, [self._parsed(batch.origin, array, self._spec.dtype) for array in arrays])
+
+    def finish(self) -> Column:
+        """The whole column.
+
+        Raises:
+            SchemaError: As ``add``, where only all files together tell the dtype.
+        """
+        if self._undecided:
+            cells = [_with_nulls(array, origin, dtype=None) for origin, arrays in self._undecided for array in arrays]
+            dtype = next(dtype for dtype in LADDER if all(_can_parse(array, dtype) for array in cells))
+            for origin, arrays in self._undecided:
+                self._append(origin, [self._parsed(origin, array, dtype) for array in arrays])
+            self._undecided = []
+        return join_columns(self._columns) if self._columns else self._no_rows()
+
+    def _append(self, origin: Origin, parts: list[Column]) -> None:
+        column = parts[0]
+        if self._spec.is_vector:
+            if any(not isinstance(part, np.ndarray) or part.ndim != 1 for part in parts):
+                raise SchemaError(
+                    f"{self._label} is a vector of columns {list(self._spec.columns)}, not all of numbers"
+                )
+            column = np.stack(cast(list[Array], parts), axis=1)
+        if self._spec.shape is not None:
+            column = self._shaped(origin, column, self._spec.shape)
+        if self._columns and column_schema(column) != column_schema(self._columns[0]):
+            got, wanted = column_schema(column), column_schema(self._columns[0])
+            raise SchemaError(f"{self._label} is {got} in {_file(origin)}; before it was {wanted}")
+        self._columns.append(column)
+
+    def _parsed(self, origin: Origin, cells: pa.Array, dtype: str) -> Column:
+        """One column of a CSV file as ``dtype``."""
+        filled = self._filled(origin, _with_nulls(cells, origin, dtype), pa.string())
+        try:
+            return _parse(filled, dtype, is_cast=self._spec.is_cast)
+        except pa.ArrowInvalid as error:
+            row = _first_refused(filled, lambda part: _parse(part, dtype, is_cast=self._spec.is_cast))
+            raise SchemaError(
+                f"{self._label} is {filled[row].as_py()!r} at {origin.place(row)}; wanted {dtype}"
+            ) from error
+
+    def _values(self, origin: Origin, values: pa.Array) -> Column:
+        """One column of a Parquet file."""
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        return _to_column(self._cast(origin, self._filled(origin, values, values.type)))
+
+    def _filled(self, origin: Origin, values: pa.Array, fill_type: pa.DataType) -> pa.Array:
+        if values.null_count and self._spec.fill is not None:
+            values = pc.coalesce(values, self._fill(fill_type))
+        row = _first_null(values)
+        if row is not None:
+            remedy = 'give "fill" in the metadata' if self._spec.fill is None else "fill does not reach into lists"
+            raise SchemaError(f"{self._label} has no value at {origin.place(row)}; {remedy}")
+        return values
+
+    def _fill(self, fill_type: pa.DataType) -> pa.Scalar:
+        fill = self._spec.fill
+        try:
+            if fill_type == pa.string():  # cells are still text
+                return pa.scalar(str(fill).lower() if isinstance(fill, bool) else str(fill))
+            return pa.scalar(fill, fill_type) if isinstance(fill, list) else pa.scalar(fill).cast(fill_type)
+        except (pa.ArrowException, TypeError) as error:
+            raise SchemaError(f"{self._label}: fill {fill!r} is no {fill_type} ({error})") from error
+
+    def _cast(self, origin: Origin, values: pa.Array) -> pa.Array:
+        got, wanted = leaf_name(values.type), self._spec.dtype
+        if got is None and not (wanted and self._spec.is_cast):
+            raise SchemaError(f'{self._label} is {values.type} in {_file(origin)}; give a dtype and "cast": true')
+        if wanted is None or got == wanted:
+            return values
+        if not self._spec.is_cast:
+            raise SchemaError(
+                f"{self._label} is {got} in {_file(origin)}; the metadata says {wanted}; "
+                f'declare {got}, or add "cast": true'
+            )
+        try:
+            return _checked_cast(values, wanted)
+        except pa.ArrowException as error:
+            row = _first_refused(values, lambda part: _checked_cast(part, wanted))
+            shown = values[row].as_py()
+            raise SchemaError(f"{self._label} is {shown!r} at {origin.place(row)}; {wanted} cannot hold it") from error
+
+    def _shaped(self, origin: Origin, column: Column, shape: tuple[int, ...]) -> Column:
+        """Rows of a list column, all of one length, as rows of fixed width."""
+        if isinstance(column, RaggedArray) and not column.is_string:
+            wrong = np.diff(column.offsets) != shape[0]
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                got = len(column[row])
+                raise SchemaError(
+                    f"{self._label} has {got} values at {origin.place(row)}; the metadata says {shape[0]}"
+                )
+            column = column.values.reshape(len(column), shape[0], *column.values.shape[1:])
+        if isinstance(column, RaggedArray) or column.shape[1:] != shape:
+            raise SchemaError(
+                f"{self._label} is {column_schema(column)} in {_file(origin)}; wanted shape {list(shape)}"
+            )
+        return column
+
+    def _no_rows(self) -> Column:
+        """A column of no rows still has a dtype, so that an empty table has the schema of a full one."""
+        dtype = self._spec.dtype or "float32"
+        if dtype == STRING:
+            return RaggedArray.from_strings([])
+        width = (len(self._spec.columns),) if self._spec.is_vector else self._spec.shape or ()
+        return np.empty((0, *width), dtype)
+
+
+def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
+    """A column of raw ids as ``hopstream.ingest.ids`` wants it; empty cells are nulls.
+
+    Raises:
+        SchemaError: The column is neither of integers nor of strings, or an integer needs more than 63 bits.
+    """
+    values = batch.columns[name]
+    if batch.origin.files.format == "csv":
+        return _with_nulls(values, batch.origin, dtype=None)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if not (pa.types.is_integer(values.type) or _is_text(values.type)):
+        raise SchemaError(f"{label} is {values.type} in {_file(batch.origin)}; raw ids are integers or strings")
+    try:
+        return values.cast(NAME if _is_text(values.type) else INTEGER)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{label} in {_file(batch.origin)} has a raw id of 2**63 or more ({error})") from error
+
+
+def join_columns(columns: list[Column]) -> Column:
+    """Concatenate columns of one schema."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], np.ndarray):
+        return np.concatenate(cast(list[Array], columns))
+    ragged = cast(list[RaggedArray], columns)
+    lengths = np.concatenate([np.diff(column.offsets) for column in ragged])
+    return RaggedArray(np.concatenate([c.values for c in ragged]), offsets_of(lengths), ragged[0].is_string)
+
+
+def take_rows(column: Column, rows: IntArray) -> Column:
+    """The given rows of any column."""
+    return column.take(rows) if isinstance(column, RaggedArray) else column[rows]
+
+
+def leaf_name(arrow_type: pa.DataType) -> str | None:
+    """Name of the dtype of a column's values, or of those in its lists; None for what cannot be stored."""
+    while _is_list(arrow_type):
+        arrow_type = arrow_type.value_type
+    if _is_text(arrow_type):
+        return STRING
+    is_number = pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_boolean(arrow_type)
+    return np.dtype(arrow_type.to_pandas_dtype()).name if is_number else None
+
+
+def _file(origin: Origin) -> str:
+    return shown_path(origin.files, origin.path)
+
+
+def _with_nulls(cells: pa.Array, origin: Origin, dtype: str | None) -> pa.Array:
+    """Cells that stand for no value as nulls; an empty cell of a string column is an empty string."""
+    marks = [mark for mark in origin.files.null_values if mark or dtype != STRING]
+    return pc.if_else(pc.is_in(cells, value_set=pa.array(marks, pa.string())), None, cells) if marks else cells
+
+
+def _can_parse(cells: pa.Array, dtype: str) -> bool:
+    if dtype == "int64":
+        return holds_integers(cells)
+    try:
+        cells.cast(_arrow_type(dtype))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _parse(cells: pa.Array, dtype: str, *, is_cast: bool) -> Column:
+    """Cells without nulls as numbers or strings; ``is_cast`` also reads ``3.0`` as the integer 3."""
+    if dtype == STRING:
+        return strings_column([cells])
+    if dtype == "float16":
+        return cast(Array, cells.cast(pa.float32()).to_numpy().astype(np.float16))
+    arrow_type = _arrow_type(dtype)
+    try:
+        values = cells.cast(arrow_type)
+    except pa.ArrowInvalid:
+        if not (is_cast and pa.types.is_integer(arrow_type)):
+            raise
+        values = cells.cast(pa.float64()).cast(arrow_type)
+    return cast(Array, values.to_numpy(zero_copy_only=False))
+
+
+def _arrow_type(dtype: str) -> pa.DataType:
+    return pa.large_string() if dtype == STRING else pa.from_numpy_dtype(np.dtype(dtype))
+
+
+def _checked_cast(values: pa.Array, dtype: str) -> pa.Array:
+    """Cast the values, in lists or not; Arrow refuses lost digits of integers, and this refuses a new infinity."""
+    done = pc.cast(values, _with_leaf(values.type, _arrow_type(dtype)))
+    before, after = _leaves(values), _leaves(done)
+    if pa.types.is_floating(before.type) and pa.types.is_floating(after.type):
+        num_before, num_after = (
+            int(np.isinf(leaves.to_numpy(zero_copy_only=False)).sum()) for leaves in (before, after)
+        )
+        if num_after > num_before:
+            raise pa.ArrowInvalid(f"too large for {dtype}")
+    return done
+
+
+def _with_leaf(arrow_type: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    if not _is_list(arrow_type):
+        return leaf
+    inner = _with_leaf(arrow_type.value_type, leaf)
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(inner, arrow_type.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(arrow_type) else pa.list_(inner)
+
+
+def _leaves(values: pa.Array) -> pa.Array:
+    while _is_list(values.type):
+        values = values.flatten()
+    return values
+
+
+def _to_column(values: pa.Array) -> Column:
+    """Arrow values without nulls as a column: numbers, strings, lists of fixed width, or lists."""
+    if _is_text(values.type):
+        return strings_column([values])
+    if not _is_list(values.type):
+        return cast(Array, values.to_numpy(zero_copy_only=False))
+    inner = _to_column(values.flatten())
+    if isinstance(inner, RaggedArray):
+        raise SchemaError(f"{values.type} cannot be stored; a column holds lists of numbers of one shape")
+    if pa.types.is_fixed_size_list(values.type):
+        return inner.reshape(len(values), values.type.list_size, *inner.shape[1:])
+    return RaggedArray(inner, offsets_of(pc.list_value_length(values).to_numpy()))
+
+
+def _first_null(values: pa.Array) -> int | None:
+    """The first row that is null or has a null in its list, or None."""
+    if values.null_count:
+        return int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+    if not _is_list(values.type):
+        return None
+    position = _first_null(values.flatten())
+    if position is None or pa.types.is_fixed_size_list(values.type):
+        return None if position is None else position // values.type.list_size
+    ends = np.cumsum(pc.list_value_length(values).to_numpy())
+    return int(np.searchsorted(ends, position, side="right"))
+
+
+def _first_refused(values: pa.Array, convert: Callable[[pa.Array], object]) -> int:
+    """The first row that ``convert`` refuses, given that it refuses some: halves, so log2(rows) tries."""
+    start, stop = 0, len(values)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            convert(values[start:middle])
+            start = middle
+        except pa.ArrowException:
+            stop = middle
+    return start
+
+
+def _is_list(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type))
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type))

@@ -1,0 +1,150 @@
+"""How are the rows of CSV and Parquet files read, batch by batch, and which line of which file was a row?"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.table_metadata import TableFiles
+
+PARQUET_BATCH_ROWS = 1 << 16
+CSV_BLOCK_BYTES = 8 << 20
+"""How much of a CSV file is parsed at once; no row may be longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a batch of rows comes from."""
+
+    files: TableFiles
+    path: Path
+    first_row: int
+
+    def place(self, row: int) -> str:
+        """File and line (CSV, from 1) or row (Parquet, from 0) of a row of the batch, as messages show it."""
+        shown = shown_path(self.files, self.path)
+        line = _line_of_row(self.files, self.path, self.first_row + row) if self.files.format == "csv" else None
+        return f"{shown} row {self.first_row + row}" if line is None else f"{shown} line {line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive rows of one file.
+
+    Attributes:
+        origin: Where the rows come from.
+        columns: Column name to an Arrow array; cells of CSV files are strings, as they stand in the file.
+        num_rows: Rows in each of the columns.
+    """
+
+    origin: Origin
+    columns: dict[str, pa.Array]
+    num_rows: int
+
+
+def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
+    """Read some columns of a table's files in their order.
+
+    Raises:
+        FormatError: A file is damaged.
+        SchemaError: A file lacks a column.
+    """
+    wanted = list(dict.fromkeys(columns))
+    read = _read_csv if files.format == "csv" else _read_parquet
+    for path in files.paths:
+        first_row = 0
+        try:
+            for arrow in read(files, path, wanted):
+                arrays = {name: arrow.column(name) for name in wanted}
+                yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
+                first_row += arrow.num_rows
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            uneven = _uneven_line(files, path) if files.format == "csv" else None
+            place = shown_path(files, path) + ("" if uneven is None else f" line {uneven}")
+            raise FormatError(f"{place} cannot be read as {files.format}: {error}") from error
+
+
+def shown_path(files: TableFiles, path: Path) -> str:
+    """A file's path below the folder of the JSON file."""
+    return str(path.relative_to(files.root))
+
+
+def _read_csv(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    parse = pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True)
+    read = pacsv.ReadOptions(column_names=files.column_names, block_size=CSV_BLOCK_BYTES)
+    try:
+        with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
+            names = reader.schema.names
+    except pa.ArrowInvalid as error:
+        if files.column_names and "Empty CSV file" in str(error):
+            return
+        raise
+    _check_columns(files, path, names, columns)
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()),
+        include_columns=columns or names[:1],
+        strings_can_be_null=False,
+    )
+    with pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert) as reader:
+        yield from reader
+
+
+def _read_parquet(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as reader:
+        names = reader.schema_arrow.names
+        _check_columns(files, path, names, columns)
+        yield from reader.iter_batches(PARQUET_BATCH_ROWS, columns=columns)
+
+
+def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> None:
+    for name in wanted:
+        if names.count(name) != 1:
+            found = "has no column" if name not in names else "has more than one column"
+            raise SchemaError(f"{shown_path(files, path)} {found} {name!r}; its columns are {names}")
+
+
+def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
+    """The line, from 1, on which a row starts."""
+    records = _records(files, path)
+    return next(
+        (line for number, (line, _) in enumerate(records, -(files.column_names is None)) if number == row), None
+    )
+
+
+def _uneven_line(files: TableFiles, path: Path) -> int | None:
+    """The first line, from 1, with another number of cells than the first row; None where that is not what is wrong."""
+    records = _records(files, path)
+    num_cells = len(files.column_names or next(records, (1, []))[1])
+    return next((line for line, cells in records if len(cells) != num_cells), None)
+
+
+def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line and cells of each row; empty lines are no rows, and a quoted cell may hold several lines.
+
+    Slow, so only an error that is to name a line reads a file this way. It ends early where it cannot go on.
+    """
+    try:
+        with _open_text(path) as file:
+            reader = csv.reader(file, delimiter=files.delimiter)
+            line = 1
+            for cells in reader:
+                if cells:
+                    yield line, cells
+                line = reader.line_num + 1
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        return
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.name.endswith(".gz"):
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")

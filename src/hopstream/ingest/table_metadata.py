@@ -1,0 +1,335 @@
+"""What does the JSON beside a folder of tables say? ``docs/guide-tables.md`` describes it for users."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, type_label
+
+TableFormat = Literal["csv", "parquet"]
+IdDtype = Literal["int64", "string"]
+
+FORMAT_OF_SUFFIX: dict[str, TableFormat] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".csv.gz": "csv",
+    ".tsv.gz": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+DTYPES = (*(name for name in NUMERIC_DTYPES if not name.startswith("complex")), STRING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFiles:
+    """The files of one table, in the order in which their rows follow each other, and how to read them.
+
+    Attributes:
+        root: Folder of the JSON file; messages show paths relative to it.
+        paths: At least one file.
+        format: ``csv`` or ``parquet``.
+        delimiter: One character; CSV only.
+        column_names: Names of the columns where the files have no header; CSV only.
+        null_values: Cells that mean "no value"; CSV only. An empty cell of a string column is an empty string.
+    """
+
+    root: Path
+    paths: tuple[Path, ...]
+    format: TableFormat
+    delimiter: str = ","
+    column_names: tuple[str, ...] | None = None
+    null_values: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSpec:
+    """Which columns of a table make one feature.
+
+    Attributes:
+        columns: One column, or several that make a vector.
+        is_vector: The feature was given as a list of columns, if only of one.
+        dtype: Name of the dtype that the values must have, or None to take what the file has.
+        shape: Shape of one row, where a Parquet list column is to be one of fixed width.
+        is_cast: Convert other dtypes to ``dtype`` where no value is lost.
+        fill: JSON value for empty cells, or None where empty cells are errors.
+    """
+
+    columns: tuple[str, ...]
+    is_vector: bool = False
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    is_cast: bool = False
+    fill: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTableSpec:
+    """One node type: a table, or whatever its edges name.
+
+    Attributes:
+        files: The table, or None where the nodes are those that edges name.
+        id_column: Column of raw ids; None where the raw id is the row number, or where there is no table.
+        id_dtype: How raw ids of CSV files are read; None for integers where all of them are, else strings.
+        features: Feature name to its columns.
+        split_column: Column that names each row's split, or None.
+    """
+
+    files: TableFiles | None
+    id_column: str | None
+    id_dtype: IdDtype | None = None
+    features: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    split_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeTableSpec:
+    """One edge type: a table with the raw ids of both ends."""
+
+    files: TableFiles
+    src_column: str
+    dst_column: str
+    features: Mapping[str, FeatureSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesMetadata:
+    """What the JSON says of all tables."""
+
+    path: Path
+    nodes: Mapping[str, NodeTableSpec]
+    edges: Mapping[EdgeType, EdgeTableSpec]
+
+
+def read_metadata(path: Path) -> TablesMetadata:
+    """Read and check the JSON that describes tables, and find their files.
+
+    Raises:
+        FormatError: The file is missing or not JSON, or a table's file is missing.
+        SchemaError: A key is unknown, missing or of the wrong kind, a type is described twice, or a path leads out of
+            the folder.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_refuse_repeated_keys)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise FormatError(f"{path} cannot be read as JSON ({error})") from error
+    if isinstance(value, dict) and {"node_type", "edge_type"} <= value.keys():
+        raise FormatError(f"{path} describes a chunked graph of DGL, which this version does not read")
+    top = _Fields(str(path), value)
+    node_values, edge_values = top.mapping("nodes"), top.list("edges", [])
+    top.finish()
+    nodes = {t: _node_table(path.parent, f"{path}: nodes.{t}", v) for t, v in node_values.items()}
+    edges: dict[EdgeType, EdgeTableSpec] = {}
+    for position, edge_value in enumerate(edge_values):
+        where = f"{path}: edges[{position}]"
+        edge_type, spec = _edge_table(path.parent, where, edge_value)
+        if edge_type in edges:
+            raise SchemaError(f"{where} describes {type_label(edge_type)} again; list all its files in one table")
+        for end in (edge_type[0], edge_type[2]):
+            if end not in nodes:
+                raise SchemaError(f"{where} joins node type {end!r}; nodes describe {list(nodes)}")
+        edges[edge_type] = spec
+    return TablesMetadata(path=path, nodes=nodes, edges=edges)
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key is repeated among {[key for key, _ in pairs]}")
+    return found
+
+
+def _node_table(root: Path, where: str, value: object) -> NodeTableSpec:
+    fields = _Fields(where, value)
+    if fields.flag("from_edges"):
+        id_column, id_dtype = _id_column(fields, default="id")
+        fields.finish()
+        return NodeTableSpec(files=None, id_column=id_column, id_dtype=id_dtype)
+    id_column, id_dtype = _id_column(fields, default=None)
+    spec = NodeTableSpec(
+        files=_table_files(root, fields),
+        id_column=id_column,
+        id_dtype=id_dtype,
+        features=_features(fields),
+        split_column=fields.text("split", None),
+    )
+    fields.finish()
+    return spec
+
+
+def _edge_table(root: Path, where: str, value: object) -> tuple[EdgeType, EdgeTableSpec]:
+    fields = _Fields(where, value)
+    names = fields.texts("type")
+    if len(names) != 3:
+        raise SchemaError(f"{where}.type is {list(names)}; wanted [source type, relation, destination type]")
+    spec = EdgeTableSpec(
+        files=_table_files(root, fields),
+        src_column=cast(str, fields.text("src")),
+        dst_column=cast(str, fields.text("dst")),
+        features=_features(fields),
+    )
+    fields.finish()
+    return names, spec
+
+
+def _id_column(fields: _Fields, default: str | None) -> tuple[str | None, IdDtype | None]:
+    value = fields.take("id", default)
+    if value is None or isinstance(value, str):
+        return value, None
+    inner = _Fields(f"{fields.where}.id", value)
+    column, dtype = inner.text("column"), inner.text("dtype", None)
+    inner.finish()
+    if dtype not in (None, "int64", STRING):
+        raise SchemaError(f"{inner.where}.dtype is {dtype!r}; raw ids are int64 or string")
+    return column, cast(IdDtype | None, dtype)
+
+
+def _table_files(root: Path, fields: _Fields) -> TableFiles:
+    patterns = fields.texts("files")
+    paths = tuple(path for pattern in patterns for path in _found(root, f"{fields.where}.files", pattern))
+    repeated = sorted({str(path) for path in paths if paths.count(path) > 1}) if len(set(paths)) < len(paths) else []
+    if repeated:
+        raise SchemaError(f"{fields.where}.files name {repeated[0]} twice")
+    table_format = _table_format(fields, paths)
+    is_tab_separated = paths[0].name.endswith((".tsv", ".tsv.gz"))
+    names = fields.texts("columns", None)
+    delimiter = cast(str, fields.text("delimiter", "\t" if is_tab_separated else ","))
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise SchemaError(f"{fields.where}.delimiter is {delimiter!r}; wanted one character")
+    return TableFiles(
+        root=root,
+        paths=paths,
+        format=table_format,
+        delimiter=delimiter,
+        column_names=names or None,
+        null_values=fields.texts("null_values", ("",)),
+    )
+
+
+def _found(root: Path, where: str, pattern: str) -> list[Path]:
+    """The files that a path or glob names, by name; none of them outside the folder."""
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise SchemaError(f"{where} has {pattern!r}; paths lie below the folder of the JSON file, without ..")
+    is_glob = any(mark in pattern for mark in "*?[")
+    paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
+    if not paths or not paths[0].is_file():
+        raise FormatError(f"{where} has {pattern!r}; there is no such file in {root}")
+    for path in paths:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise SchemaError(f"{where} has {pattern!r}; {path} is a link that leads out of {root}")
+    return paths
+
+
+def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
+    declared = fields.text("format", None)
+    if declared in ("csv", "parquet"):
+        return cast(TableFormat, declared)
+    if declared is not None:
+        raise SchemaError(f"{fields.where}.format is {declared!r}; tables are csv or parquet")
+    formats = {f for path in paths for suffix, f in FORMAT_OF_SUFFIX.items() if path.name.lower().endswith(suffix)}
+    if len(formats) != 1:
+        known = ", ".join(FORMAT_OF_SUFFIX)
+        raise SchemaError(f"{fields.where}: no one format for {paths[0].name} (known: {known}); give format")
+    return formats.pop()
+
+
+def _features(fields: _Fields) -> dict[str, FeatureSpec]:
+    value = fields.take("features", {})
+    if isinstance(value, list):
+        value = {name: name for name in fields.texts("features")}
+    if not isinstance(value, dict):
+        raise SchemaError(f"{fields.where}.features is {value!r}; wanted a list of columns or {{name: column}}")
+    return {name: _feature(f"{fields.where}.features.{name}", given) for name, given in value.items()}
+
+
+def _feature(where: str, value: object) -> FeatureSpec:
+    if isinstance(value, str | list):
+        value = {"columns": value}
+    fields = _Fields(where, value)
+    columns = fields.take("columns", None)
+    if columns is None:
+        columns = fields.text("column")
+    names = (columns,) if isinstance(columns, str) else _Fields(where, {"columns": columns}).texts("columns")
+    dtype, shape = fields.text("dtype", None), fields.take("shape", None)
+    spec = FeatureSpec(
+        columns=names,
+        is_vector=isinstance(columns, list),
+        dtype=dtype,
+        shape=None if shape is None else tuple(cast(list[int], shape)),
+        is_cast=fields.flag("cast"),
+        fill=fields.take("fill", None),
+    )
+    fields.finish()
+    if dtype is not None and dtype not in DTYPES:
+        raise SchemaError(f"{where}.dtype is {dtype!r}; wanted one of {', '.join(DTYPES)}")
+    if not names or (spec.is_vector and dtype == STRING):
+        raise SchemaError(f"{where}: a vector needs at least one column of numbers")
+    if spec.shape is not None and (spec.is_vector or any(type(n) is not int or n < 1 for n in spec.shape)):
+        raise SchemaError(f"{where}.shape is {shape!r}; wanted positive integers, for one column of lists")
+    if spec.is_cast and dtype is None:
+        raise SchemaError(f"{where}.cast needs a dtype to cast to")
+    return spec
+
+
+_REQUIRED: Any = object()
+
+
+class _Fields:
+    """The keys of one JSON object, each taken once; ``finish`` refuses those that nobody took."""
+
+    def __init__(self, where: str, value: object) -> None:
+        if not isinstance(value, dict):
+            raise SchemaError(f"{where} is {type(value).__name__}; wanted a JSON object")
+        self.where = where
+        self._value = value
+        self._taken: set[str] = set()
+
+    def take(self, name: str, default: object = _REQUIRED) -> object:
+        self._taken.add(name)
+        if name not in self._value and default is _REQUIRED:
+            raise SchemaError(f"{self.where} lacks {name!r}; it has {sorted(self._value)}")
+        return self._value.get(name, default)
+
+    def text(self, name: str, default: str | None = _REQUIRED) -> str | None:
+        value = self.take(name, default)
+        if value is not None and not (isinstance(value, str) and value):
+            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a string")
+        return value
+
+    def texts(self, name: str, default: tuple[str, ...] | None = _REQUIRED) -> tuple[str, ...]:
+        """A list of strings; one string stands for a list of one."""
+        value = self.take(name, default)
+        found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+        is_missing = value is not None and not isinstance(value, str | list | tuple)
+        if is_missing or not all(isinstance(text, str) for text in found) or (not found and default is _REQUIRED):
+            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a string or a list of strings")
+        return cast(tuple[str, ...], found)
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name, False)
+        if not isinstance(value, bool):
+            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted true or false")
+        return value
+
+    def mapping(self, name: str) -> dict[str, object]:
+        value = self.take(name)
+        if not isinstance(value, dict) or not value:
+            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted an object with at least one entry")
+        return value
+
+    def list(self, name: str, default: list[object]) -> list[object]:
+        value = self.take(name, default)
+        if not isinstance(value, list):
+            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a list")
+        return value
+
+    def finish(self) -> None:
+        unknown = sorted(set(self._value) - self._taken)
+        if unknown:
+            raise SchemaError(f"{self.where} has unknown key {unknown[0]!r}; known here: {sorted(self._taken)}")

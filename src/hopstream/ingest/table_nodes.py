@@ -1,0 +1,122 @@
+"""Which nodes does a table hold, or do edges name where there is no table, and which key and split has each?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SchemaError
+from hopstream.graph.graph import NodeTable
+from hopstream.ingest.ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
+from hopstream.ingest.table_columns import ColumnReader, raw_id_column
+from hopstream.ingest.table_files import Batch, Origin, read_batches
+from hopstream.ingest.table_metadata import NodeTableSpec, TableFiles, TablesMetadata
+from hopstream.schema import type_label
+
+MERGED_BATCHES = 64
+"""How many batches' distinct raw ids are kept before they are made one."""
+
+
+def read_node_table(
+    node_type: str, spec: NodeTableSpec, files: TableFiles
+) -> tuple[RawIds, NodeTable, dict[str, IntArray]]:
+    """Read one node type's raw ids, features and splits.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is empty, of the wrong dtype or there twice, or a feature is not what its spec says.
+    """
+    readers = {name: ColumnReader(f"{node_type}.{name}", feature) for name, feature in spec.features.items()}
+    columns = [name for feature in spec.features.values() for name in feature.columns]
+    columns += [name for name in (spec.id_column, spec.split_column) if name is not None]
+    origins: list[Origin] = []
+    raw: list[pa.Array] = []
+    split_names: list[pa.Array] = []
+    num_rows = 0
+    for batch in read_batches(files, columns):
+        for reader in readers.values():
+            reader.add(batch)
+        if spec.id_column is not None:
+            origins.append(batch.origin)
+            raw.append(_raw_ids(node_type, spec, batch))
+        if spec.split_column is not None:
+            split_names.append(_split_names(node_type, spec.split_column, batch))
+        num_rows += batch.num_rows
+    ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
+    _refuse_repeated(node_type, ids, origins, raw)
+    nodes = NodeTable(num_nodes=num_rows, features={name: reader.finish() for name, reader in readers.items()})
+    return ids, nodes, _splits(split_names)
+
+
+def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
+    """The distinct raw ids that edges name as nodes of a type, ascending; empty ends name none.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is of the wrong dtype.
+    """
+    seen: dict[str, list[pa.Array]] = {}
+    for edge_type, edges in metadata.edges.items():
+        columns = [c for t, c in ((edge_type[0], edges.src_column), (edge_type[2], edges.dst_column)) if t == node_type]
+        for batch in read_batches(edges.files, columns) if columns else ():
+            for column in columns:
+                label = f"{type_label(edge_type)}.{column}"
+                raw = raw_id_column(batch, column, label).drop_null()
+                if spec.id_dtype == "int64" and first_non_integer(raw) is not None:
+                    raise SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+                chunks = seen.setdefault(str(raw.type), [])
+                chunks.append(raw.unique())
+                if len(chunks) == MERGED_BATCHES:
+                    chunks[:] = [pc.unique(pa.chunked_array(chunks))]
+    return sorted_raw_ids([chunk for chunks in seen.values() for chunk in chunks], spec.id_dtype)
+
+
+def _raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
+    label = f"{node_type}.{spec.id_column}"
+    raw = raw_id_column(batch, str(spec.id_column), label)
+    if raw.null_count:
+        row = int(np.argmax(raw.is_null().to_numpy(zero_copy_only=False)))
+        raise SchemaError(f"{label} is empty at {batch.origin.place(row)}; every node has a raw id")
+    bad_row = first_non_integer(raw) if spec.id_dtype == "int64" else None
+    if bad_row is not None:
+        raise SchemaError(f"{label} is {raw[bad_row].as_py()!r} at {batch.origin.place(bad_row)}; wanted int64")
+    return raw
+
+
+def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw: Sequence[pa.Array]) -> None:
+    row = ids.first_repeated()
+    if ids.values is None or row is None:
+        return
+    first = int(pc.index(ids.values, ids.values[row]).as_py())
+    ends = np.cumsum([len(chunk) for chunk in raw])
+    places = []
+    for position in (first, row):
+        batch = int(np.searchsorted(ends, position, side="right"))
+        places.append(origins[batch].place(position - int(ends[batch] - len(raw[batch]))))
+    raise SchemaError(f"{node_type} has raw id {ids.values[row].as_py()!r} twice: {places[0]} and {places[1]}")
+
+
+def _split_names(node_type: str, column: str, batch: Batch) -> pa.Array:
+    names = batch.columns[column]
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        raise SchemaError(
+            f"{node_type}.{column} is {names.type} at {batch.origin.place(0)}; a split column holds names of splits"
+        )
+    marks = pa.array(["", *batch.origin.files.null_values], pa.string())
+    names = names.cast(pa.string())
+    return pc.if_else(pc.is_in(names, value_set=marks), None, names)
+
+
+def _splits(chunks: Sequence[pa.Array]) -> dict[str, IntArray]:
+    """Split name to ascending keys, in the order in which the table first names them."""
+    if not chunks:
+        return {}
+    names = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
+    codes = names.indices.fill_null(-1).to_numpy()
+    return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}

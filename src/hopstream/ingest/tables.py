@@ -1,0 +1,107 @@
+"""Which graph do CSV and Parquet tables hold, given the JSON that describes them?
+
+Node tables are read first, each once: they give every raw id its key. Node types that only edges name are collected by
+one more look at the edges' ends. Then edges are read, once, and their raw ids looked up a few million at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.ids import RawIds
+from hopstream.ingest.table_edges import read_edge_table
+from hopstream.ingest.table_metadata import NodeTableSpec, read_metadata
+from hopstream.ingest.table_nodes import raw_ids_of_edges, read_node_table
+from hopstream.schema import EdgeType, type_label
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """How tables are read.
+
+    Attributes:
+        keep_raw_ids: Keep the raw ids of a node type as a feature named like their column.
+        on_dangling: What happens to an edge with an end that is empty or no node: ``error``, or ``drop`` it and count.
+    """
+
+    keep_raw_ids: bool = True
+    on_dangling: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        """Refuse what the reader does not know."""
+        if self.on_dangling not in ("error", "drop"):
+            raise SettingsError(f"on_dangling is {self.on_dangling!r}; wanted error or drop")
+        if not isinstance(self.keep_raw_ids, bool):
+            raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesResult:
+    """What reading tables gave.
+
+    Attributes:
+        graph: The graph; it passed ``Graph.check``.
+        num_dropped: Edge type to the number of its edges that were dropped because an end is no node.
+    """
+
+    graph: Graph
+    num_dropped: Mapping[EdgeType, int]
+
+
+def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResult:
+    """Read a graph out of CSV and Parquet tables.
+
+    Args:
+        path: The JSON file that describes the tables; their paths are relative to its folder.
+        settings: How to read them; ``TableSettings()`` by default.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: The JSON is not what it has to be, a table is not what the JSON says, a raw id is there twice, or
+            an edge names a raw id that no node has. The message names the file and the line or row.
+    """
+    settings = settings or TableSettings()
+    metadata = read_metadata(path)
+    raw_ids: dict[str, RawIds] = {}
+    nodes: dict[str, NodeTable] = {}
+    splits: dict[str, dict[str, IntArray]] = {}
+    for node_type, spec in metadata.nodes.items():
+        if spec.files is None:
+            raw_ids[node_type] = raw_ids_of_edges(node_type, spec, metadata)
+            nodes[node_type] = NodeTable(num_nodes=raw_ids[node_type].num_nodes)
+        else:
+            raw_ids[node_type], nodes[node_type], splits[node_type] = read_node_table(node_type, spec, spec.files)
+        if settings.keep_raw_ids and spec.id_column is not None:
+            nodes[node_type] = _with_raw_ids(node_type, spec, nodes[node_type], raw_ids[node_type])
+    edges: dict[EdgeType, EdgeTable] = {}
+    num_dropped: dict[EdgeType, int] = {}
+    is_dropping = settings.on_dangling == "drop"
+    for edge_type, edge_spec in metadata.edges.items():
+        edges[edge_type], num_dropped[edge_type] = read_edge_table(
+            edge_type, edge_spec, raw_ids, is_dropping=is_dropping
+        )
+        if num_dropped[edge_type]:
+            logger.warning("dropped %d dangling edges of %s", num_dropped[edge_type], type_label(edge_type))
+    graph = Graph(nodes=nodes, edges=edges, splits={t: named for t, named in splits.items() if named})
+    return TablesResult(graph=graph.check(), num_dropped=num_dropped)
+
+
+def _with_raw_ids(node_type: str, spec: NodeTableSpec, nodes: NodeTable, raw_ids: RawIds) -> NodeTable:
+    name = str(spec.id_column)
+    if name in nodes.features:
+        if spec.features[name].columns == (name,):  # asked for as a feature, so it is there already
+            return nodes
+        raise SchemaError(
+            f"{node_type} has a feature {name!r} that is not its column of raw ids; rename it, or read with "
+            f"keep_raw_ids=False"
+        )
+    return replace(nodes, features={name: raw_ids.as_column(), **nodes.features})
