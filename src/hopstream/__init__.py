@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hopstream.load.loader import NeighborLoader
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.write import write_parts
+    from hopstream.store import open_store
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ __all__ = [
     "Graph",
     "NeighborLoader",
     "open_dataset",
+    "open_store",
     "rmat_graph",
     "write_parts",
 ]
@@ -29,6 +31,7 @@ _MODULE_OF = {
     "Graph": "hopstream.graph.graph",
     "NeighborLoader": "hopstream.load.loader",
     "open_dataset": "hopstream.partition.layout",
+    "open_store": "hopstream.store",
     "rmat_graph": "hopstream.ingest.synthetic",
     "write_parts": "hopstream.partition.write",
 }

@@ -1,0 +1,109 @@
+"""What does a batch cost where two trainers share a machine, each with half of the graph, and ask each other's server?
+
+Each trainer maps its own part and asks a server, over Flight on the loopback, for the other. Parts are assigned at
+random, so half of every frontier and half of all features come over the wire. The figure is the time of the machine:
+how long both together took, by the batches of both.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+
+from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, Timing, peak_rss_bytes, read_options, report
+from benchmarks.loader import endless
+from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset
+from hopstream.schema import NODE
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+
+NUM_TRAINERS = 2
+NUM_WARMUPS = 5
+WAIT_S = 600.0
+
+
+def serve(options: Options, part: int, pipe: Connection) -> None:
+    """Serve one part until the other end of the pipe says so."""
+    with LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [part]) as store:
+        server = StoreServer(store)
+        pipe.send(server.location)
+        if pipe.poll(WAIT_S):
+            pipe.recv()
+        pipe.send(peak_rss_bytes())
+        server.close()
+
+
+def train(options: Options, rank: int, location: str, barrier: Barrier, pipe: Connection) -> None:
+    """Take batches of one rank; send the moments at which each repetition began and ended."""
+    near = LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [rank])
+    far = RemoteStore(location, StoreSettings(prefer_local=False, timeout_s=60.0))
+    with RoutedStore([near, far]) as store, NeighborLoader(
+        store, FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]}, edge_keys=False,
+        num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS,
+    ) as loader:  # fmt: skip
+        batches = endless(loader)
+        for _ in range(NUM_WARMUPS):
+            next(batches)
+        spans = []
+        for _ in range(options.num_repeats):
+            barrier.wait(WAIT_S)
+            started = time.monotonic()
+            for _ in range(options.num_batches):
+                next(batches)
+            spans.append((started, time.monotonic()))
+    pipe.send((spans, peak_rss_bytes()))
+
+
+def main() -> None:
+    """Start two servers and two trainers, and wait for the trainers."""
+    options = read_options(__doc__ or "")
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(NUM_TRAINERS)
+    with ExitStack() as stack:
+
+        def start(target: object, *arguments: object) -> Connection:
+            here, there = context.Pipe()
+            process = context.Process(target=target, args=(options, *arguments, there), daemon=True)
+            process.start()
+            there.close()  # so that the end of the process is the end of the pipe
+            stack.callback(process.join, WAIT_S)
+            return here
+
+        servers = [start(serve, part) for part in range(NUM_TRAINERS)]
+        locations = [_receive(pipe) for pipe in servers]
+        trainers = [start(train, rank, locations[1 - rank], barrier) for rank in range(NUM_TRAINERS)]
+        answers = [_receive(pipe) for pipe in trainers]
+        for pipe in servers:
+            pipe.send("close")
+        server_peaks = [_receive(pipe) for pipe in servers]
+    spans = zip(*(spans for spans, _ in answers), strict=True)
+    timing = Timing(tuple(max(end for _, end in span) - min(start for start, _ in span) for span in spans))
+    num_batches = NUM_TRAINERS * options.num_batches
+    settings = {
+        "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
+        "threads_per_trainer": options.num_threads, "assignment": "random",
+    }  # fmt: skip
+    figures = {
+        "ms_per_batch": timing.median_s / num_batches * 1e3,
+        "min_ms_per_batch": timing.min_s / num_batches * 1e3,
+        "trainer_peak_bytes": float(max(peak for _, peak in answers)),
+        "server_peak_bytes": float(max(server_peaks)),
+    }
+    report("two_trainers", settings, figures)
+
+
+def _receive(pipe: Connection) -> object:
+    if not pipe.poll(WAIT_S):
+        raise TimeoutError(f"a process of the benchmark said nothing in {WAIT_S:.0f} s")
+    return pipe.recv()
+
+
+if __name__ == "__main__":
+    main()
