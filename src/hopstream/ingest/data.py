@@ -22,8 +22,8 @@ class DataLike(Protocol):
         """Attribute name to value."""
         ...
 
-    def node_attrs(self) -> list[str]:
-        """Names of the attributes that PyG takes for nodes'."""
+    def is_node_attr(self, key: str) -> bool:
+        """Whether PyG takes an attribute for the nodes'."""
         ...
 
 
@@ -62,6 +62,7 @@ def graph_from_data(data: DataLike | HeteroDataLike) -> Graph:
             {node_type: data[node_type].to_dict() for node_type in data.node_types},
             {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types},
         )
-    if isinstance(data, DataLike):
+    is_hypergraph = any(kind.__name__ == "HyperGraphData" for kind in type(data).__mro__)
+    if isinstance(data, DataLike) and not is_hypergraph:  # its edge_index has nodes over hyperedges
         return graph_from_attributes(data.to_dict())
     raise SchemaError(f"{type(cast(object, data)).__name__} is neither a PyG Data nor a HeteroData")

@@ -1,0 +1,132 @@
+"""Does whatever a user holds become the column they mean, and nothing else pass?"""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.arrays import RaggedArray, column_schema
+from hopstream.errors import SchemaError
+from hopstream.ingest.columns import as_column, as_keys
+
+HUGE = 2**63
+
+
+def test_arrays_are_not_copied():
+    array = np.ones((3, 2), np.float32)
+    assert as_column(array, "x") is array
+    tensor = torch.ones(3, 2, requires_grad=True)
+    column = as_column(tensor, "x")
+    assert column.ctypes.data == tensor.data_ptr()
+    ragged = RaggedArray.from_rows([np.arange(2), np.arange(1)])
+    assert as_column(ragged, "x").values is ragged.values
+
+
+def test_memory_maps_stay_memory_maps(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(4))
+    assert isinstance(as_column(np.load(tmp_path / "a.npy", mmap_mode="r"), "x"), np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ([1, 2, 3], "int64[rows]"),
+        ((1.5, 2), "float64[rows]"),
+        ([True, False], "bool[rows]"),
+        ([[1, 2], [3, 4]], "int64[rows, 2]"),
+        ([torch.ones(2), torch.zeros(2)], "float32[rows, 2]"),
+        ([np.ones(2, np.int8), np.ones(3, np.int8)], "int8[rows, ragged]"),
+        ([torch.ones(2, 4), torch.ones(0, 4)], "float32[rows, ragged, 4]"),
+        ([[1], [], [2, 3]], "int64[rows, ragged]"),
+        ([[], [0.5], [1, 2]], "float64[rows, ragged]"),
+        (["a", ""], "string"),
+        (np.array(["a", "bc"]), "string"),
+        (np.array(["a", "bc"], dtype=object), "string"),
+        (np.array([np.ones(2), np.ones(1)], dtype=object), "float64[rows, ragged]"),
+        (np.arange(3, dtype=">i2"), "int16[rows]"),
+        (np.empty((0, 3), np.uint8), "uint8[rows, 3]"),
+    ],
+)
+def test_what_becomes_what(value, wanted):
+    column = as_column(value, "x")
+    assert len(column) == len(value)
+    assert str(column_schema(column)) == wanted
+
+
+def test_ragged_rows_keep_their_values():
+    column = as_column([[1], [], [2, 3]], "x")
+    assert [row.tolist() for row in column] == [[1], [], [2, 3]]
+
+
+def test_whatever_has_the_array_method_is_an_array():
+    class Series:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(3, dtype=dtype)
+
+    assert as_column(Series(), "x").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.float32(1) * np.ones(()), "x is a scalar"),
+        (3, "x is int; give an array"),
+        ("text", "x is str; give an array"),
+        ({"a": 1}, "x is dict"),
+        ([], "x is an empty list, which has no dtype"),
+        (["a", None], "x: row 1 of a string column is NoneType"),
+        ([1, None], "row 1 is NoneType None, not a number"),
+        ([1, [2]], "x is a list that makes no array"),
+        ([[1], [[2]]], "x is a list that makes no array"),
+        ([[1], [[2], [3]]], "only the first dimension may differ"),
+        ([["a"], ["b", "c"]], "is str 'a', not a number"),
+        ([HUGE * 4], "not a number"),
+        ([np.ones(2), np.ones(1, np.int8)], "row 1 of a ragged column is int8"),
+        (np.array([["a"]]), r"x is <U1\[1, 1\]; a column holds one string per row"),
+        (np.array([b"a"]), "cannot be stored"),
+        (np.array(["2020-01-01"], dtype="datetime64[s]"), r"convert times with astype\('int64'\)"),
+        (np.array([object()]), "not a number"),
+        (torch.ones(2, dtype=torch.bfloat16), "tensor that numpy cannot hold"),
+        (torch.eye(2).to_sparse(), "tensor that numpy cannot hold"),
+    ],
+)
+def test_what_is_refused(value, message):
+    with pytest.raises(SchemaError, match=message):
+        as_column(value, "x")
+
+
+@pytest.mark.parametrize(
+    "value", [[2, 0, 1], np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1], dtype=torch.int32), (2, 0, 1)]
+)
+def test_keys_are_contiguous_int64(value):
+    keys = as_keys(value, "k")
+    assert keys.dtype == np.int64
+    assert keys.flags.c_contiguous
+    assert keys.tolist() == [2, 0, 1]
+
+
+def test_no_keys_have_no_dtype():
+    assert as_keys([], "k").dtype == np.int64
+    assert as_keys(np.empty(0), "k").dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array([0.0, 1.0]), r"k is float64\[2\]; keys are integers"),
+        (np.array([np.nan]), r"k is float64\[1\]; keys are integers"),
+        (np.array([True]), r"k is bool\[1\]; keys are integers"),
+        (np.array([[1]]), r"k is int64\[1, 1\]; keys are integers of rank 1"),
+        (np.array([0, HUGE], np.uint64), rf"k\[1\] is {HUGE}; keys are below 2\*\*63"),
+        (["a"], "not a number"),
+        (RaggedArray.from_strings(["a"]), "k is ragged"),
+    ],
+)
+def test_keys_refuse(value, message):
+    with pytest.raises(SchemaError, match=message):
+        as_keys(value, "k")
+
+
+def test_the_room_does_not_import_torch():
+    assert "torch" not in vars(sys.modules["hopstream.ingest.columns"])

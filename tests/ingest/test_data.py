@@ -1,0 +1,200 @@
+"""Does each attribute of a PyG data object end where PyG would look for it?"""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.errors import IdRangeError, SchemaError
+from hopstream.ingest.data import graph_from_data
+from hopstream.schema import EDGE, NODE
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch_geometric import EdgeIndex
+    from torch_geometric.data import Data, HeteroData, TemporalData
+    from torch_geometric.data.hypergraph_data import HyperGraphData
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+
+
+def edge_index(*pairs):
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+
+
+def small_data(**attributes):
+    return Data(edge_index=edge_index((0, 1), (1, 2), (2, 0), (2, 2), (1, 1)), x=torch.ones(4, 3), **attributes)
+
+
+def features(graph):
+    return set(graph.nodes[NODE].features), set(graph.edges[EDGE].features)
+
+
+def test_data():
+    data = small_data(
+        y=torch.tensor([0, 1, 0, 1]),
+        name_of=["a", "b", "c", "d"],
+        edge_attr=torch.rand(5, 2),
+        edge_time=np.arange(5),
+        time=torch.arange(5),
+        seen=torch.tensor([True, False, True, False]),
+        train_mask=torch.tensor([True, False, False, True]),
+        val_mask=torch.tensor([False, True, False, False]),
+        test_mask=torch.tensor([False, False, True, False]),
+    )
+    graph = graph_from_data(data)
+    assert graph.schema.is_homogeneous
+    assert features(graph) == ({"x", "y", "name_of", "seen"}, {"edge_attr", "edge_time", "time"})
+    assert graph.nodes[NODE].features["x"].ctypes.data == data.x.data_ptr()
+    assert list(graph.nodes[NODE].features["name_of"]) == ["a", "b", "c", "d"]
+    assert {n: k.tolist() for n, k in graph.splits[NODE].items()} == {"train": [0, 3], "val": [1], "test": [2]}
+    assert np.array_equal(graph.edges[EDGE].src_keys, data.edge_index[0])
+    assert np.array_equal(graph.edges[EDGE].dst_keys, data.edge_index[1])
+
+
+def test_attributes_split_as_pyg_splits_them():
+    data = small_data(
+        y=torch.zeros(4), time=torch.zeros(5), edge_weight=torch.zeros(5), u=torch.zeros(1, 7), note=[1, 2, 3, 4]
+    )
+    graph = graph_from_data(data)
+    assert features(graph) == (set(data.node_attrs()), set(data.edge_attrs()) - {"edge_index"})
+
+
+def test_as_many_nodes_as_edges_go_by_name():
+    data = Data(edge_index=edge_index((0, 1), (1, 0)), x=torch.ones(2, 1), a=torch.ones(2), edge_a=torch.ones(2))
+    assert features(graph_from_data(data)) == ({"x", "a"}, {"edge_a"})
+    assert set(data.node_attrs()) == {"x", "a"}
+
+
+def test_what_is_of_the_graph_is_left_out():
+    data = small_data(
+        name="cora", scalar=torch.tensor(3.0), u=torch.zeros(1, 7), info={"a": 1}, classes=["x", "y"], y=torch.ones(1)
+    )
+    data.edge_label_index = edge_index((0, 1))
+    data.edge_label = torch.ones(4)
+    data.face = torch.zeros(3, 4, dtype=torch.int64)
+    data.h_index = torch.arange(4)
+    assert features(graph_from_data(data)) == ({"x", "h_index"}, set())
+
+
+def test_nodes_are_counted_without_x():
+    edges = edge_index((0, 1), (1, 2))
+    cases = {
+        3: Data(edge_index=edges),
+        9: Data(edge_index=edges, num_nodes=9, y=torch.ones(9)),
+        4: Data(edge_index=edges, pos=torch.ones(4, 2)),
+        5: Data(edge_index=edges, node_age=torch.ones(5)),
+        6: Data(edge_index=edges, train_mask=torch.ones(6, dtype=torch.bool)),
+        7: Data(edge_index=EdgeIndex(edges, sparse_size=(7, 7))),
+        8: Data(x=torch.ones(8, 1)),
+    }
+    for num_nodes, data in cases.items():
+        assert graph_from_data(data).nodes[NODE].num_nodes == num_nodes
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (Data(edge_index=edge_index((0, 1)), y=torch.ones(9)), SchemaError, "y has 9 rows; edge_index reaches 2 nodes"),
+        (
+            small_data(edge_attr=torch.ones(4, 2)),
+            SchemaError,
+            "edge_attr has 4 rows; the graph has 4 nodes and 5 edges",
+        ),
+        (small_data(pos=torch.ones(5, 2)), SchemaError, "pos has 5 rows"),
+        (small_data(y=torch.ones(3)), SchemaError, "y has 3 rows"),
+        (small_data(train_mask=torch.ones(3, dtype=torch.bool)), SchemaError, "train_mask has 3 rows"),
+        (small_data(train_mask=torch.ones(4, 10, dtype=torch.bool)), SchemaError, "choose one of its columns"),
+        (small_data(train_mask=torch.ones(4)), SchemaError, "convert it to bool"),
+        (small_data(val=torch.ones(4, dtype=torch.bfloat16)), SchemaError, "node.val is a tensor that numpy cannot"),
+        (small_data(odd=[{}, {}, {}, {}]), SchemaError, "not a number"),
+        (small_data(adj_t=torch.eye(4).to_sparse()), SchemaError, "adj_t, a sparse matrix; turn it into edge_index"),
+        (Data(x=torch.eye(4).to_sparse()), SchemaError, "node.x is a tensor that numpy cannot hold"),
+        (Data(x="text", edge_index=edge_index((0, 1))), SchemaError, "x is str"),
+        (Data(edge_index=edge_index((0, 7)), x=torch.ones(3, 1)), IdRangeError, r"dst_keys\[0\] is 7"),
+        (Data(edge_index=torch.ones(2, 3), x=torch.ones(3, 1)), SchemaError, "keys are integers"),
+        (Data(edge_index=edge_index((0, 1)).t(), x=torch.ones(2, 1), num_nodes="two"), SchemaError, "num_nodes"),
+        (TemporalData(src=torch.ones(1), dst=torch.ones(1)), SchemaError, "TemporalData is neither"),
+        (HyperGraphData(edge_index=edge_index((0, 1))), SchemaError, "HyperGraphData is neither"),
+        ({"x": 1}, SchemaError, "dict is neither"),
+    ],
+)
+def test_data_refusals(data, error, message):
+    with pytest.raises(error, match=message):
+        graph_from_data(data)
+
+
+def small_hetero():
+    data = HeteroData()
+    data["paper"].x = torch.ones(3, 2)
+    data["paper"].title = ["a", "b", "c"]
+    data["paper"].train_mask = torch.tensor([True, False, True])
+    data["paper"].classes = ["theory", "practice"]
+    data["author"].num_nodes = 2
+    data["venue"].rank = torch.arange(4)
+    data[WRITES].edge_index = edge_index((0, 2), (1, 0))
+    data[WRITES].edge_attr = torch.ones(2, 1)
+    data[WRITES].train_mask = torch.tensor([True, False])
+    data[CITES].edge_index = edge_index()
+    data["paper", "on", "topic"].edge_index = edge_index((0, 5))
+    data.note = "about the graph"
+    return data
+
+
+def test_hetero_data():
+    graph = graph_from_data(small_hetero())
+    assert {t: table.num_nodes for t, table in graph.nodes.items()} == {"paper": 3, "author": 2, "venue": 4, "topic": 6}
+    assert {t: set(table.features) for t, table in graph.nodes.items()} == {
+        "paper": {"x", "title"},
+        "author": set(),
+        "venue": {"rank"},
+        "topic": set(),
+    }
+    assert {t: table.num_edges for t, table in graph.edges.items()} == {
+        WRITES: 2,
+        CITES: 0,
+        ("paper", "on", "topic"): 1,
+    }
+    assert set(graph.edges[WRITES].features) == {"edge_attr", "train_mask"}
+    assert graph.splits["paper"]["train"].tolist() == [0, 2]
+    assert list(graph.splits) == ["paper"]
+
+
+def test_hetero_data_of_one_type_is_typed_still():
+    data = HeteroData()
+    data["user"].num_nodes = 3
+    data["user", "knows", "user"].edge_index = edge_index((0, 2))
+    assert not graph_from_data(data).schema.is_homogeneous
+
+
+def changed(owner, **attributes):
+    data = small_hetero()
+    for name, value in attributes.items():
+        data[owner][name] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed("paper", year=torch.ones(2)), "paper.year has 2 rows; the type has 3"),
+        (changed("venue", size=torch.ones(5)), "'venue' disagree on its number of nodes"),
+        (changed("lonely", note=3), "'lonely' has no features, masks or edges"),
+        (changed(WRITES, weight=torch.ones(3)), "author__writes__paper.weight has 3 rows; the type has 2"),
+        (changed(WRITES, adj_t=torch.eye(2).to_sparse()), "author__writes__paper keeps its edges in adj_t"),
+        (changed(("paper", "in", "venue"), weight=torch.ones(3)), "paper__in__venue has no edge_index"),
+        (changed("paper", val_mask=torch.ones(3, 2, dtype=torch.bool)), "paper.val_mask is bool"),
+    ],
+)
+def test_hetero_refusals(data, message):
+    with pytest.raises(SchemaError, match=message):
+        graph_from_data(data)
+
+
+def test_neither_torch_nor_pyg_is_imported():
+    code = "import sys, hopstream.ingest.data; print([m for m in ('torch', 'torch_geometric') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
