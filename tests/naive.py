@@ -83,9 +83,7 @@ def rmat_edge(number: int, scale: int, rng_seed: int) -> tuple[int, int]:
 
 def run_plan(graph: Graph, plan: SamplePlan, seed_keys: Sequence[int], rng_seed: int) -> NaiveSubgraph:
     """Run a plan over a whole graph in memory, in keys, one node and one edge at a time."""
-    adjacency = {
-        (op.edge_type, op.direction): _neighbors_by_key(graph, op.edge_type, op.direction) for op in plan.ops
-    }
+    adjacency = {(op.edge_type, op.direction): _neighbors_by_key(graph, op.edge_type, op.direction) for op in plan.ops}
     slot_of: dict[str, dict[int, int]] = {node_type: {} for node_type in graph.nodes}
     for key in seed_keys:
         slot_of[plan.seed_type][key] = len(slot_of[plan.seed_type])
@@ -135,3 +133,34 @@ def _neighbors_by_key(graph: Graph, edge_type: EdgeType, direction: str) -> dict
         expanded, neighbor = (dst, src) if direction == "in" else (src, dst)
         adjacency.setdefault(expanded, []).append((neighbor, edge_key))
     return adjacency
+
+
+def split_nodes(owner: Sequence[int], num_parts: int) -> tuple[list[int], list[int]]:
+    """Key of each id, and id of each key: part by part, ascending keys inside a part."""
+    keys = [key for part in range(num_parts) for key in range(len(owner)) if owner[key] == part]
+    return keys, [keys.index(key) for key in range(len(owner))]
+
+
+def part_edges(
+    graph: Graph, edge_type: EdgeType, direction: str, owners: dict[str, list[int]], part: int
+) -> list[list[tuple[int, int]]]:
+    """(key of the other end, edge key) of every edge of each row of a part, in original order."""
+    owner = owners[edge_type[2] if direction == "in" else edge_type[0]]
+    adjacency = _neighbors_by_key(graph, edge_type, direction)
+    return [adjacency.get(key, []) for key in range(len(owner)) if owner[key] == part]
+
+
+def undirected_neighbors(graph: Graph) -> dict[int, list[int]]:
+    """Position in the layout of all types, one after the other, to the distinct other positions joined to it."""
+    first, firsts = 0, {}
+    for node_type, nodes in graph.nodes.items():
+        firsts[node_type] = first
+        first += nodes.num_nodes
+    found: dict[int, set[int]] = {}
+    for edge_type, edges in graph.edges.items():
+        for src_key, dst_key in zip(edges.src_keys.tolist(), edges.dst_keys.tolist(), strict=True):
+            src, dst = firsts[edge_type[0]] + src_key, firsts[edge_type[2]] + dst_key
+            if src != dst:
+                found.setdefault(src, set()).add(dst)
+                found.setdefault(dst, set()).add(src)
+    return {node: sorted(others) for node, others in sorted(found.items())}

@@ -103,7 +103,10 @@ def _cut(graph: Graph, settings: PartitionSettings, scratch: Path | None) -> dic
 
 
 def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings) -> None:
-    """Give every node without a part (-1) to one, in place, so that the parts' weights come out as even as they can."""
+    """Give every node without a part (-1) to one, in place: as many to each part as the imbalance allows.
+
+    Filling the lightest parts first would even out the weights a little more, and give nearly all nodes to one part.
+    """
     free = np.flatnonzero(owner < 0)
     if not len(free):
         return
@@ -111,22 +114,28 @@ def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings) 
     hash_keys(free, np.uint64(derive_seed("isolated", settings.rng_seed)), order)
     free = free[np.argsort(order)]
     is_owned = owner >= 0
-    loads = np.bincount(owner[is_owned], weights=weights[is_owned], minlength=settings.num_parts).astype(np.float64)
+    loads = np.bincount(owner[is_owned], weights=weights[is_owned], minlength=settings.num_parts)
     free_weights = weights[free].astype(np.float64)
-    room = np.cumsum(water_levels(loads, float(free_weights.sum())))
+    limit = (1 + settings.imbalance) * float(weights.sum()) / settings.num_parts
+    shares = even_shares(np.maximum(limit - loads, 0.0), float(free_weights.sum()))
     middles = np.cumsum(free_weights) - free_weights / 2
-    owner[free] = np.minimum(np.searchsorted(room, middles, side="right"), settings.num_parts - 1)
+    parts = np.searchsorted(np.cumsum(shares), middles, side="right")
+    owner[free] = np.minimum(parts, settings.num_parts - 1)
 
 
-def water_levels(loads: NDArray[np.float64], amount: float) -> NDArray[np.float64]:
-    """float64[num_parts], how much to pour on each load so that the lowest rise to one level; sums to the amount."""
-    ascending = np.sort(loads)
-    counts = np.arange(1, len(loads) + 1)
-    # What it takes to fill the k lowest loads up to the k-th; the level lies above the last that the amount pays for.
-    costs = ascending * counts - np.cumsum(ascending)
-    num_filled = int(np.searchsorted(costs, amount, side="right"))
-    level = (amount + ascending[:num_filled].sum()) / num_filled
-    return cast(NDArray[np.float64], np.maximum(level - loads, 0.0))
+def even_shares(room: NDArray[np.float64], amount: float) -> NDArray[np.float64]:
+    """float64[num_parts], equal shares of an amount, but none larger than the part's room.
+
+    What does not fit into one part is shared out evenly among the others. The amount is at most ``room.sum()``.
+    """
+    ascending = np.sort(room)
+    filled = np.cumsum(ascending) - ascending  # taken by the k smallest, if they are filled
+    others = np.arange(len(room), 0, -1)
+    # The share grows until it fills the smallest part, then the next: ``taken[k]`` is the amount when it fills part k.
+    taken = filled + ascending * others
+    num_full = min(int(np.searchsorted(taken, amount)), len(room) - 1)
+    share = (amount - filled[num_full]) / others[num_full]
+    return cast(NDArray[np.float64], np.minimum(room, share))
 
 
 def _given_owners(graph: Graph, num_parts: int, source: OwnersSource) -> dict[str, OwnerArray]:

@@ -1,0 +1,97 @@
+"""Can every name be part of a path, and no two names meet in one?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopstream.arrays import FileRecord
+from hopstream.partition.book import PartitionBook
+from hopstream.partition.paths import MAX_PATH_NAME, Expected, edge_folder, expected_files, feature_paths, path_name
+from hopstream.schema import FeatureSchema, GraphSchema
+
+names = st.text(alphabet=st.sampled_from("ab_.%~/é-9 "), min_size=1, max_size=6) | st.text(min_size=1, max_size=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("paper", "paper"),
+        ("Field-of.study_2", "Field-of.study_2"),
+        ("a b", "a%20b"),
+        ("é", "%C3%A9"),
+        ("a/b", "a%2Fb"),
+        ("..", "%2E."),
+        (".x", "%2Ex"),
+        ("a__b", "a_%5Fb"),
+        ("_a_", "%5Fa%5F"),
+        ("100%", "100%25"),
+        ("x.values", "x%2Evalues"),
+    ],
+)
+def test_names_are_pinned(name, wanted):
+    assert path_name(name) == wanted
+
+
+@given(names)
+def test_a_name_is_one_plain_part_of_a_path(name):
+    encoded = path_name(name)
+    assert re.fullmatch(r"[A-Za-z0-9_.%~-]+", encoded)
+    assert 0 < len(encoded) <= MAX_PATH_NAME
+    assert encoded[0] not in "._" and encoded[-1] != "_" and "__" not in encoded
+
+
+@given(st.tuples(names, names, names), st.tuples(names, names, names))
+def test_edge_types_never_meet(left, right):
+    folders = [edge_folder(0, edge_type, "in") for edge_type in (left, right)]
+    assert (folders[0] == folders[1]) == (left == right)
+    assert folders[0].parts[2].split("__") == [path_name(name) for name in left]
+    assert len(folders[0].parts) == 4
+
+
+@given(names, names)
+def test_features_never_meet(left, right):
+    fixed, ragged = FeatureSchema(dtype="int8"), FeatureSchema(dtype="int8", is_ragged=True)
+    paths = [{p for f in (fixed, ragged) for p in feature_paths(edge_folder(0, ("a", "b", "c"), "in"), name, f)}
+             for name in (left, right)]  # fmt: skip
+    assert len(paths[0]) == 3
+    assert (paths[0] & paths[1] == set()) == (left != right)
+
+
+def test_the_files_of_a_part():
+    schema = GraphSchema(
+        nodes={"a": {"x": FeatureSchema(dtype="float32", shape=(3,)), "s": FeatureSchema(dtype="string")}},
+        edges={("a", "to", "a"): {"w": FeatureSchema(dtype="int8", is_ragged=True, shape=(2,))}},
+        splits={"a": ("train",)},
+    )
+    owner = ("a", "to", "a"), "out"
+    book = PartitionBook(
+        num_parts=2, node_offsets={"a": np.array([0, 4, 7])}, edge_offsets={owner: np.array([0, 5, 15])}
+    )
+    files = dict(expected_files(schema, book, ("out",), False, 1))
+    assert {path: str(expected) for path, expected in files.items()} == {
+        "part-00001/node/a/key.npy": "int64[3]",
+        "part-00001/node/a/id_of_key.npy": "int64[4]",
+        "part-00001/node/a/splits/train.npy": "int64[any]",
+        "part-00001/node/a/features/x.npy": "float32[3, 3]",
+        "part-00001/node/a/features/s.values.npy": "uint8[any]",
+        "part-00001/node/a/features/s.offsets.npy": "int64[4]",
+        "part-00001/edge/a__to__a/out/indptr.npy": "int64[4]",
+        "part-00001/edge/a__to__a/out/indices.npy": "uint32[10]",
+        "part-00001/edge/a__to__a/out/features/w.values.npy": "int8[any, 2]",
+        "part-00001/edge/a__to__a/out/features/w.offsets.npy": "int64[11]",
+    }
+    assert "part-00001/edge/a__to__a/out/key.npy" in dict(expected_files(schema, book, ("out",), True, 1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "fits"),
+    [("int8", (5, 2), True), ("int8", (0, 2), True), ("int8", (-1, 2), False), ("int8", (5, 3), False),
+     ("int8", (5,), False), ("int16", (5, 2), False)],
+)  # fmt: skip
+def test_a_record_fits_or_not(dtype, shape, fits):
+    assert Expected("int8", (None, 2)).matches(FileRecord(dtype, shape, 1, 1)) is fits

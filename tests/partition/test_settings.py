@@ -1,0 +1,50 @@
+"""Is every setting checked and explained?"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+from hopstream.errors import SettingsError
+from hopstream.partition.settings import PartitionOptions, PartitionSettings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_parts": 0},
+        {"num_parts": 100_000},
+        {"num_parts": 2.0},
+        {"num_parts": True},
+        {"method": "parmetis"},
+        {"balance": "seeds"},
+        {"direction": ("in", "out")},
+        {"rng_seed": -1},
+        {"rng_seed": 1 << 64},
+        {"rng_seed": "0"},
+        {"imbalance": 0.0},
+        {"imbalance": 1.5},
+        {"imbalance": float("nan")},
+        {"imbalance": "3%"},
+        {"keep_edge_keys": 1},
+        {"num_threads": 0},
+    ],
+)
+def test_a_bad_value_is_refused_by_name(options):
+    (name,) = options
+    with pytest.raises(SettingsError, match=rf"^{name} is .*; it must be"):
+        PartitionSettings(**options)
+
+
+def test_every_field_has_help_and_a_default():
+    for field in fields(PartitionSettings):
+        assert field.metadata["help"][0].islower()
+        assert field.default is not None
+    assert PartitionSettings().directions == ("in",)
+    assert PartitionSettings(direction="both").directions == ("in", "out")
+
+
+def test_options_name_the_same_fields_with_the_same_types():
+    assert get_type_hints(PartitionOptions) == get_type_hints(PartitionSettings)
