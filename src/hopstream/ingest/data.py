@@ -13,6 +13,9 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import graph_from_attributes, graph_from_typed_attributes
 from hopstream.schema import EdgeType
 
+UNREAD = frozenset({"HyperGraphData", "TemporalData"})
+"""Classes with the methods of a ``Data`` that mean other things: edges of many nodes, streams of events."""
+
 
 @runtime_checkable
 class DataLike(Protocol):
@@ -62,7 +65,6 @@ def graph_from_data(data: DataLike | HeteroDataLike) -> Graph:
             {node_type: data[node_type].to_dict() for node_type in data.node_types},
             {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types},
         )
-    is_hypergraph = any(kind.__name__ == "HyperGraphData" for kind in type(data).__mro__)
-    if isinstance(data, DataLike) and not is_hypergraph:  # its edge_index has nodes over hyperedges
+    if isinstance(data, DataLike) and not UNREAD & {kind.__name__ for kind in type(data).__mro__}:
         return graph_from_attributes(data.to_dict())
     raise SchemaError(f"{type(cast(object, data)).__name__} is neither a PyG Data nor a HeteroData")
