@@ -19,7 +19,7 @@ from benchmarks.prepare import is_prepared
 from benchmarks.table import write_table
 
 RESULTS = ROOT / "benchmarks" / "results"
-PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py", "pyg": "benchmarks/peers/pyg.py"}
+PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py"}
 Result = dict[str, Any]
 
 

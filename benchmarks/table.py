@@ -37,9 +37,6 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
         lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine",
     ),
     ("peer-graphbolt", "GraphBolt: sample and relabel, 1 thread", lambda f: _ms(f, "sampling")),
-    ("peer-pyg", "pyg-lib: sample and relabel, 1 thread", lambda f: _ms(f, "sampling")),
-    ("peer-pyg", "PyG `NeighborLoader`, 0 workers", lambda f: _ms(f, "loader_0")),
-    ("peer-pyg", "PyG `NeighborLoader`, 2 workers", lambda f: _ms(f, "loader_2")),
 )
 
 

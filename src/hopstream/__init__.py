@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopstream.graph.graph import Graph
+    from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.loader import NeighborLoader
     from hopstream.partition.layout import open_dataset
@@ -21,8 +22,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Graph",
     "NeighborLoader",
+    "graph_from_arrays",
+    "graph_from_data",
     "open_dataset",
     "open_store",
+    "read_graph",
     "rmat_graph",
     "write_parts",
 ]
@@ -30,8 +34,11 @@ __all__ = [
 _MODULE_OF = {
     "Graph": "hopstream.graph.graph",
     "NeighborLoader": "hopstream.load.loader",
+    "graph_from_arrays": "hopstream.ingest",
+    "graph_from_data": "hopstream.ingest",
     "open_dataset": "hopstream.partition.layout",
     "open_store": "hopstream.store",
+    "read_graph": "hopstream.ingest",
     "rmat_graph": "hopstream.ingest.synthetic",
     "write_parts": "hopstream.partition.write",
 }
