@@ -50,8 +50,8 @@ types: $(READY) ## Check types
 imports: $(READY) ## Check that rooms import downwards only
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(READY) ## Measure (SCALE=16 takes a minute, the default 21 about ten)
-	@$(BIN)/python -m benchmarks.run --scale $(SCALE)
+bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
+	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))
 
 clean: ## Remove the environment and every cache
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks build dist

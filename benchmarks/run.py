@@ -50,7 +50,7 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
     ]
     for peer_python in peer_pythons:
         name, _, python = peer_python.partition("=")
-        if name not in PEERS or not Path(python).exists():
+        if name not in PEERS or not Path(python).is_file():
             raise SystemExit(f"error: --peer {peer_python}: give NAME=PYTHON, NAME out of {', '.join(PEERS)}")
         plans.append(Plan(f"peer-{name}", (PEERS[name], *options.to_arguments()), python))
     return plans
