@@ -26,7 +26,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.partition.book import owner_label
+from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
@@ -39,7 +39,6 @@ from hopstream.store.requests import (
     check_sample_request,
     check_split,
     cut_pieces,
-    expanded_type,
     id_dtype,
 )
 from hopstream.store.security import Location
@@ -269,7 +268,7 @@ class RemoteStore(Store):
             header = {"requests": [_sample_record(requests[p.request], row) for row, p in enumerate(pieces)]}
             types = [(requests[p.request].edge_type, requests[p.request].direction) for p in pieces]
             ids = [
-                self._wire_ids(requests[p.request].ids, p, self.book.num_ids(expanded_type(*t)))
+                self._wire_ids(requests[p.request].ids, p, self.book.num_ids(ends_of(*t)[0]))
                 for p, t in zip(pieces, types, strict=True)
             ]
             self._call("sample", header, ids, describe_sample(requests), (reader, ends))
@@ -319,7 +318,7 @@ class RemoteStore(Store):
         ids = np.asarray(ids, np.int64)
         check_sample_request(self, SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0))
         owner = (edge_type, direction)
-        num_nodes = self.book.num_ids(expanded_type(*owner))
+        num_nodes = self.book.num_ids(ends_of(*owner)[0])
         what = f"degrees({owner_label(owner)}, {len(ids)} ids)"
         limits = (num_nodes, self.book.num_ids(owner) + 1)
         return self._ask_rows("degrees", {"owner": owner_to_json(owner)}, ids, limits, what)

@@ -13,9 +13,10 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
+from hopstream.partition.book import ends_of
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
-from hopstream.store.requests import Piece, column_feature, neighbor_dtype, neighbor_type
+from hopstream.store.requests import Piece, column_feature, neighbor_dtype
 from hopstream.store.wire import Frame
 
 
@@ -113,7 +114,7 @@ class SampleReader(PieceReader):
         total = int(counts.sum(dtype=np.int64))
         edges = (request.edge_type, request.direction)
         neighbors = self.array(("uint32", "int64"), (total,))
-        _check_range("neighbour", neighbors, self._store.book.num_ids(neighbor_type(*edges)))
+        _check_range("neighbour", neighbors, self._store.book.num_ids(ends_of(*edges)[1]))
         edge_ids = None
         if request.wants_edge_ids:
             edge_ids = self.array(("int64",), (total,))

@@ -10,7 +10,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from hopstream.partition.book import Owner, PartitionBook, owner_label
+from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 
@@ -83,16 +83,6 @@ def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]
         yield pieces
 
 
-def expanded_type(edge_type: EdgeType, direction: Direction) -> str:
-    """The node type whose nodes are expanded: the destination for ``in``, the source for ``out``."""
-    return edge_type[2] if direction == "in" else edge_type[0]
-
-
-def neighbor_type(edge_type: EdgeType, direction: Direction) -> str:
-    """The node type of the neighbours: the source for ``in``, the destination for ``out``."""
-    return edge_type[0] if direction == "in" else edge_type[2]
-
-
 def id_dtype(num_ids: int) -> np.dtype[Any]:
     """The dtype of ids on the wire, and of stored neighbours: uint32 where all ids fit."""
     return np.dtype(np.uint32 if num_ids < UINT32_IDS else np.int64)
@@ -100,7 +90,7 @@ def id_dtype(num_ids: int) -> np.dtype[Any]:
 
 def neighbor_dtype(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> np.dtype[Any]:
     """The dtype in which a dataset stores the neighbours of an edge type."""
-    return id_dtype(book.num_ids(neighbor_type(edge_type, direction)))
+    return id_dtype(book.num_ids(ends_of(edge_type, direction)[1]))
 
 
 def column_feature(store: Store, owner: Owner, name: str) -> FeatureSchema:
@@ -147,7 +137,7 @@ def check_sample_request(store: Store, request: SampleRequest) -> None:
         raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 and above")
     if not 0 <= request.rng_seed < 1 << 64:
         raise SettingsError(f"rng_seed is {request.rng_seed}; it is 64 bits, 0..{(1 << 64) - 1}")
-    store.book.check_ids(expanded_type(request.edge_type, request.direction), request.ids)
+    store.book.check_ids(ends_of(request.edge_type, request.direction)[0], request.ids)
 
 
 def check_fetch_request(store: Store, request: FetchRequest) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.kernels.stitch import scatter_runs, split_by_part
+from hopstream.partition.book import ends_of
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import (
     check_fetch_request,
     check_sample_request,
     column_feature,
-    expanded_type,
     neighbor_dtype,
 )
 
@@ -68,7 +68,7 @@ class SampleStitch:
             check_sample_request(store, request)
         self._book = store.book
         self._requests = requests
-        self._cuts = [_Cut.of(r.ids, store.book.offsets(expanded_type(r.edge_type, r.direction))) for r in requests]
+        self._cuts = [_Cut.of(r.ids, store.book.offsets(ends_of(r.edge_type, r.direction)[0])) for r in requests]
         self._replies: list[list[tuple[IntArray, SampleReply]]] = [[] for _ in requests]
 
     def parts(self) -> list[int]:

@@ -1,0 +1,85 @@
+"""Which graphs are stores tested with, and what is the plain truth about them?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from hopstream.arrays import RaggedArray
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.partition.layout import Dataset, open_dataset
+from hopstream.partition.write import write_parts
+from hopstream.schema import EDGE, NODE, Direction, EdgeType
+from hopstream.store.contract import KEY, FetchRequest, Store
+from hopstream.store.local import LocalStore
+from tests.conftest import make_typed_graph
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph and the dataset that was written from it."""
+
+    graph: Graph
+    root: Path
+    num_parts: int
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return open_dataset(self.root)
+
+    def local(self, parts: Sequence[int] | None = None) -> LocalStore:
+        return LocalStore(self.dataset, parts)
+
+    def adjacency(self, edge_type: EdgeType, direction: Direction) -> list[list[tuple[int, int]]]:
+        """Per key of the expanded type: (key of the other end, edge key) in original order."""
+        table = self.graph.edges[edge_type]
+        ends, others = table.dst_keys, table.src_keys
+        if direction == "out":
+            ends, others = others, ends
+        node_type = edge_type[2] if direction == "in" else edge_type[0]
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(self.graph.nodes[node_type].num_nodes)]
+        for edge_key, (end, other) in enumerate(zip(ends.tolist(), others.tolist(), strict=True)):
+            rows[end].append((other, edge_key))
+        return rows
+
+
+def make_case(kind: str, num_parts: int, folder: Path) -> Case:
+    """Write the graph of a kind, always the same one, in so many parts."""
+    graph = make_typed_graph(np.random.default_rng(11)) if kind == "typed" else make_plain_graph()
+    write_parts(graph, folder / "parts", num_parts=num_parts, method="hash", direction="both")
+    return Case(graph, folder / "parts", num_parts)
+
+
+def make_plain_graph(num_nodes: int = 97, num_edges: int = 600) -> Graph:
+    rng = np.random.default_rng(7)
+    return Graph(
+        nodes={
+            NODE: NodeTable(
+                num_nodes=num_nodes,
+                features={
+                    "x": rng.standard_normal((num_nodes, 7)).astype(np.float32),
+                    "flag": rng.random(num_nodes) < 0.5,
+                    "name": RaggedArray.from_strings([f"n{i}" for i in range(num_nodes)]),
+                    "none": np.empty((num_nodes, 0), np.float32),
+                },
+            )
+        },
+        edges={
+            EDGE: EdgeTable(
+                src_keys=rng.integers(0, num_nodes, num_edges),
+                dst_keys=rng.integers(0, num_nodes // 2, num_edges),
+                features={"w": rng.random(num_edges)},
+            )
+        },
+        splits={NODE: {"train": np.arange(0, num_nodes, 3, dtype=np.int64)}},
+    ).check()
+
+
+def keys_of(store: Store, node_type: str, ids: np.ndarray) -> list[int]:
+    """The keys of some nodes."""
+    request = FetchRequest(owner=node_type, names=(KEY,), ids=np.asarray(ids, np.int64))
+    return np.asarray(store.fetch([request])[0][KEY]).tolist()

@@ -1,0 +1,32 @@
+"""Does a store of mapped files honour the contract?"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pytest
+
+from hopstream.errors import IdRangeError, UnknownNameError
+from hopstream.store.contract import KEY, FetchRequest, Store
+from tests.store.cases import Case
+from tests.store.contract import StoreContract
+
+
+class TestLocalStore(StoreContract):
+    def open_store(self, case: Case) -> AbstractContextManager[Store]:
+        return case.local()
+
+
+def test_ids_of_other_parts_are_refused(typed_case: Case) -> None:
+    first_of_part_1 = int(typed_case.dataset.manifest.book.offsets("paper")[1])
+    with typed_case.local([0, 2]) as store:
+        assert store.parts == (0, 2)
+        with pytest.raises(IdRangeError, match="part 1"):
+            store.fetch([FetchRequest(owner="paper", names=(KEY,), ids=np.array([0, first_of_part_1]))])
+
+
+@pytest.mark.parametrize("parts", [[3], [-1], []])
+def test_unknown_parts_are_refused(typed_case: Case, parts: list[int]) -> None:
+    with pytest.raises(UnknownNameError):
+        typed_case.local(parts)
