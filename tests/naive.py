@@ -164,3 +164,9 @@ def undirected_neighbors(graph: Graph) -> dict[int, list[int]]:
                 found.setdefault(src, set()).add(dst)
                 found.setdefault(dst, set()).add(src)
     return {node: sorted(others) for node, others in sorted(found.items())}
+
+
+def keys_of_raw_ids(raw: list, asked: list) -> list[int]:
+    """The row at which each asked raw id stands, -1 for those that stand nowhere."""
+    key_of = {value: key for key, value in enumerate(raw)}
+    return [key_of.get(value, -1) for value in asked]

@@ -132,13 +132,13 @@ def test_files_that_are_no_npz(tmp_path):
     with pytest.raises(FormatError, match="is missing"):
         read_npz(path)
     path.write_bytes(b"not a zip")
-    with pytest.raises(FormatError, match="cannot be read as .npz"):
+    with pytest.raises(FormatError, match=r"cannot be read as \.npz"):
         read_npz(path)
-    with pytest.raises(FormatError, match="cannot be read as .npz"):
+    with pytest.raises(FormatError, match=r"cannot be read as \.npz"):
         read_npz(tmp_path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(FormatError, match=r"holds 'readme.txt', which is no .npy array"):
+    with pytest.raises(FormatError, match=r"holds 'readme.txt', which is no \.npy array"):
         read_npz(path)
 
 
