@@ -1,0 +1,159 @@
+"""What does every loader promise about epochs, saved states and endings?"""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+
+import pytest
+
+from hopstream.errors import StateError
+from hopstream.load.batch import MiniBatch
+from tests.load.graphs import flat
+
+
+class LoaderContract:
+    """Inherit it and give a fixture ``new_loader(**settings)`` that makes loaders of numpy batches, shuffled."""
+
+    def epochs(self, loader, count):
+        return [[flat(batch) for batch in loader] for _ in range(count)]
+
+    def test_an_epoch_has_its_length(self, new_loader):
+        with new_loader() as loader:
+            assert len(self.epochs(loader, 1)[0]) == len(loader) > 3
+
+    def test_epochs_differ_and_repeat_in_another_loader(self, new_loader):
+        with new_loader() as one, new_loader() as other:
+            epochs = self.epochs(one, 3)
+            assert epochs[0] != epochs[1] != epochs[2]
+            assert epochs == self.epochs(other, 3)
+            assert one.epoch == 3
+
+    def test_another_rng_seed_makes_other_batches(self, new_loader):
+        with new_loader() as one, new_loader(rng_seed=1) as other:
+            assert self.epochs(one, 1) != self.epochs(other, 1)
+
+    def test_batches_come_in_order(self, new_loader):
+        with new_loader() as loader:
+            assert [batch["index"] for batch in self.epochs(loader, 1)[0]] == list(range(len(loader)))
+
+    def test_set_epoch_names_an_epoch(self, new_loader):
+        with new_loader() as one, new_loader() as other:
+            epochs = self.epochs(one, 3)
+            other.set_epoch(2)
+            assert self.epochs(other, 1)[0] == epochs[2]
+            other.set_epoch(0)
+            assert self.epochs(other, 2) == epochs[:2]
+
+    @pytest.mark.parametrize("num_before", [0, 1, 3])
+    def test_a_restored_loader_goes_on_exactly_where_the_saved_one_was(self, new_loader, num_before):
+        with new_loader() as one, new_loader() as other:
+            epochs = self.epochs(one, 3)
+            one.set_epoch(1)
+            iterator = iter(one)
+            for _ in range(num_before):
+                next(iterator)
+            state = json.loads(json.dumps(one.state_dict()))
+            iterator.close()
+            other.load_state_dict(state)
+            assert other.epoch == 1
+            assert self.epochs(other, 2) == [epochs[1][num_before:], epochs[2]]
+
+    def test_a_state_saved_at_the_last_batch_leaves_nothing_of_its_epoch(self, new_loader):
+        with new_loader() as one, new_loader() as other, new_loader() as third:
+            epochs = self.epochs(one, 2)
+            one.set_epoch(0)
+            for _ in one:
+                state = one.state_dict()
+            after = one.state_dict()
+            assert (state["epoch"], state["next_batch"]) == (0, len(one))
+            assert (after["epoch"], after["next_batch"]) == (1, 0)
+            other.load_state_dict(state)
+            other.set_epoch(0)
+            assert self.epochs(other, 2) == [[], epochs[1]]
+            third.load_state_dict(after)
+            assert self.epochs(third, 1) == [epochs[1]]
+
+    def test_a_state_counts_what_the_consumer_was_given_not_what_was_made(self, new_loader):
+        with new_loader() as loader:
+            for number, _ in enumerate(loader, start=1):
+                assert loader.state_dict()["next_batch"] == number
+
+    def test_an_iteration_after_one_left_early_is_the_next_epoch(self, new_loader):
+        with new_loader() as one, new_loader() as other:
+            epochs = self.epochs(one, 2)
+            for _ in other:
+                break
+            assert self.epochs(other, 1)[0] == epochs[1]
+
+    @pytest.mark.parametrize("leave", ["break", "raise", "close", "lose"])
+    def test_leaving_early_leaves_no_thread(self, new_loader, leave):
+        before = set(threading.enumerate())
+        loader = new_loader()
+        if leave == "break":
+            for _ in loader:
+                break
+        elif leave == "raise":
+            with pytest.raises(KeyError):
+                raise_in_loop(loader)
+        elif leave == "close":
+            iterator = iter(loader)
+            next(iterator)
+            loader.close()
+        else:
+            iterator = iter(loader)
+            next(iterator)
+            del iterator
+        gc.collect()
+        assert set(threading.enumerate()) == before
+        loader.close()
+
+    def test_a_second_iteration_closes_the_first(self, new_loader):
+        with new_loader() as loader:
+            first = iter(loader)
+            next(first)
+            second = iter(loader)
+            next(second)
+            with pytest.raises(StateError, match="this iteration was ended because the loader was iterated again"):
+                next(first)
+            assert len(list(second)) == len(loader) - 1
+
+    def test_closing_ends_the_iteration(self, new_loader):
+        loader = new_loader()
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        loader.close()
+        with pytest.raises(StateError, match="ended because the loader was closed"):
+            next(iterator)
+        with pytest.raises(StateError, match="the loader is closed"):
+            iter(loader)
+
+    def test_an_ended_iteration_stays_ended(self, new_loader):
+        with new_loader() as loader:
+            iterator = iter(loader)
+            assert all(isinstance(batch, MiniBatch) for batch in iterator)
+            for _ in range(2):
+                with pytest.raises(StopIteration):
+                    next(iterator)
+            assert loader.epoch == 1
+
+    def test_a_failing_transform_ends_the_iteration(self, new_loader):
+        with new_loader(transform=fail) as loader:
+            iterator = iter(loader)
+            with pytest.raises(ArithmeticError, match="no luck") as raised:
+                next(iterator)
+            assert any("in the transform" in note for note in raised.value.__notes__)
+            with pytest.raises(StopIteration):
+                next(iterator)
+        gc.collect()
+
+
+def raise_in_loop(loader):
+    for _ in loader:
+        raise KeyError("the consumer failed")
+
+
+def fail(batch):
+    raise ArithmeticError("no luck")
