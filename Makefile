@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SCALE ?= 21
 
-.PHONY: help demo test test-bounds test-all lint format types imports bench clean
+.PHONY: help setup demo test test-bounds test-all lint format types imports bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,6 +22,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,dev]' -c constraints.txt
 	@touch $(READY)
+
+setup: $(READY) ## Make the environment; every other target does so by itself
 
 demo: $(READY) ## Make a graph, partition it, train on it
 	@$(BIN)/python examples/demo.py
