@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -339,7 +338,6 @@ def test_a_loader_is_collected_with_its_threads(plain_stores):
     next(iterator)
     threads, reference = loader._threads, weakref.ref(loader)
     del loader, iterator
-    gc.collect()
     assert reference() is None
     assert not any(thread.is_alive() for thread in threads)
 

@@ -141,7 +141,6 @@ def test_losing_the_last_reference_ends_all_threads():
     batches.take()
     threads = batches.threads
     del batches
-    gc.collect()
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -188,7 +187,6 @@ def test_a_worker_lets_go_of_a_batch_before_it_makes_the_next():
     batches = threaded([Making(gates={1: gate}, started=started)], 2, prefetch=0)
     reference = weakref.ref(batches.take())
     assert started[1].wait(DEADLINE_S)
-    gc.collect()
     assert reference() is None
     gate.set()
     batches.close()
