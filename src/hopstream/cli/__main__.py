@@ -1,0 +1,10 @@
+"""How is the command run where its script is not installed?"""
+
+from __future__ import annotations
+
+import sys
+
+from hopstream.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

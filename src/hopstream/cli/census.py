@@ -1,0 +1,100 @@
+"""What is in a dataset, on disk or served: types, sizes, degrees, and what each part holds?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hopstream.cli.degrees import DegreeSummary
+from hopstream.cli.progress import Facts
+from hopstream.partition.balance import PartitionReport
+from hopstream.partition.book import Owner, PartitionBook
+from hopstream.partition.layout import Dataset
+from hopstream.schema import EdgeType, GraphSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """Everything that ``inspect`` shows.
+
+    Attributes:
+        name: The dataset's folder, or the cluster's file.
+        dataset_id: Fingerprint of the dataset.
+        schema: Types, features and splits.
+        book: Ranges of ids, which say how many nodes and edges there are.
+        splits: (node type, split) to its number of nodes.
+        degrees: One summary per edge type and direction held.
+        made_by: How the dataset was made, as its manifest says; empty where it is served.
+        num_files: Files of the dataset; 0 where it is served.
+        report: Cut and balance, as the manifest says; None where it is served.
+        servers: Address to the parts that it answers for, where it is served.
+    """
+
+    name: str
+    dataset_id: str
+    schema: GraphSchema
+    book: PartitionBook
+    splits: Mapping[tuple[str, str], int]
+    degrees: tuple[DegreeSummary, ...]
+    made_by: Facts
+    num_files: int
+    report: PartitionReport | None
+    servers: Mapping[str, tuple[int, ...]]
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return self.book.num_parts
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions that are held, ``in`` first."""
+        return tuple(sorted({direction for _, direction in self.book.edge_offsets}))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(map(self.book.num_ids, self.schema.nodes))
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types, each once, however many directions hold it."""
+        return sum(map(self.num_edges_of, self.schema.edges))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files; 0 where the dataset is served."""
+        return sum(self.report.bytes) if self.report else 0
+
+    def num_edges_of(self, edge_type: EdgeType) -> int:
+        """Edges of one type."""
+        return next(self.book.num_ids(owner) for owner in self.book.edge_offsets if owner[0] == edge_type)
+
+    def part_loads(self) -> dict[str, tuple[int, ...]]:
+        """What each part holds: ``nodes``, ``edges``, and where a manifest says so ``bytes`` and each split's seeds."""
+        if self.report is None:
+            owners: dict[str, list[Owner]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
+            return {what: self._part_sizes(of) for what, of in owners.items()}
+        loads = {"nodes": self.report.nodes, "edges": self.report.edges, "bytes": self.report.bytes}
+        return loads | {f"seeds {t}/{split}": counts for (t, split), counts in self.report.seeds.items()}
+
+    def _part_sizes(self, owners: list[Owner]) -> tuple[int, ...]:
+        offsets = [self.book.offsets(owner) for owner in owners]
+        return tuple(sum(int(o[part + 1] - o[part]) for o in offsets) for part in range(self.num_parts))
+
+
+def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -> Census:
+    """What a dataset's manifest says, and its degrees where they were read."""
+    manifest = dataset.manifest
+    return Census(
+        name=str(dataset.root),
+        dataset_id=manifest.dataset_id,
+        schema=manifest.schema,
+        book=manifest.book,
+        splits={split: sum(counts) for split, counts in manifest.report.seeds.items()},
+        degrees=tuple(degrees),
+        made_by=manifest.made_by,
+        num_files=len(manifest.files),
+        report=manifest.report,
+        servers={},
+    )

@@ -1,0 +1,42 @@
+"""How do raw tables become a dataset of one part?
+
+A dataset of one part is the form in which a raw graph is kept: nodes and edges keep their order, every feature, split
+and edge key is there, and ``hopstream partition`` reads it back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
+from hopstream.cli.progress import Output, progress_bars
+from hopstream.cli.source import SourceSettings, check_not_inside, read_and_show
+from hopstream.cli.types import write_types
+from hopstream.cli.written import show_written
+
+
+@with_settings("settings", SourceSettings)
+def run(
+    source: Annotated[
+        Path, typer.Argument(help="an .npz file, a tables' metadata.json, or its folder", show_default=False)
+    ],
+    out: OutFolder,
+    overwrite: OverwriteFlag = False,
+    json: JsonFlag = False,
+    *,
+    settings: SourceSettings,
+) -> None:
+    """Read a raw graph and keep it as a dataset of one part."""
+    from hopstream.cli.census import census_of_dataset
+    from hopstream.partition.layout import Dataset, write_parts
+
+    output = Output(is_json=json)
+    check_not_inside(out, source)
+    found = read_and_show(output, source, settings)
+    with progress_bars() as progress:
+        manifest = write_parts(found.graph, out, num_parts=1, overwrite=overwrite, progress=progress)
+    show_written(output, out, manifest)
+    write_types(output, census_of_dataset(Dataset(out, manifest)), found.num_dropped)

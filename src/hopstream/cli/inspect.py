@@ -1,0 +1,196 @@
+"""How does a user see what is in a dataset, on disk or served?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.access import ClientAccess
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
+from hopstream.cli.types import edge_type_text, write_types
+from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.errors import FormatError
+
+if TYPE_CHECKING:
+    from hopstream.cli.census import Census
+    from hopstream.partition.settings import Progress
+
+MAX_MATRIX_COLUMNS = 16
+"""With more parts than this the matrix of edges between parts is left to JSON and to the page."""
+SEEDS = "seeds "
+"""How names of loads that count a split begin; see ``Census.part_loads``."""
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@with_settings("access", ClientAccess)
+def run(
+    path: Annotated[Path, typer.Argument(help="a dataset's folder, or a cluster.json", show_default=False)],
+    html: Annotated[Path | None, typer.Option(help="also write all this as one page with plots")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="read every file and check its checksum and content")
+    ] = False,
+    json: JsonFlag = False,
+    *,
+    access: ClientAccess,
+) -> None:
+    """Show what is in a dataset: types, sizes, degrees, and how well it is cut."""
+    output = Output(is_json=json)
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+    is_cluster = path.is_file() and path.name != "manifest.json"
+    clock = Clock()
+    with progress_bars() as progress:
+        census = (
+            _census_of_cluster(path, access, progress) if is_cluster else _census_of_dataset(path, verify, progress)
+        )
+    _write_head(output, census, clock.cost(), is_verified=verify and not is_cluster)
+    write_types(output, census)
+    _write_degrees(output, census)
+    _write_parts(output, census)
+    _write_matrix(output, census)
+    if html is not None:
+        from hopstream.arrays import write_text
+        from hopstream.cli.page import render_page
+
+        write_text(html, render_page(census))
+        output.text()
+        output.stage("done", "page", str(html), {"html": str(html)})
+
+
+def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:
+    from hopstream.cli.census import census_of_dataset
+    from hopstream.cli.degrees import degrees_of_dataset
+    from hopstream.partition.layout import open_dataset
+
+    dataset = open_dataset(path.parent if path.is_file() else path)
+    manifest = dataset.manifest
+    if verify:
+        for part in range(manifest.book.num_parts):
+            progress("verify", part, manifest.book.num_parts)
+            dataset.verify([part])
+        progress("verify", manifest.book.num_parts, manifest.book.num_parts)
+    return census_of_dataset(dataset, degrees_of_dataset(dataset, progress))
+
+
+def _census_of_cluster(path: Path, access: ClientAccess, progress: Progress) -> Census:
+    from hopstream.cli.census import Census
+    from hopstream.cli.degrees import degrees_of_store
+    from hopstream.store.cluster import open_cluster, read_cluster
+    from hopstream.store.settings import StoreSettings
+
+    cluster = read_cluster(path)
+    # What is served is wanted, so servers are asked even where their files are on this machine.
+    with open_cluster(cluster, StoreSettings(security=access.read(), prefer_local=False)) as store:
+        return Census(
+            name=str(path),
+            dataset_id=store.dataset_id,
+            schema=store.schema,
+            book=store.book,
+            splits={(t, name): len(store.split(t, name)) for t, names in store.schema.splits.items() for name in names},
+            degrees=tuple(degrees_of_store(store, progress)),
+            made_by={},
+            num_files=0,
+            report=None,
+            servers={entry.location: entry.parts for entry in cluster.servers},
+        )
+
+
+def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool) -> None:
+    text = f"{plural_text(census.num_parts, 'part')}, {count_text(census.num_nodes)} nodes, "
+    text += f"{count_text(census.num_edges)} edges"
+    if census.report is not None:
+        text += f", {bytes_text(census.num_bytes)} in {plural_text(census.num_files, 'file')}"
+    facts: Facts = {
+        "dataset": census.name,
+        "dataset_id": census.dataset_id,
+        "parts": census.num_parts,
+        "directions": census.directions,
+        "nodes": census.num_nodes,
+        "edges": census.num_edges,
+        "bytes": census.num_bytes if census.report else None,
+        "files": census.num_files if census.report else None,
+        "cut": census.report.cut.fraction if census.report else None,
+        "is_verified": is_verified,
+        "made_by": census.made_by,
+    }
+    output.stage("inspect", "", text, facts, cost)
+    output.text(f"{'':<7} {'':<8} direction {' and '.join(census.directions)}, dataset {census.dataset_id}")
+    if census.made_by:
+        made = ", ".join(f"{name} {value}" for name, value in census.made_by.items())
+        output.text(f"{'':<7} {'':<8} made by {made}")
+    if is_verified:
+        output.text(f"{'':<7} {'':<8} verified: every file is the one that was written")
+
+
+def _write_degrees(output: Output, census: Census) -> None:
+    output.text()
+    rows, facts = [], []
+    for summary in census.degrees:
+        numbers = (summary.smallest, summary.median, summary.p99, summary.largest, summary.num_isolated)
+        smallest, median, p99, largest, isolated = map(count_text, numbers)
+        name = edge_type_text(summary.edge_type)
+        mean = f"{summary.mean:.1f}"
+        bars = _bars(summary.histogram)
+        rows.append((name, summary.direction, smallest, mean, median, p99, largest, isolated, bars))
+        facts.append(
+            {
+                "degrees_of": summary.edge_type, "direction": summary.direction, "min": summary.smallest,
+                "mean": summary.mean, "median": summary.median, "p99": summary.p99, "max": summary.largest,
+                "isolated": summary.num_isolated, "log2_histogram": summary.histogram,
+            }
+        )  # fmt: skip
+    headers = ("degrees of", "", ">min", ">mean", ">median", ">p99", ">max", ">isolated", "0, 1, 2-3, 4-7 …")
+    output.table(headers, rows, facts)
+
+
+def _bars(histogram: Sequence[int]) -> str:
+    """One character per bin, its height the logarithm of the count."""
+    heights = [count.bit_length() for count in histogram]
+    top = max(*heights, 1)
+    return "".join(BARS[-(-height * (len(BARS) - 1) // top)] for height in heights)
+
+
+def _write_parts(output: Output, census: Census) -> None:
+    from hopstream.partition.balance import max_over_mean
+
+    output.text()
+    loads, parts = census.part_loads(), range(census.num_parts)
+    shown = [bytes_text if name == "bytes" else count_text for name in loads]
+    rows = [
+        (str(part), *(show(load[part]) for show, load in zip(shown, loads.values(), strict=True))) for part in parts
+    ]
+    balance = {name: max_over_mean(load) for name, load in loads.items()}
+    rows.append(("max/mean", *(f"{value:.2f}x" for value in balance.values())))
+    facts: list[Facts] = [{"part": part, **_nested({n: load[part] for n, load in loads.items()})} for part in parts]
+    facts.append({"balance": _nested(balance)})
+    output.table((">part", *(f">{name}" for name in loads)), rows, facts)
+    if census.servers:
+        output.text()
+        served = [(address, ", ".join(map(str, parts))) for address, parts in census.servers.items()]
+        told: list[Facts] = [{"server": address, "parts": parts} for address, parts in census.servers.items()]
+        output.table(("server", "parts"), served, told)
+
+
+def _nested(values: Mapping[str, Json]) -> Facts:
+    """Values by name, with those of the splits in a group of their own."""
+    seeds = {name.removeprefix(SEEDS): value for name, value in values.items() if name.startswith(SEEDS)}
+    return {name: value for name, value in values.items() if not name.startswith(SEEDS)} | {"seeds": seeds}
+
+
+def _write_matrix(output: Output, census: Census) -> None:
+    if census.report is None or not census.report.edges_between:
+        return
+    between = census.report.edges_between
+    output.facts({"edges_between": between})
+    if len(between) == 1 or output.is_json:
+        return
+    output.text()
+    if len(between) > MAX_MATRIX_COLUMNS:
+        output.text(f"edges between {len(between)} parts: see --html or --json")
+        return
+    rows = [(str(p), *map(count_text, row)) for p, row in enumerate(between)]
+    output.table((">from part", *(f">to {q}" for q in range(len(between)))), rows, ())

@@ -1,0 +1,81 @@
+"""How does a settings record become flags?
+
+A flag's name, default and help are the field's, so a setting is described once, where it is checked. Values are checked
+by the record itself; only numbers are read here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+Settings = TypeVar("Settings")
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
+OutFolder = Annotated[Path, typer.Option("--out", help="the folder to write the dataset to", show_default=False)]
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a dataset that is already there")]
+
+
+def flag_name(field_name: str) -> str:
+    """The flag of a field: ``--rng-seed``; a count of things is the things' name: ``num_parts`` becomes ``--parts``."""
+    return "--" + field_name.removeprefix("num_").replace("_", "-")
+
+
+def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace one parameter of a verb by one flag for each field of a settings record.
+
+    Args:
+        parameter: Name of the keyword parameter that takes the record.
+        record: A dataclass whose fields have a default and ``metadata["help"]``.
+    """
+    hints = get_type_hints(record)
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default(field),
+            annotation=_annotation(field, hints[field.name]),
+        )
+        for field in fields(record)  # type: ignore[arg-type]
+        if field.init and "help" in field.metadata
+    ]
+    names = {option.name for option in options}
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(verb, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.name != parameter]
+
+        @functools.wraps(verb)
+        def run(**arguments: Any) -> None:
+            settings = record(**{name: arguments.pop(name) for name in names})
+            verb(**arguments, **{parameter: settings})
+
+        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
+        return run
+
+    return decorate
+
+
+def _default(field: Field[Any]) -> object:
+    if field.default is MISSING:
+        raise TypeError(f"setting {field.name!r} has no default")
+    return field.default
+
+
+def _annotation(field: Field[Any], hint: Any) -> Any:
+    """What typer makes a flag of. A choice is read as a string, for the record to check."""
+    flag = flag_name(field.name)
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        return Annotated[str, typer.Option(flag, help=field.metadata["help"], metavar="|".join(choices))]
+    if hint is bool:
+        both = f"{flag}/--no-{flag[2:]}" if field.default else flag
+        return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
+    return Annotated[hint, typer.Option(flag, help=field.metadata["help"])]

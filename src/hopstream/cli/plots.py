@@ -1,0 +1,200 @@
+"""How are degrees, balance and edges between parts drawn as inline SVG?
+
+Plots are drawn for a width of about 340 CSS pixels and laid out by the page, so text stays readable at any width.
+Colours are the page's. Everything that a plot shows is also in words, for those who do not see it: in its description,
+and in a table beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from hopstream.cli.degrees import DegreeSummary
+from hopstream.cli.units import count_text, percent_text
+
+WIDTH, HEIGHT = 340, 210
+LEFT, RIGHT, TOP, BOTTOM = 54, 6, 8, 40
+MAX_HEAT_PARTS = 64
+"""With more parts than this cells are too small to see, and the page too large to open."""
+MAX_NUMBERED_PARTS = 16
+"""With more parts than this a cell is too small for its number; pointing at it shows it."""
+STRONG_OPACITY = 0.7
+"""From here on a cell is nearer to its full colour than to the ground, in light and in dark, and its number changes."""
+MAX_BAR_LABELS = 6
+MAX_BAR_WIDTH = 44
+MIN_BINS = 8
+LABEL_ROOM = 14
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the plot's own rectangle is."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+FRAME = _Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
+
+
+def degree_plot(summary: DegreeSummary) -> str:
+    """Nodes per degree, both axes logarithmic: one bar for each power of two, and one for no edges."""
+    bins = summary.histogram
+    decades = max(1, math.ceil(math.log10(max(*bins, 1) * 1.05)))
+    step = (FRAME.right - FRAME.left) / max(len(bins), MIN_BINS)
+    marks = [_count_axis(decades)]
+    # Labels are a power of two apart; every second or fourth where they would run into each other.
+    skip = next(n for n in (1, 2, 4, 8) if step * n >= 30)
+    for i, count in enumerate(bins):
+        left = FRAME.left + i * step
+        label = bin_text(i)
+        if count:
+            # A bin of one node has a height of its own, though the logarithm of one is nothing.
+            height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
+            css = "bar empty" if i == 0 else "bar"
+            title = f"{count:,} nodes have {label} edges"
+            marks.append(_rectangle(css, (left + 1, FRAME.bottom - height, step - 2, height), title))
+        if i == 0 or (i - 1) % skip == 0:
+            text = "0" if i == 0 else _power_text(i - 1)
+            marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, text))
+    axis = "edges per node: none, then from 1, 2, 4 … on"
+    marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, axis))
+    description = (
+        f"{summary.num_nodes:,} nodes, {summary.num_isolated:,} of them without edges; the mean is {summary.mean:.1f}, "
+        f"the median {summary.median:,}, 99 % have at most {summary.p99:,}, the highest degree is {summary.largest:,}"
+    )
+    return _svg(WIDTH, HEIGHT, "Degree distribution", description, marks)
+
+
+def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean_text: str) -> str:
+    """One bar per part, and a line at the mean.
+
+    Args:
+        name: What is counted.
+        loads: What each part has.
+        unit_text: The same for people, with units.
+        mean_text: The mean for people.
+    """
+    mean = sum(loads) / len(loads)
+    top_value = max(*loads, mean, 1)
+    step = (FRAME.right - FRAME.left) / len(loads)
+    width = min(step - (3 if step > 6 else 0.5), MAX_BAR_WIDTH)
+    is_labelled = len(loads) <= MAX_BAR_LABELS
+
+    def height(value: float) -> float:
+        return (FRAME.bottom - FRAME.top - LABEL_ROOM) * value / top_value
+
+    marks = [_base_line(), _text("tick end", FRAME.left - 5, FRAME.bottom + 4, "0")]
+    labels = []
+    skip = max(1, math.ceil(len(loads) / MAX_BAR_LABELS))
+    for part, load in enumerate(loads):
+        middle = FRAME.left + (part + 0.5) * step
+        box = (middle - width / 2, FRAME.bottom - height(load), width, height(load))
+        marks.append(_rectangle("bar", box, f"part {part}: {unit_text[part]}"))
+        if is_labelled:
+            labels.append(_text("label middle", middle, box[1] - 4, unit_text[part]))
+        if part % skip == 0:
+            marks.append(_text("tick middle", middle, FRAME.bottom + 14, str(part)))
+    line = FRAME.bottom - height(mean)
+    marks.append(f'<line class="mean" x1="{FRAME.left}" x2="{FRAME.right}" y1="{line:.1f}" y2="{line:.1f}"/>')
+    marks.append(_text("tick end", FRAME.left - 5, line + 4, mean_text))
+    marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, "part (dashed line: mean)"))
+    marks += labels
+    largest = max(range(len(loads)), key=loads.__getitem__)
+    description = f"mean {mean_text}; the most is {unit_text[largest]} in part {largest}"
+    return _svg(WIDTH, HEIGHT, f"{name} per part", description, marks)
+
+
+def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
+    """Edges from each part (row) to each part (column): the darker a cell, the larger its share of all edges."""
+    num_parts = len(edges_between)
+    is_numbered = num_parts <= MAX_NUMBERED_PARTS
+    cell = 52 if num_parts <= 4 else 40 if is_numbered else 12
+    left, top = 40, 34
+    largest = max(max(row) for row in edges_between)
+    total = sum(map(sum, edges_between))
+    marks = [_text("axis middle", left + cell * num_parts / 2, 11, "to part")]
+    marks.append(_upright_text(10, top + cell * num_parts / 2, "from part"))
+    skip = 1 if is_numbered else 8
+    for p, row in enumerate(edges_between):
+        if p % skip == 0:
+            marks.append(_text("tick end", left - 5, top + p * cell + cell / 2 + 4, str(p)))
+            marks.append(_text("tick middle", left + p * cell + cell / 2, top - 6, str(p)))
+        for q, count in enumerate(row):
+            share = count / largest if largest else 0.0
+            title = f"part {p} to part {q}: {count:,} edges, {percent_text(count / total if total else 0.0)}"
+            box = (left + q * cell + 0.5, top + p * cell + 0.5, cell - 1.0, cell - 1.0)
+            # The square root keeps what is small apart from what is nothing.
+            opacity = 0.06 + 0.94 * math.sqrt(share) if count else 0.03
+            marks.append(_rectangle("heat", box, title, opacity))
+            if is_numbered:
+                css = "cell strong middle" if opacity > STRONG_OPACITY else "cell middle"
+                marks.append(_text(css, box[0] + cell / 2, box[1] + cell / 2 + 4, count_text(count)))
+    size = num_parts * cell
+    cut = total - sum(row[p] for p, row in enumerate(edges_between))
+    description = (
+        f"{num_parts} by {num_parts} parts; {cut:,} of {total:,} edges ({percent_text(cut / total if total else 0.0)}) "
+        "lead from one part to another"
+    )
+    return _svg(left + size + 4, top + size + 4, "Edges between parts", description, marks, is_fixed=True)
+
+
+def bin_text(index: int) -> str:
+    """The degrees that a bin of a histogram counts: ``0``, ``1``, ``2 to 3``, ``4 to 7``."""
+    return str(index) if index < 2 else f"{1 << (index - 1):,} to {(1 << index) - 1:,}"
+
+
+def _count_axis(decades: int) -> str:
+    """Grid lines and labels at powers of ten."""
+    marks = []
+    skip = 1 if decades <= 5 else 2 if decades <= 10 else 3
+    for power in range(0, decades + 1, skip):
+        y = FRAME.bottom - (FRAME.bottom - FRAME.top) * (power + 0.15) / (decades + 0.15)
+        marks.append(f'<line class="grid" x1="{FRAME.left}" x2="{FRAME.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        marks.append(_text("tick end", FRAME.left - 5, y + 4, _decade_text(power)))
+    label = _upright_text(11, (FRAME.top + FRAME.bottom) / 2, "nodes")
+    return "".join([*marks, label, _base_line()])
+
+
+def _decade_text(power: int) -> str:
+    return f"{10 ** (power % 3)}{('', ' k', ' M', ' G', ' T', ' P')[min(power // 3, 5)]}"
+
+
+def _power_text(power: int) -> str:
+    """A power of two, short: ``64``, ``2k``, ``1M``."""
+    return f"{1 << (power % 10)}{('', 'k', 'M', 'G', 'T', 'P', 'E')[power // 10]}"
+
+
+def _base_line() -> str:
+    return f'<line class="base" x1="{FRAME.left}" x2="{FRAME.right}" y1="{FRAME.bottom}" y2="{FRAME.bottom}"/>'
+
+
+def _rectangle(css: str, box: tuple[float, float, float, float], title: str, opacity: float | None = None) -> str:
+    x, y, width, height = box
+    shade = "" if opacity is None else f' fill-opacity="{opacity:.2f}"'
+    return (
+        f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0):.1f}"'
+        f"{shade}><title>{escape(title)}</title></rect>"
+    )
+
+
+def _text(css: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _upright_text(x: float, y: float, text: str) -> str:
+    return f'<text class="axis middle" transform="translate({x:.1f} {y:.1f}) rotate(-90)">{escape(text)}</text>'
+
+
+def _svg(
+    width: float, height: float, title: str, description: str, marks: Sequence[str], is_fixed: bool = False
+) -> str:
+    """A picture with a name and a description. A fixed one keeps its size, and the page scrolls it."""
+    size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
+    label = escape(f"{title}. {description}", quote=True)
+    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}"{size} role="img" aria-label="{label}">{"".join(marks)}</svg>'

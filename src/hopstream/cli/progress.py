@@ -1,0 +1,150 @@
+"""How does a verb say what it is doing and what came of it?
+
+Results are lines on stdout: aligned text, or one JSON object per line. Progress bars are drawn on stderr, and only
+where that is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hopstream.cli.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from hopstream.partition.settings import Progress
+
+Json = bool | int | float | str | None | Sequence["Json"] | Mapping[str, "Json"]
+Facts = Mapping[str, Json]
+
+STAGE_WIDTH, SUBJECT_WIDTH, TEXT_WIDTH = 7, 8, 46
+PIPE_WIDTH = 400
+"""Columns that tables may use where stdout is not a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage took.
+
+    Attributes:
+        seconds: Wall time.
+        peak_bytes: The most memory that the process has had resident until the stage ended.
+    """
+
+    seconds: float
+    peak_bytes: int
+
+
+class Clock:
+    """Times a stage from when it is made."""
+
+    def __init__(self) -> None:
+        """Start."""
+        self._start = time.perf_counter()
+
+    def cost(self) -> Cost:
+        """What the stage has taken so far."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Cost(time.perf_counter() - self._start, peak if sys.platform == "darwin" else peak * 1024)
+
+
+class Output:
+    """Where a verb's results go: text or JSON lines on stdout."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        """Write text, or JSON."""
+        self.is_json = is_json
+
+    def stage(self, name: str, subject: str, text: str, facts: Facts, cost: Cost | None = None) -> None:
+        """Write one line for one stage.
+
+        Args:
+            name: A verb: ``read``, ``assign``, ``write``, ``done``.
+            subject: What was read or written, in a word or two.
+            text: What came of it, with units.
+            facts: The same as JSON values, without units.
+            cost: What it took.
+        """
+        if self.is_json:
+            costs = {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes} if cost else {}
+            self.facts({"stage": name, **facts, **costs})
+            return
+        gap = " " * (1 + (len(subject) > SUBJECT_WIDTH))
+        line = f"{name:<{STAGE_WIDTH}} {subject:<{SUBJECT_WIDTH}}{gap}{text}"
+        if cost:
+            width = STAGE_WIDTH + SUBJECT_WIDTH + TEXT_WIDTH + 2
+            line = f"{line:<{width}} {seconds_text(cost.seconds):>7}  {bytes_text(cost.peak_bytes):>8} peak"
+        write_line(line.rstrip())
+
+    def facts(self, facts: Facts) -> None:
+        """Write one JSON object, where JSON was asked for."""
+        if self.is_json:
+            write_line(json.dumps(facts))
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], facts: Sequence[Facts]) -> None:
+        """Write aligned rows under headers, or the facts as one JSON object each.
+
+        A header that starts with ``>`` heads a column of numbers, which is aligned to the right.
+        """
+        for fact in facts:
+            self.facts(fact)
+        if self.is_json or not rows:
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for header in headers:
+            is_number = header.startswith(">")
+            table.add_column(
+                Text(header.removeprefix(">")), justify="right" if is_number else "left", no_wrap=is_number,
+                overflow="fold",
+            )  # fmt: skip
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+        with console.capture() as captured:
+            console.print(table)
+        write_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+    def text(self, line: str = "") -> None:
+        """Write a line for people only."""
+        if not self.is_json:
+            write_line(line)
+
+
+def write_line(line: str) -> None:
+    """Write to stdout and flush, so that who reads a pipe sees each line when it is written."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Draw a bar for each stage that is reported while inside; draw nothing where stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=max(total, 1))
+            bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
+
+        yield report

@@ -1,0 +1,222 @@
+"""How does one process serve parts of a dataset until it is told to stop?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopstream.cli.access import ServerAccess
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.errors import AccessDenied, SettingsError
+
+if TYPE_CHECKING:
+    from hopstream.store.local import LocalStore
+    from hopstream.store.server import StoreServer
+
+EXIT_SLACK_S = 5.0
+"""How much longer than its grace a server may take to end before its process is ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """What is served, where, and until when. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    parts: str = field(default="all", metadata={"help": "the parts to serve: all, or numbers and ranges: 0,2 or 4-7"})
+    location: str = field(
+        default="grpc://127.0.0.1:0",
+        metadata={"help": "address to listen at: grpc://host:port or grpc+tls://host:port; port 0 takes a free one"},
+    )
+    announce: Path | None = field(
+        default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
+    )
+    grace_s: float = field(default=10.0, metadata={"help": "seconds that requests under way may take when stopping"})
+    stop_on_eof: bool = field(
+        default=False, metadata={"help": "stop also when stdin is closed, so that a server never outlives its starter"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the fields that no other stage checks."""
+        if not 0 <= self.grace_s < 1e6:
+            raise SettingsError(f"grace_s is {self.grace_s}; it must be 0 or more seconds")
+
+
+@with_settings("settings", ServeSettings)
+@with_settings("access", ServerAccess)
+def run(
+    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    *,
+    settings: ServeSettings,
+    access: ServerAccess,
+    json: JsonFlag = False,
+) -> None:
+    """Serve parts of a dataset until SIGTERM or Ctrl-C.
+
+    Exits with 0 when every request under way was answered, with 1 when some were given up.
+    """
+    output, clock = Output(is_json=json), Clock()
+    with (
+        _log_to_stderr(),
+        _StopRequests(settings) as stops,
+        closing(_open_store(dataset, settings)) as store,
+        _listen(store, dataset, settings, access) as server,
+    ):
+        stops.stop_also(server)
+        with _announced(settings.announce, server.location, store, dataset):
+            parts = parts_text(store.parts, store.book.num_parts)
+            facts: Facts = {
+                "location": server.location,
+                "parts": store.parts,
+                "dataset_id": store.dataset_id,
+                "process": os.getpid(),
+            }
+            output.stage("ready", server.location, parts, facts, clock.cost())
+            server.serve_forever(settings.grace_s)
+        stats = server.stats
+        answered = f"{plural_text(stats.num_requests, 'request')}, {bytes_text(stats.num_bytes)}"
+        failed = f", {count_text(stats.num_failures)} failed" if stats.num_failures else ""
+        facts = {"requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes}
+        output.stage("stop", server.location, answered + failed, facts)
+
+
+class _StopRequests:
+    """Turns signals, and the end of stdin, into the end of a server; a request may come before the server is there."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._server: StoreServer | None = None
+        self._is_asked = False
+        self._ended = threading.Event()
+        self._previous: dict[int, Any] = {}
+
+    def stop_also(self, server: StoreServer) -> None:
+        """End this server when asked; at once if that has happened."""
+        self._server = server
+        if self._is_asked:
+            server.stop()
+
+    def __enter__(self) -> _StopRequests:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        if self._settings.stop_on_eof:
+            threading.Thread(target=self._wait_for_eof, name="hopstream-stdin", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._ask()
+
+    def _ask(self) -> None:
+        self._is_asked = True
+        if self._server is not None:
+            self._server.stop()
+
+    def _wait_for_eof(self) -> None:
+        """Wait until whoever holds the other end of stdin closes it or dies, then stop."""
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # stdin was closed from the start
+            pass
+        self._ask()
+        if not self._ended.wait(self._settings.grace_s + EXIT_SLACK_S):
+            os._exit(1)
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Show warnings, such as the one about an insecure address."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logger = logging.getLogger("hopstream")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
+    from hopstream.partition.layout import open_dataset
+    from hopstream.store.local import LocalStore
+
+    opened = open_dataset(dataset)
+    return LocalStore(opened, parse_parts(settings.parts, opened.manifest.book.num_parts))
+
+
+def _listen(store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess) -> StoreServer:
+    from hopstream.store.server import StoreServer
+
+    try:
+        return StoreServer(store, settings.location, security=access.read(), path=dataset)
+    except AccessDenied as error:  # where to listen is the user's choice
+        raise SettingsError(str(error)) from error
+
+
+@contextmanager
+def _announced(path: Path | None, location: str, store: LocalStore, dataset: Path) -> Iterator[None]:
+    """Keep a cluster file of this one server while inside."""
+    if path is None:
+        yield
+        return
+    from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
+
+    entry = ServerEntry(location=location, parts=store.parts, path=dataset.resolve())
+    write_cluster(path, Cluster(dataset_id=store.dataset_id, servers=(entry,)))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def parse_parts(text: str, num_parts: int) -> tuple[int, ...]:
+    """Parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
+
+    Raises:
+        SettingsError: The text is none of these, or names a part that is not there.
+    """
+    if text == "all":
+        return tuple(range(num_parts))
+    parts: set[int] = set()
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", piece, re.ASCII)
+        if not found:
+            raise SettingsError(f"--parts has {piece!r}; write numbers and ranges such as 0,2 or 4-7, or all")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last >= num_parts:
+            raise SettingsError(f"--parts has {piece!r}; the dataset's parts are numbered 0..{num_parts - 1}")
+        parts.update(range(first, last + 1))
+    return tuple(sorted(parts))
+
+
+def parts_text(parts: Sequence[int], num_parts: int) -> str:
+    """Parts for people, runs as ranges: ``parts 0, 2-5 of 8``."""
+    runs: list[list[int]] = []
+    for part in parts:
+        if runs and runs[-1][-1] == part - 1:
+            runs[-1][1:] = [part]
+        else:
+            runs.append([part])
+    shown = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"part{'s' if len(parts) > 1 else ''} {shown} of {num_parts}"

@@ -1,0 +1,118 @@
+"""Which graph does a path on the command line name?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.units import count_text, plural_text
+from hopstream.errors import FormatError, SettingsError
+from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from hopstream.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """How tables are read; other sources have nothing to choose."""
+
+    on_dangling: Literal["error", "drop"] = field(
+        default="error",
+        metadata={"help": "what an edge of a table does whose end is no node: stop with an error, or be left out"},
+    )
+    keep_raw_ids: bool = field(
+        default=True, metadata={"help": "keep the raw ids of tables as a feature named like their column"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the choice."""
+        if self.on_dangling not in ("error", "drop"):
+            raise SettingsError(f"on_dangling is {self.on_dangling!r}; it must be one of error, drop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """A graph that was read.
+
+    Attributes:
+        graph: The graph.
+        kind: What it was read from: ``tables``, ``npz``, ``dataset``.
+        num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
+    """
+
+    graph: Graph
+    kind: str
+    num_dropped: Mapping[EdgeType, int] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The graph in a line: ``3 node types, 4 edge types, 21.1 M edges``."""
+        num_edges = sum(table.num_edges for table in self.graph.edges.values())
+        types = f"{plural_text(len(self.graph.nodes), 'node type')}, {plural_text(len(self.graph.edges), 'edge type')}"
+        dropped = sum(self.num_dropped.values())
+        left_out = f", {count_text(dropped)} dropped" if dropped else ""
+        return f"{types}, {plural_text(num_edges, 'edge')}{left_out}"
+
+    def facts(self) -> Facts:
+        """The same as JSON values."""
+        return {
+            "source": self.kind,
+            "node_types": len(self.graph.nodes),
+            "edge_types": len(self.graph.edges),
+            "nodes": sum(table.num_nodes for table in self.graph.nodes.values()),
+            "edges": sum(table.num_edges for table in self.graph.edges.values()),
+            "dropped_edges": sum(self.num_dropped.values()),
+        }
+
+
+def read_source(path: Path, settings: SourceSettings) -> Source:
+    """Read a graph.
+
+    Args:
+        path: An ``.npz`` file, a tables' JSON file or its folder, or the folder of a dataset of any number of parts.
+        settings: How tables are read.
+
+    Raises:
+        FormatError: Nothing is there, or it is nothing that can be read, or it is damaged.
+        SchemaError: What is there makes no graph.
+    """
+    if not path.exists():
+        raise FormatError(f"{path} is missing; give an .npz file, a metadata.json, its folder, or a dataset")
+    if (path / "manifest.json").exists() or (path / "manifest.json.unfinished").exists():
+        from hopstream.partition.layout import open_dataset
+        from hopstream.partition.read_back import graph_of_dataset
+
+        return Source(graph=graph_of_dataset(open_dataset(path)), kind="dataset")
+    tables = path / "metadata.json" if path.is_dir() else path
+    if tables.suffix == ".json" and tables.exists():
+        from hopstream.ingest.tables import TableSettings, read_tables
+
+        result = read_tables(
+            tables, TableSettings(keep_raw_ids=settings.keep_raw_ids, on_dangling=settings.on_dangling)
+        )
+        return Source(graph=result.graph, kind="tables", num_dropped=result.num_dropped)
+    from hopstream.ingest import read_graph
+
+    return Source(graph=read_graph(path), kind=path.suffix.lstrip(".") or "graph")
+
+
+def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Source:
+    """Read a graph and write the line that says so."""
+    clock = Clock()
+    source = read_source(path, settings)
+    output.stage("read", source.kind, source.text(), source.facts(), clock.cost())
+    return source
+
+
+def check_not_inside(out: Path, source: Path) -> None:
+    """Refuse to write a dataset over what it is made from, which would be gone if writing failed.
+
+    Raises:
+        SettingsError: One of the two paths is, or lies inside, the other.
+    """
+    target, origin = out.resolve(), source.resolve()
+    if target == origin or (origin.is_dir() and origin in target.parents) or target in origin.parents:
+        raise SettingsError(f"--out {out} and the source {source} lie in each other; give a folder beside the source")

@@ -1,0 +1,73 @@
+"""How are the types of a graph listed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hopstream.cli.units import count_text, percent_text
+from hopstream.schema import EdgeType, FeatureSchema
+
+if TYPE_CHECKING:
+    from hopstream.cli.census import Census
+    from hopstream.cli.progress import Facts, Output
+
+
+def features_text(features: Mapping[str, FeatureSchema]) -> str:
+    """Features in one line: ``feat float32[rows, 128], title string``."""
+    return ", ".join(f"{name} {feature}" for name, feature in features.items())
+
+
+def edge_type_text(edge_type: EdgeType) -> str:
+    """An edge type for people: ``author writes paper``."""
+    return " ".join(edge_type)
+
+
+def write_types(output: Output, census: Census, num_dropped: Mapping[EdgeType, int] | None = None) -> None:
+    """Write one row for each node type and each edge type.
+
+    Args:
+        output: Where to.
+        census: What is listed.
+        num_dropped: Edges of each type that were left out when they were read, where that is known.
+    """
+    _write_node_types(output, census)
+    if census.schema.edges:
+        _write_edge_types(output, census, num_dropped or {})
+
+
+def _write_node_types(output: Output, census: Census) -> None:
+    rows: list[Sequence[str]] = []
+    facts: list[Facts] = []
+    for node_type, features in census.schema.nodes.items():
+        splits = {name: count for (t, name), count in census.splits.items() if t == node_type}
+        num_nodes = census.book.num_ids(node_type)
+        shown = ", ".join(f"{name} {count_text(count)}" for name, count in splits.items())
+        rows.append((node_type, count_text(num_nodes), shown, features_text(features)))
+        facts.append(
+            {"node_type": node_type, "nodes": num_nodes, "splits": splits, "features": _feature_facts(features)}
+        )
+    output.text()
+    output.table(("node type", ">nodes", "splits", "features"), rows, facts)
+
+
+def _write_edge_types(output: Output, census: Census, num_dropped: Mapping[EdgeType, int]) -> None:
+    has_cut = census.report is not None and census.num_parts > 1
+    has_dropped = any(num_dropped.values())
+    rows: list[Sequence[str]] = []
+    facts: list[Facts] = []
+    for edge_type, features in census.schema.edges.items():
+        num_edges = census.num_edges_of(edge_type)
+        cut = census.report.cuts[edge_type].fraction if census.report else None
+        row = [edge_type_text(edge_type), count_text(num_edges)]
+        row += [percent_text(cut or 0.0)] * has_cut + [count_text(num_dropped.get(edge_type, 0))] * has_dropped
+        rows.append([*row, features_text(features)])
+        fact: Facts = {"edge_type": edge_type, "edges": num_edges, "cut": cut, "features": _feature_facts(features)}
+        facts.append(fact if edge_type not in num_dropped else {**fact, "dropped": num_dropped[edge_type]})
+    output.text()
+    headers = ["edge type", ">edges", *[">cut"] * has_cut, *[">dropped"] * has_dropped, "features"]
+    output.table(headers, rows, facts)
+
+
+def _feature_facts(features: Mapping[str, FeatureSchema]) -> Facts:
+    return {n: {"dtype": f.dtype, "shape": f.shape, "ragged": f.is_ragged} for n, f in features.items()}

@@ -1,0 +1,42 @@
+"""How are counts, sizes and times shown to people?"""
+
+from __future__ import annotations
+
+COUNT_UNITS = ("", " k", " M", " G", " T", " P")
+BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
+
+
+def count_text(count: int) -> str:
+    """A count with three or four digits: ``987``, ``21.1 M``."""
+    return _scaled(count, COUNT_UNITS)
+
+
+def bytes_text(num_bytes: int) -> str:
+    """A size in units of a thousand: ``5.3 GB``."""
+    return _scaled(num_bytes, BYTE_UNITS)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time: ``0.04 s``, ``8.7 s``, ``212 s``."""
+    digits = 2 if seconds < 1 else 1 if seconds < 100 else 0
+    return f"{seconds:.{digits}f} s"
+
+
+def percent_text(fraction: float) -> str:
+    """A share: ``31.4 %``."""
+    return f"{100 * fraction:.1f} %"
+
+
+def plural_text(count: int, noun: str) -> str:
+    """A count with its noun: ``1 part``, ``4 parts``."""
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _scaled(value: int, units: tuple[str, ...]) -> str:
+    if abs(value) < 1000:
+        return f"{value}{units[0]}"
+    # One decimal would round what is above 999.95 to 1000.0.
+    power = 1
+    while abs(value) / 1000**power >= 999.95 and power < len(units) - 1:
+        power += 1
+    return f"{value / 1000**power:.1f}{units[power]}"

@@ -1,0 +1,255 @@
+"""How are all parts of a dataset served from one machine, by processes that end with the one that started them?"""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.children import Child, Children, StopSignals, stop_signals
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.serve import EXIT_SLACK_S, parts_text
+from hopstream.cli.units import plural_text
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+
+if TYPE_CHECKING:
+    from hopstream.partition.layout import Dataset
+    from hopstream.store.cluster import Cluster
+
+MAX_WAIT_S = 3600.0
+ENDED_AS_ASKED = (0, -signal.SIGTERM)
+"""A server that is told to stop before it is ready has nothing to finish, and ends by the signal itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """How a dataset is served. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    servers: int | None = field(
+        default=None, metadata={"help": "servers that share the parts; one per part by default"}
+    )
+    replicas: int = field(default=1, metadata={"help": "how many servers hold each part"})
+    cluster_file: Path | None = field(
+        default=None, metadata={"help": "where clients find the servers; DATASET/cluster.json by default"}
+    )
+    start_timeout_s: float = field(default=120.0, metadata={"help": "seconds within which all servers must be ready"})
+    grace_s: float = field(default=10.0, metadata={"help": "seconds that requests under way may take when stopping"})
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.servers is not None and self.servers < 1:
+            raise SettingsError(f"servers is {self.servers}; it must be 1 or more")
+        if not 1 <= self.replicas <= 64:
+            raise SettingsError(f"replicas is {self.replicas}; it must be from 1 to 64")
+        if not 0 < self.start_timeout_s < 1e6 or not 0 <= self.grace_s < 1e6:
+            raise SettingsError(f"start_timeout_s is {self.start_timeout_s}, grace_s {self.grace_s}; wanted seconds")
+
+
+@with_settings("settings", UpSettings)
+def run(
+    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    json: JsonFlag = False,
+    *,
+    settings: UpSettings,
+) -> None:
+    """Serve all parts of a dataset on this machine, until Ctrl-C.
+
+    Every server is a process of its own, at a free port of the loopback address. None of them outlives this command.
+    """
+    from hopstream.partition.layout import open_dataset
+
+    output, clock = Output(is_json=json), Clock()
+    opened = open_dataset(dataset)
+    path = settings.cluster_file or dataset / "cluster.json"
+    _check_cluster_file(path)
+    groups = share_parts(opened.manifest.book.num_parts, settings.servers) * settings.replicas
+    children = Children(grace_s=settings.grace_s + EXIT_SLACK_S)
+    # Signals are caught until the last child is gone, so that none of them can break off the stopping.
+    with stop_signals(children) as signals, children:
+        fleet = _Fleet(opened, children, signals)
+        fleet.start(groups, settings)
+        if fleet.wait_until_ready(settings.start_timeout_s):
+            with _ClusterFile(path) as file:
+                file.write(fleet.cluster())
+                fleet.show(output, clock, path)
+                fleet.watch(output, file)
+        fleet.stop(output)
+
+
+def share_parts(num_parts: int, num_servers: int | None) -> list[tuple[int, ...]]:
+    """Give each server its parts: neighbouring ones, and as many as the others have or one more.
+
+    Raises:
+        SettingsError: There are more servers than parts.
+    """
+    count = num_parts if num_servers is None else num_servers
+    if count > num_parts:
+        raise SettingsError(f"--servers is {count}; the dataset has {plural_text(num_parts, 'part')} to share")
+    bounds = [i * num_parts // count for i in range(count + 1)]
+    return [tuple(range(first, last)) for first, last in pairwise(bounds)]
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """A process that serves parts; it has no location until it is ready."""
+
+    child: Child
+    parts: tuple[int, ...]
+    location: str = ""
+
+
+class _Fleet:
+    """The servers that run."""
+
+    def __init__(self, dataset: Dataset, children: Children, signals: StopSignals) -> None:
+        self._dataset = dataset
+        self._num_parts = dataset.manifest.book.num_parts
+        self._children = children
+        self._signals = signals
+        self._servers: list[_Server] = []
+
+    def start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> None:
+        """Start one server for each group of parts."""
+        for parts in groups:
+            # -P keeps the current folder from being searched for modules.
+            arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
+            arguments += ["--parts", ",".join(map(str, parts)), "--grace-s", str(settings.grace_s)]
+            name = f"the server of {parts_text(parts, self._num_parts)}"
+            child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], dict(os.environ))
+            self._servers.append(_Server(child, parts))
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Wait for all servers; False where this process was told to stop meanwhile.
+
+        Raises:
+            StoreUnavailable: A server ended before it was ready.
+            StoreTimeout: A server was not ready in time.
+        """
+        ends = time.monotonic() + timeout_s
+        while True:
+            waiting = [server for server in self._servers if not server.location]
+            if not waiting or self._signals.count:
+                return not waiting
+            if time.monotonic() > ends:
+                names = ", ".join(server.child.name for server in waiting)
+                raise StoreTimeout(f"{names} not ready in {timeout_s:g} s; give more with --start-timeout-s")
+            for child in self._children.wait(ends - time.monotonic()):
+                raise StoreUnavailable(f"{child.ending_text()}\n  it was not ready yet; all servers were stopped")
+            for server in waiting:
+                if server.child.lines:
+                    server.location = _location_of(server.child)
+
+    def watch(self, output: Output, file: _ClusterFile) -> None:
+        """Wait until this process is told to stop.
+
+        Raises:
+            StoreUnavailable: A server ended, and no other serves its parts.
+        """
+        while not self._signals.count:
+            for child in self._children.wait(MAX_WAIT_S):
+                lost = next(server for server in self._servers if server.child is child)
+                self._servers.remove(lost)
+                served = {part for server in self._servers for part in server.parts}
+                if not served.issuperset(lost.parts):
+                    raise StoreUnavailable(f"{child.ending_text()}\n  no other serves its parts; all were stopped")
+                facts: Facts = {"server": lost.location, "parts": lost.parts, "status": child.process.returncode}
+                output.stage("lost", lost.location, f"{child.name}; others serve its parts", facts)
+                sys.stderr.write(f"warning: {child.ending_text()}\n")
+                file.write(self.cluster())
+
+    def cluster(self) -> Cluster:
+        """What clients must know to find the servers."""
+        from hopstream.store.cluster import Cluster, ServerEntry
+
+        root = self._dataset.root.resolve()
+        entries = [ServerEntry(location=s.location, parts=s.parts, path=root) for s in self._servers]
+        return Cluster(dataset_id=self._dataset.manifest.dataset_id, servers=tuple(entries))
+
+    def show(self, output: Output, clock: Clock, path: Path) -> None:
+        """List the servers, and say where clients find them."""
+        rows = [(s.location, parts_text(s.parts, self._num_parts), str(s.child.process.pid)) for s in self._servers]
+        facts: list[Facts] = [
+            {"server": s.location, "parts": s.parts, "process": s.child.process.pid} for s in self._servers
+        ]
+        output.table(("server", "parts", ">process"), rows, facts)
+        told: Facts = {"cluster_file": str(path), "servers": len(rows), "parts": self._num_parts}
+        text = f"{plural_text(len(rows), 'server')}, {plural_text(self._num_parts, 'part')}; Ctrl-C stops them"
+        output.stage("ready", str(path), text, told, clock.cost())
+
+    def stop(self, output: Output) -> None:
+        """Stop all servers; a second signal makes it quick.
+
+        Raises:
+            StoreUnavailable: A server had to give up requests, or had to be killed.
+        """
+        clock, asked = Clock(), self._signals.count
+        stopped = self._children.stop(lambda: self._signals.count > asked)
+        output.stage("stop", "", plural_text(len(stopped), "server"), {"servers": len(stopped)}, clock.cost())
+        unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
+        if unclean:
+            raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
+
+
+class _ClusterFile:
+    """The file by which clients find the servers; it goes when the servers go."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = ""
+
+    def write(self, cluster: Cluster) -> None:
+        from hopstream.store.cluster import write_cluster
+
+        write_cluster(self._path, cluster)
+        self._written = self._path.read_text(encoding="utf-8")
+
+    def __enter__(self) -> _ClusterFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Remove the file, unless another has taken its place."""
+        with suppress(FileNotFoundError):
+            if self._path.read_text(encoding="utf-8") == self._written:
+                self._path.unlink()
+
+
+def _check_cluster_file(path: Path) -> None:
+    """Refuse to replace a file that is not what an earlier run left.
+
+    Raises:
+        SettingsError: The path is something else.
+    """
+    from hopstream.store.cluster import read_cluster
+
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise SettingsError(f"{path} lies in no folder; give a path in one that exists")
+        return
+    try:
+        read_cluster(path)
+    except (FormatError, OSError) as error:
+        raise SettingsError(f"{path} is there and is no cluster file; give another path ({error})") from error
+
+
+def _location_of(child: Child) -> str:
+    """The address that a server announces in its first line."""
+    try:
+        value = json_format.loads(child.lines[0])
+        return str(value["location"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable(f"{child.name} said {child.lines[0][:200]!r} where its address was expected") from error

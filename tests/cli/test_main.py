@@ -1,0 +1,135 @@
+"""How does the command start, and how does it end when something goes wrong?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hopstream
+import hopstream.cli
+from hopstream.cli import main
+from hopstream.errors import RemoteError, SchemaError, StoreTimeout, StoreUnavailable
+
+VERBS = ("ingest", "partition", "inspect", "serve", "up")
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_help_names_every_verb(run_command):
+    result = run_command("--help")
+    assert result.status == 0 and all(f"  {verb} " in result.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_json(run_command, verb: str):
+    result = run_command(verb, "--help")
+    assert result.status == 0 and "--json" in result.out and result.err == ""
+
+
+def test_version(run_command):
+    assert run_command("--version").out == f"hopstream {hopstream.__version__}\n"
+
+
+def test_help_brings_in_no_heavy_library():
+    heavy = (
+        "torch",
+        "numba",
+        "pyarrow",
+        "kaminpar",
+        "pymetis",
+        "rich.table",
+        "rich.progress",
+        "hopstream.store.server",
+    )
+    code = (
+        f"import sys; from hopstream.cli import main; main(['--help']); print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert run_python(code).splitlines()[-1] == "[]"
+
+
+def test_help_is_quick():
+    code = (
+        "import time, sys; t = time.process_time(); from hopstream.cli import main\n"
+        "main(['--help']); print(time.process_time() - t)"
+    )
+    assert min(float(run_python(code).splitlines()[-1]) for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "error: Missing command; see hopstream --help\n"),
+        (("frobnicate",), "error: No such command 'frobnicate'; see hopstream --help\n"),
+        (("ingest",), "error: Missing "),
+        (("partition", "x", "--out", "y", "--partz", "3"), "error: No such option: --partz"),
+        (("partition", "x", "--out", "y", "--parts", "three"), "error: Invalid value for '--parts'"),
+        (("partition", "x", "--out", "y", "--parts", "0"), "error: num_parts is 0; it must be an integer from 1"),
+        (("partition", "x", "--out", "y", "--method", "magic"), "error: method is 'magic'; it must be one of kaminpar"),
+        (("up", "x", "--replicas", "0"), "error: replicas is 0"),
+        (("serve", "x", "--grace-s", "-1"), "error: grace_s is -1"),
+    ],
+)
+def test_bad_options_are_the_users_fault(run_command, arguments: tuple[str, ...], message: str):
+    result = run_command(*arguments)
+    assert result.status == 2 and result.out == ""
+    assert result.err.startswith(message) and result.err.count("\n") == 1, result.err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "serve", "up"])
+def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: Path, verb: str):
+    for path in (tmp_path, tmp_path / "missing"):
+        result = run_command(verb, path)
+        assert result.status == 2 and f"{path} is not a dataset" in result.err, result.err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (SchemaError("what, got, wanted"), 2, "error: what, got, wanted\n"),
+        (FileNotFoundError(2, "gone", "f"), 2, "error: [Errno 2] gone: 'f'\n"),
+        (StoreUnavailable("no replica"), 1, "error: no replica\n"),
+        (StoreTimeout("part 2 gave no answer"), 1, "error: part 2 gave no answer\n"),
+        (RemoteError("part 2 failed", "Traceback: there"), 1, "error: part 2 failed\n--- server traceback ---\n"),
+        (OSError(28, "no space left", "f"), 1, "error: [Errno 28] no space left: 'f'\n"),
+        (MemoryError("unable to allocate"), 1, "error: out of memory: unable to allocate\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_whose_fault_it_is(
+    run_command, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, message: str
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hopstream.partition.layout.open_dataset", fail)
+    result = run_command("inspect", ".")
+    assert result.status == status and result.err.startswith(message)
+
+
+def test_a_mistake_of_ours_shows_where_it_was_made(run_command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hopstream.partition.layout.open_dataset", lambda _: 1 / 0)
+    result = run_command("inspect", ".")
+    assert result.status == 1
+    assert "Traceback" in result.err and result.err.endswith("error: ZeroDivisionError: division by zero\n")
+
+
+def test_a_reader_that_has_gone_is_no_reason_to_complain(parts: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "hopstream.cli", "inspect", str(parts)]
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_main_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "argv", ["hopstream", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("hopstream ")

@@ -1,0 +1,134 @@
+"""Is the page one that needs nothing but itself, escapes every name, and is drawn for any dataset?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.cli.census import Census, census_of_dataset
+from hopstream.cli.degrees import degrees_of_dataset
+from hopstream.cli.page import render_page
+from hopstream.cli.plots import MAX_HEAT_PARTS, MAX_NUMBERED_PARTS, balance_plot, bin_text, degree_plot, heat_map
+from hopstream.graph.graph import Graph, NodeTable
+from hopstream.partition.layout import open_dataset, write_parts
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Checks that elements are nested and closed, and collects what a browser would fetch and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data") or name.startswith("on"):
+                self.fetched.append(f"{tag} {name}={value}")
+            if name == "style" or tag == "svg":
+                assert "url(" not in (value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def census(graph: Graph, folder: Path, num_parts: int, **options: object) -> Census:
+    write_parts(graph, folder, num_parts=num_parts, method="random", **options)
+    dataset = open_dataset(folder)
+    return census_of_dataset(dataset, degrees_of_dataset(dataset, lambda *_: None))
+
+
+def check_page(page: str) -> Reader:
+    reader = Reader(page)
+    assert reader.fetched == []
+    assert not {"script", "link", "img", "iframe", "object", "embed", "form"} & set(reader.tags)
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style and "@import" not in style and "http" not in page
+    assert "prefers-color-scheme: dark" in style
+    for svg in re.findall(r"<svg[^>]*>", page):
+        assert 'role="img"' in svg and re.search(r'aria-label="[^"]{20,}"', svg)
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
+    return reader
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, MAX_NUMBERED_PARTS + 1, MAX_HEAT_PARTS, MAX_HEAT_PARTS + 1])
+def test_pages_of_any_number_of_parts(typed_graph: Graph, tmp_path: Path, num_parts: int):
+    page = render_page(census(typed_graph, tmp_path / "d", num_parts, direction="both"))
+    reader = check_page(page)
+    text = "".join(reader.text)
+    assert "paper cites paper, in" in text and "author writes paper, out" in text
+    assert f"from 0 to {num_parts}" not in text
+    assert ("A map is drawn up to" in text) == (num_parts > MAX_HEAT_PARTS)
+    assert (page.count('class="heat"') == num_parts**2) == (num_parts <= MAX_HEAT_PARTS)
+
+
+def test_names_are_escaped(odd_graph: Graph, tmp_path: Path):
+    page = render_page(census(odd_graph, tmp_path / "</h1><script>x", 2))
+    reader = check_page(page)
+    text = "".join(reader.text)
+    assert "<b>&\"'é <i> <b>&\"'é, in" in text
+    assert "[red]x float32[rows, 2]" in text and "</title> 5" in text
+    assert reader.tags.count("h1") == 1 and "b" not in reader.tags and "i" not in reader.tags
+
+
+def test_a_graph_without_edge_types(tmp_path: Path):
+    graph = Graph(nodes={"node": NodeTable(num_nodes=3)})
+    text = "".join(check_page(render_page(census(graph, tmp_path / "d", 2))).text)
+    assert "Degrees" not in text and "Edges between parts" not in text
+
+
+def test_a_served_dataset(typed_graph: Graph, tmp_path: Path):
+    served = replace(
+        census(typed_graph, tmp_path / "d", 2), report=None, made_by={}, num_files=0, servers={"grpc://h:1": (0, 1)}
+    )
+    text = "".join(check_page(render_page(served)).text)
+    assert "grpc://h:1" in text and "edges cut" not in text and "not told" in text
+
+
+def heights(svg: str) -> list[float]:
+    return [float(h) for h in re.findall(r'class="bar[^>]* height="([\d.]+)"', svg)]
+
+
+def test_bars_grow_with_what_they_count(typed_graph: Graph, tmp_path: Path):
+    bars = heights(balance_plot("nodes", [1, 2, 4], ["1", "2", "4"], "2"))
+    assert bars[1] == pytest.approx(2 * bars[0], rel=0.02) and bars[2] == pytest.approx(4 * bars[0], rel=0.02)
+    assert heights(balance_plot("nodes", [0, 0], ["0", "0"], "0")) == [0, 0]
+    summary = replace(
+        census(typed_graph, tmp_path / "d", 1).degrees[0], histogram=(1, 10, 100, 0, 1000), num_nodes=1111
+    )
+    isolated, *rest = heights(degree_plot(summary))
+    assert len(rest) == 3 and np.diff([isolated, *rest]) == pytest.approx(np.diff([isolated, *rest])[0], rel=0.02)
+
+
+def test_cells_carry_numbers_while_there_is_room():
+    small = heat_map([[5, 0], [1500, 2]])
+    assert ">1.5 k<" in small and ">0<" in small and "part 1 to part 0: 1,500 edges, 99.5 %" in small
+    large = heat_map([[1] * 20] * 20)
+    assert ">1<" not in large and "part 19 to part 3: 1 edges, 0.2 %" in large
+    assert "1,500 of 1,507 edges (99.5 %) lead" in small
+
+
+def test_bins_are_named():
+    assert [bin_text(i) for i in (0, 1, 2, 3, 11)] == ["0", "1", "2 to 3", "4 to 7", "1,024 to 2,047"]

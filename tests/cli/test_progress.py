@@ -1,0 +1,77 @@
+"""Are results lines that people and programs can read, and bars drawn on a terminal only?"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from hopstream.cli.progress import Clock, Cost, Output, progress_bars
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_stages_are_aligned(capsys: pytest.CaptureFixture[str]):
+    output = Output(is_json=False)
+    cost = Cost(1.94, 2_100_000_000)
+    output.stage("read", "graph", "3 node types", {}, cost)
+    output.stage("assign", "kaminpar", "4 parts", {}, cost)
+    output.stage("done", "parts/mag/manifest.json", "format 1", {})
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "read    graph    3 node types" + " " * 34 + "   1.9 s    2.1 GB peak"
+    assert len(first) == len(second) and first.index("3 node") == second.index("4 parts")
+    assert third == "done    parts/mag/manifest.json  format 1"
+
+
+def test_json_says_the_same_in_one_object_per_line(capsys: pytest.CaptureFixture[str]):
+    output = Output(is_json=True)
+    output.stage("read", "graph", "for people", {"edges": 5}, Cost(1.23456, 7))
+    output.table(("a", ">b"), [("x", "1")], [{"a": "x", "b": 1}])
+    output.text("for people")
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"stage": "read", "edges": 5, "seconds": 1.235, "peak_bytes": 7},
+        {"a": "x", "b": 1},
+    ]
+
+
+def test_tables_are_aligned_and_take_no_name_for_markup(capsys: pytest.CaptureFixture[str]):
+    rows = [("[red]a", "1"), ("b", "1000")]
+    Output(is_json=False).table(("name", ">count"), rows, ())
+    assert capsys.readouterr().out == "name    count\n[red]a      1\nb        1000\n"
+
+
+def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]):
+    Output(is_json=False).table(("name",), [], ())
+    assert capsys.readouterr().out == ""
+
+
+def test_a_clock_measures():
+    cost = Clock().cost()
+    assert cost.seconds >= 0 and cost.peak_bytes > 1 << 20
+
+
+def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]):
+    with progress_bars() as report:
+        report("write", 0, 2)
+        report("write", 2, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bars_on_a_terminal_are_on_stderr_and_end_at_once(monkeypatch: pytest.MonkeyPatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bars() as report:
+        for done in range(3):
+            report("write", done, 2)
+        report("nothing", 0, 0)
+    assert "write" in terminal.getvalue()
+    with pytest.raises(KeyError), progress_bars() as report:
+        report("write", 0, 2)
+        raise KeyError
