@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY) ## Make the environment; every other target does so by itself
 
-demo: $(READY) ## Make a graph, partition it, train on it
+demo: $(READY) ## Cut Cora into four parts, serve them, train on two ranks
 	@$(BIN)/python examples/demo.py
 
 test: test-bounds ## Run every default test, the kernels' also with bounds checks
