@@ -1,5 +1,7 @@
 """Does every raw id get the key a dictionary would give it?"""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ kinds = st.sampled_from([(INTEGER, integers), (NAME, st.text(max_size=3)), (TEXT
 
 def chunked(values, arrow_type, num_chunks):
     cuts = [len(values) * i // num_chunks for i in range(num_chunks + 1)]
-    return [pa.array(values[a:b], arrow_type) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [pa.array(values[a:b], arrow_type) for a, b in itertools.pairwise(cuts)]
 
 
 @st.composite

@@ -257,11 +257,12 @@ def _feature(where: str, value: object) -> FeatureSpec:
         columns = fields.text("column")
     names = (columns,) if isinstance(columns, str) else _Fields(where, {"columns": columns}).texts("columns")
     dtype, shape = fields.text("dtype", None), fields.take("shape", None)
+    dims = tuple(shape) if isinstance(shape, list) else ()
     spec = FeatureSpec(
         columns=names,
         is_vector=isinstance(columns, list),
         dtype=dtype,
-        shape=None if shape is None else tuple(cast(list[int], shape)),
+        shape=None if shape is None else dims,
         is_cast=fields.flag("cast"),
         fill=fields.take("fill", None),
     )
@@ -270,7 +271,7 @@ def _feature(where: str, value: object) -> FeatureSpec:
         raise SchemaError(f"{where}.dtype is {dtype!r}; wanted one of {', '.join(DTYPES)}")
     if not names or (spec.is_vector and dtype == STRING):
         raise SchemaError(f"{where}: a vector needs at least one column of numbers")
-    if spec.shape is not None and (spec.is_vector or any(type(n) is not int or n < 1 for n in spec.shape)):
+    if shape is not None and (spec.is_vector or not dims or any(type(n) is not int or n < 1 for n in dims)):
         raise SchemaError(f"{where}.shape is {shape!r}; wanted positive integers, for one column of lists")
     if spec.is_cast and dtype is None:
         raise SchemaError(f"{where}.cast needs a dtype to cast to")
