@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hopstream.graph.graph import Graph
 from hopstream.sample.plan import SamplePlan
@@ -170,3 +171,11 @@ def keys_of_raw_ids(raw: list, asked: list) -> list[int]:
     """The row at which each asked raw id stands, -1 for those that stand nowhere."""
     key_of = {value: key for key, value in enumerate(raw)}
     return [key_of.get(value, -1) for value in asked]
+
+
+def positions_by_part(ids: Sequence[int], offsets: Sequence[int]) -> list[list[int]]:
+    """Positions of the ids that each part owns, in their order."""
+    return [
+        [row for row, identifier in enumerate(ids) if first <= identifier < stop]
+        for first, stop in pairwise(offsets)
+    ]

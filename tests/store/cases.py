@@ -32,7 +32,19 @@ class Case:
         return open_dataset(self.root)
 
     def local(self, parts: Sequence[int] | None = None) -> LocalStore:
+        """A new store, for the test to close."""
         return LocalStore(self.dataset, parts)
+
+    def shared(self, parts: Sequence[int] | None = None) -> LocalStore:
+        """A store that stays open for all tests, as opening one takes longer than most of them: to be served."""
+        chosen = tuple(range(self.num_parts) if parts is None else parts)
+        if chosen not in self._shared:
+            self._shared[chosen] = self.local(chosen)
+        return self._shared[chosen]
+
+    @cached_property
+    def _shared(self) -> dict[tuple[int, ...], LocalStore]:
+        return {}
 
     def adjacency(self, edge_type: EdgeType, direction: Direction) -> list[list[tuple[int, int]]]:
         """Per key of the expanded type: (key of the other end, edge key) in original order."""

@@ -62,9 +62,7 @@ class StoreContract:
         rng = np.random.default_rng(4)
         for node_type, table in case.graph.nodes.items():
             keys = rng.integers(0, table.num_nodes, 2 * table.num_nodes)
-            request = FetchRequest(
-                owner=node_type, names=(*table.features, KEY), ids=store.lookup(node_type, keys)
-            )
+            request = FetchRequest(owner=node_type, names=(*table.features, KEY), ids=store.lookup(node_type, keys))
             (columns,) = store.fetch([request])
             assert list(columns) == [*table.features, KEY]
             assert columns[KEY].tolist() == keys.tolist()
@@ -102,7 +100,7 @@ class StoreContract:
     def test_all_neighbors_come_in_original_order_with_their_edges(self, case: Case, store: Store) -> None:
         for edge_type, direction in sides(case):
             rows = case.adjacency(edge_type, direction)
-            near, far = ends(edge_type, direction)
+            near, _far = ends(edge_type, direction)
             keys = np.random.default_rng(6).permutation(len(rows))
             request = SampleRequest(
                 edge_type=edge_type, direction=direction, ids=store.lookup(near, keys), count=-1, wants_edge_ids=True
@@ -124,24 +122,28 @@ class StoreContract:
             for name, column in features.items():
                 assert_rows_equal(columns[name], column, np.asarray(columns[KEY]))
 
-    @pytest.mark.parametrize(("count", "is_replacing"), [(0, False), (1, False), (4, False), (3, True), (70, False)])
-    def test_draws_are_those_of_the_reference(
-        self, case: Case, store: Store, count: int, is_replacing: bool
-    ) -> None:
+    def test_draws_are_those_of_the_reference(self, case: Case, store: Store) -> None:
         for edge_type, direction in sides(case):
             rows = case.adjacency(edge_type, direction)
-            near, far = ends(edge_type, direction)
+            near, _far = ends(edge_type, direction)
             keys = np.random.default_rng(9).integers(0, len(rows), 2 * len(rows))
-            request = SampleRequest(
-                edge_type=edge_type, direction=direction, ids=store.lookup(near, keys), count=count,
-                is_replacing=is_replacing, rng_seed=RNG_SEED, wants_edge_ids=True,
-            )  # fmt: skip
-            (reply,) = store.sample([request])
-            wanted = [
-                [rows[key][p] for p in naive.draw_positions(RNG_SEED, int(key), len(rows[key]), count, is_replacing)]
-                for key in keys
-            ]
-            assert self.as_keys(store, reply, (edge_type, direction)) == wanted
+            ids = store.lookup(near, keys)
+            requests = [
+                SampleRequest(
+                    edge_type=edge_type, direction=direction, ids=ids, count=count, is_replacing=is_replacing,
+                    rng_seed=RNG_SEED, wants_edge_ids=True,
+                )
+                for count, is_replacing in [(0, False), (1, False), (4, False), (3, True), (70, False)]
+            ]  # fmt: skip
+            for request, reply in zip(requests, store.sample(requests), strict=True):
+                wanted = [
+                    [
+                        rows[k][p]
+                        for p in naive.draw_positions(RNG_SEED, k, len(rows[k]), request.count, request.is_replacing)
+                    ]
+                    for k in keys.tolist()
+                ]
+                assert self.as_keys(store, reply, (edge_type, direction)) == wanted
 
     def test_a_draw_does_not_depend_on_its_company(self, case: Case, store: Store) -> None:
         edge_type, direction = sides(case)[0]
@@ -155,7 +157,7 @@ class StoreContract:
     def test_several_requests_are_answered_in_their_order(self, case: Case, store: Store) -> None:
         requests, fetches = [], []
         for turn, (edge_type, direction) in enumerate([*sides(case), *sides(case)]):
-            near, far = ends(edge_type, direction)
+            near, _far = ends(edge_type, direction)
             ids = store.lookup(near, np.arange(turn, case.graph.nodes[near].num_nodes)[:20])
             requests.append(
                 SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=turn % 4, rng_seed=turn)
@@ -231,8 +233,12 @@ class StoreContract:
             thread.join(30)
         assert got == [wanted] * 20
 
-    @pytest.mark.parametrize("bad", [-1, 10**6, 2**32, 2**40])
-    def test_an_id_out_of_range_is_refused(self, case: Case, store: Store, bad: int) -> None:
+    def test_an_id_out_of_range_is_refused(self, case: Case, store: Store) -> None:
+        for bad in (-1, 10**6, 2**32, 2**40):
+            self.check_refused(case, store, bad)
+
+    @staticmethod
+    def check_refused(case: Case, store: Store, bad: int) -> None:
         edge_type, direction = sides(case)[0]
         near, _ = ends(edge_type, direction)
         ids = np.array([0, bad, 1])
@@ -300,9 +306,7 @@ class StoreContract:
             store.submit_fetch([FetchRequest(owner=near, names=(KEY,), ids=np.array([0]))]).result()
 
     @staticmethod
-    def as_keys(
-        store: Store, reply: SampleReply, side: tuple[EdgeType, Direction]
-    ) -> list[list[tuple[int, int]]]:
+    def as_keys(store: Store, reply: SampleReply, side: tuple[EdgeType, Direction]) -> list[list[tuple[int, int]]]:
         """(key of the neighbour, edge key) per id of the request."""
         _, far = ends(*side)
         assert reply.edge_ids is not None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-import pytest
-
 from hopstream.store.contract import Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
@@ -17,7 +15,7 @@ from tests.store.contract import StoreContract
 
 @contextmanager
 def serve(case: Case, limits: ServerLimits | None = None) -> Iterator[RemoteStore]:
-    with case.local() as local, StoreServer(local, limits=limits) as server, RemoteStore(server.location) as store:
+    with StoreServer(case.shared(), limits=limits) as server, RemoteStore(server.location) as store:
         yield store
 
 
@@ -30,4 +28,4 @@ class TestRemoteStoreInManyPieces(StoreContract):
     """Frames of a few rows, and calls of a few ids."""
 
     def open_store(self, case: Case) -> AbstractContextManager[Store]:
-        return serve(case, ServerLimits(frame_bytes=150, max_ids=17))
+        return serve(case, ServerLimits(frame_bytes=400, max_ids=29))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-import pytest
-
 from hopstream.store.contract import Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
@@ -24,8 +22,8 @@ def route(
     with ExitStack() as stack:
         stores: list[Store] = [case.local(parts) for parts in here]
         for parts in there:
-            local = stack.enter_context(case.local(parts))
-            stores.append(RemoteStore(stack.enter_context(StoreServer(local, limits=limits)).location))
+            server = stack.enter_context(StoreServer(case.shared(parts), limits=limits))
+            stores.append(RemoteStore(server.location))
         yield stack.enter_context(RoutedStore(stores))
 
 

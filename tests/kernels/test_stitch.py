@@ -1,0 +1,56 @@
+"""Are ids cut by part, and rows and runs put where their positions say?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopstream.arrays import offsets_of
+from hopstream.kernels.stitch import scatter_rows, scatter_runs, split_by_part
+from tests import naive
+
+
+@pytest.mark.parametrize("sizes", [[10], [3, 0, 5, 1], [0, 0, 7], [4, 4, 0], [1] * 9])
+def test_ids_are_sorted_by_part_in_their_order(rng: np.random.Generator, sizes: list[int]) -> None:
+    offsets = offsets_of(np.array(sizes))
+    ids = rng.integers(0, offsets[-1], 50)
+    starts, positions, grouped = np.empty(len(offsets), np.int64), np.empty(50, np.int64), np.empty(50, np.int64)
+    split_by_part(ids, offsets, starts, positions, grouped)
+    wanted = naive.positions_by_part(ids.tolist(), offsets.tolist())
+    assert [positions[starts[p] : starts[p + 1]].tolist() for p in range(len(sizes))] == wanted
+    assert grouped.tolist() == ids[positions].tolist()
+
+
+def test_no_ids_are_no_rows_of_any_part() -> None:
+    starts, none = np.full(4, 9), np.empty(0, np.int64)
+    split_by_part(none, np.array([0, 2, 2, 5]), starts, none.copy(), none.copy())
+    assert starts.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("row_bytes", [1, 3, 4, 8, 20, 400])
+@pytest.mark.parametrize("shift", [0, 1, 5])
+def test_rows_from_any_address_go_where_positions_say(rng: np.random.Generator, row_bytes: int, shift: int) -> None:
+    received = rng.integers(0, 256, 30 * row_bytes + shift, dtype=np.uint8)
+    received.flags.writeable = False
+    rows = received[shift:].reshape(30, row_bytes)
+    positions = rng.permutation(40)[:30]
+    out = np.zeros((40, row_bytes), np.uint8)
+    scatter_rows(rows, positions, out)
+    wanted = np.zeros_like(out)
+    wanted[positions] = rows
+    assert np.array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("width", [1, 2, 6])
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64", "float32", "bool"])
+def test_runs_of_two_answers_interleave(rng: np.random.Generator, width: int, dtype: str) -> None:
+    lengths = rng.integers(0, 5, 25)
+    offsets = offsets_of(lengths)
+    values = rng.integers(0, 2, (int(offsets[-1]), width)).astype(dtype)
+    out = np.empty_like(values)
+    order = rng.permutation(25)
+    for positions in (order[:11], order[11:]):
+        runs = [values[offsets[p] : offsets[p + 1]] for p in positions]
+        flat = np.concatenate(runs).reshape(-1)
+        scatter_runs(flat, lengths[positions].astype(np.int32), positions, offsets, width, out.reshape(-1))
+    assert np.array_equal(out, values)

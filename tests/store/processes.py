@@ -1,0 +1,83 @@
+"""How are server processes of a test started, hurt and ended, each by its own handle?"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+START_S = 60.0
+END_S = 20.0
+ROOT = Path(__file__).parents[2]
+
+
+class ServerProcess:
+    """A server in a process of its own."""
+
+    def __init__(self, root: Path, *arguments: object) -> None:
+        command = [sys.executable, "-m", "tests.store.serve", str(root), *map(str, arguments)]
+        paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True)
+        self.location = ""
+
+    def wait_ready(self) -> ServerProcess:
+        """Wait for the location that the server prints."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
+        self.location = self._process.stdout.readline().strip() if ready else ""
+        if not self.location:
+            self.end()
+            raise AssertionError(f"the server did not start: exit status {self._process.returncode}")
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(END_S)
+
+    def freeze(self) -> None:
+        """Stop the process where it is; it keeps its connections and answers nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self) -> int:
+        """The exit status."""
+        return self._process.wait(END_S)
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(END_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> ServerProcess:
+        return self.wait_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Poll until something is so."""
+    ends = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < ends, f"{what}: not within {timeout_s:g} s"
+        os.sched_yield()

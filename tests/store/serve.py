@@ -1,0 +1,53 @@
+"""How does a test start a server in a process of its own? ``python -m tests.store.serve`` prints where it listens."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hopstream.partition.layout import open_dataset
+from hopstream.store.local import LocalStore
+from hopstream.store.security import ServerSecurity, read_pem, read_token
+from hopstream.store.server import StoreServer
+from hopstream.store.wire import Bytes, Frame
+
+
+def fail(frame: Frame) -> Iterator[Bytes]:
+    """An operation with a bug."""
+    raise ZeroDivisionError("a bug in the server")
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--parts", default=None)
+    parser.add_argument("--location", default="grpc://127.0.0.1:0")
+    parser.add_argument("--token", type=Path, default=None)
+    parser.add_argument("--certificate", type=Path, default=None)
+    parser.add_argument("--key", type=Path, default=None)
+    parser.add_argument("--client-roots", type=Path, default=None)
+    parser.add_argument("--grace", type=float, default=20.0)
+    parser.add_argument("--says-path", action="store_true")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
+    security = ServerSecurity(
+        token=given.token and read_token(given.token),
+        certificate=given.certificate and read_pem(given.certificate),
+        private_key=given.key and read_pem(given.key),
+        client_roots=given.client_roots and read_pem(given.client_roots),
+    )
+    with LocalStore(open_dataset(given.root), parts) as store:
+        server = StoreServer(
+            store, given.location, security=security, path=given.root if given.says_path else None,
+            operations={"fail": fail},
+        )  # fmt: skip
+        print(server.location, flush=True)  # noqa: T201
+        server.serve_forever(given.grace)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
