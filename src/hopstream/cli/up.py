@@ -20,7 +20,7 @@ from hopstream.cli.children import Child, Children, StopSignals, stop_signals
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
-from hopstream.cli.units import plural_text
+from hopstream.cli.units import bytes_text, plural_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -199,7 +199,9 @@ class _Fleet:
         """
         clock, asked = Clock(), self._signals.count
         stopped = self._children.stop(lambda: self._signals.count > asked)
-        output.stage("stop", "", plural_text(len(stopped), "server"), {"servers": len(stopped)}, clock.cost())
+        facts: dict[str, int] = {"servers": len(stopped), **_totals_of(stopped)}
+        answered = f"{plural_text(facts['requests'], 'request')}, {bytes_text(facts['bytes'])}"
+        output.stage("stop", plural_text(len(stopped), "server"), answered, facts, clock.cost())
         unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
         if unclean:
             raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
@@ -253,3 +255,14 @@ def _location_of(child: Child) -> str:
         return str(value["location"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(f"{child.name} said {child.lines[0][:200]!r} where its address was expected") from error
+
+
+def _totals_of(children: Sequence[Child]) -> dict[str, int]:
+    """What servers answered in all, by what each said last; one that was killed said nothing."""
+    totals = dict.fromkeys(("requests", "failures", "bytes"), 0)
+    for child in children:
+        with suppress(ValueError, LookupError, TypeError):
+            said = json_format.loads(child.lines[-1])
+            for name in totals:
+                totals[name] += int(said.get(name, 0))
+    return totals
