@@ -430,7 +430,7 @@ def test_raw_ids_of_parquet_are_integers_or_strings(tables, raw):
             "ratings.csv",
             RATINGS + "12,x,1\n",
             SchemaError,
-            r"rates__film\.user is '12', which no user node has, at ratin",
+            r"rates__film\.user is '12', which no user node has, at rat",
         ),
         (
             "ratings.csv",
