@@ -81,7 +81,9 @@ class Demo:
                 process.terminate()
                 wait_for(lambda: process.poll() is not None, STOP_S, "hopstream up, told to stop,")
                 check_status(process)
-                told.append(f"{facts_by_stage(output)['stop']['servers']} servers ended")
+                facts = facts_by_stage(output)["stop"]
+                answered = f"{facts['requests']:,} requests with {facts['bytes'] / 1e9:.1f} GB"
+                told.append(f"{facts['servers']} servers answered {answered}")
 
     def train(self, cluster: Path) -> None:
         """Train and evaluate on all ranks; rank 0 prints what came of it."""
