@@ -1,0 +1,110 @@
+"""Are graphs cut from the command line as they are by ``write_parts``?"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.graph.graph import Graph
+from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.settings import PartitionSettings
+
+
+@pytest.fixture
+def one(typed_graph: Graph, tmp_path: Path) -> Path:
+    write_parts(typed_graph, tmp_path / "one")
+    return tmp_path / "one"
+
+
+def test_stages_are_shown(run_command, one: Path, tmp_path: Path):
+    result = run_command("partition", one, "--parts", "3", "--out", tmp_path / "p")
+    assert result.status == 0 and result.err == ""
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["read", "assign", "measure", "balance", "write", "done"]
+    assert lines[0].startswith("read    dataset  3 node types, 3 edge types, 435 edges ")
+    assert lines[1].startswith("assign  kaminpar 3 parts, balanced by bytes ")
+    assert "% of 435 edges cut" in lines[2] and "seeds paper/train" in lines[3]
+    assert lines[-1] == f"done    {tmp_path}/p/manifest.json   format 1"
+    assert all(line.endswith(" peak") for line in (*lines[:3], lines[4]))
+    open_dataset(tmp_path / "p", verify=True)
+
+
+def test_json_says_the_same(run_command, one: Path, tmp_path: Path):
+    result = run_command("partition", one, "--parts", "3", "--out", tmp_path / "p", "--json")
+    manifest = read_manifest(tmp_path / "p")
+    assert [fact["stage"] for fact in result.facts] == ["read", "assign", "measure", "write", "done"]
+    measured = result.fact("stage", "measure")
+    assert measured["cut"] == manifest.report.cut.fraction and measured["balance"] == manifest.report.balance
+    assert result.fact("stage", "write")["bytes"] == sum(manifest.report.bytes)
+    assert result.fact("stage", "done")["dataset_id"] == manifest.dataset_id
+
+
+def test_flags_are_the_settings(run_command, typed_graph: Graph, one: Path, tmp_path: Path):
+    flags = "--parts 2 --method random --direction both --rng-seed 7 --no-keep-edge-keys --balance nodes"
+    result = run_command(
+        "partition", one, "--out", tmp_path / "p", *flags.split(), "--imbalance", "0.5", "--threads", 2
+    )
+    assert result.status == 0, result.err
+    settings = PartitionSettings(
+        num_parts=2, method="random", direction="both", rng_seed=7, keep_edge_keys=False, balance="nodes",
+        imbalance=0.5, num_threads=2,
+    )  # fmt: skip
+    wanted = write_parts(typed_graph, tmp_path / "q", settings=settings)
+    got = read_manifest(tmp_path / "p")
+    assert got.dataset_id == wanted.dataset_id and dict(got.made_by) == dict(wanted.made_by)
+
+
+def test_every_setting_has_a_flag(run_command):
+    shown = run_command("partition", "--help").out
+    for field in fields(PartitionSettings):
+        assert f"--{field.name.removeprefix('num_').replace('_', '-')} " in shown
+
+
+def test_parts_of_parts(run_command, typed_graph: Graph, one: Path, tmp_path: Path):
+    for source, out, count in ((one, "a", 4), (tmp_path / "a", "b", 2)):
+        arguments = (source, "--out", tmp_path / out, "--parts", count, "--method", "hash")
+        assert run_command("partition", *arguments).status == 0
+    wanted = write_parts(typed_graph, tmp_path / "q", num_parts=2, method="hash")
+    assert read_manifest(tmp_path / "b").dataset_id == wanted.dataset_id
+
+
+def test_tables_are_cut_directly(run_command, tables: Path, tmp_path: Path):
+    arguments = ("--parts", 2, "--method", "random", "--out", tmp_path / "p", "--on-dangling", "drop")
+    result = run_command("partition", tables, *arguments)
+    assert result.status == 0 and "1 dropped" in result.out
+    assert read_manifest(tmp_path / "p").book.num_ids("author") == 2
+
+
+def test_owners_from_files(run_command, typed_graph: Graph, one: Path, tmp_path: Path):
+    (tmp_path / "owners").mkdir()
+    for node_type, table in typed_graph.nodes.items():
+        np.save(tmp_path / "owners" / f"{node_type}.npy", np.arange(table.num_nodes) % 2)
+    arguments = (one, "--out", tmp_path / "p", "--parts", 2, "--method", "file", "--owners", tmp_path / "owners")
+    assert run_command("partition", *arguments).status == 0
+    keys = open_dataset(tmp_path / "p").open_part(1).node_keys["author"]
+    np.testing.assert_array_equal(keys, np.arange(1, 25, 2))
+    np.save(tmp_path / "owners" / "paper.npy", np.full(60, 5))
+    result = run_command("partition", *arguments, "--overwrite")
+    assert result.status == 2 and "parts are numbered 0..1" in result.err
+
+
+@pytest.mark.parametrize("extra", [("--method", "file"), ("--owners", "x"), ("--method", "metis", "--owners", "x")])
+def test_owners_and_their_method_go_together(run_command, one: Path, tmp_path: Path, extra: tuple[str, ...]):
+    result = run_command("partition", one, "--out", tmp_path / "p", *extra)
+    assert result.status == 2 and "they go together" in result.err
+
+
+@pytest.mark.parametrize("out", ["one", "one/parts", "."])
+def test_nothing_is_written_over_the_source(run_command, one: Path, tmp_path: Path, out: str):
+    result = run_command("partition", one, "--out", tmp_path / out, "--overwrite")
+    assert result.status == 2 and "lie in each other" in result.err
+    open_dataset(one, verify=True)
+
+
+def test_a_damaged_dataset(run_command, one: Path, tmp_path: Path):
+    (one / "part-00000/node/paper/key.npy").write_bytes(b"short")
+    result = run_command("partition", one, "--out", tmp_path / "p")
+    assert result.status == 2 and "key.npy" in result.err
