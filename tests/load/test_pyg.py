@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import SAGEConv
+from torch_geometric.utils import trim_to_layer
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
@@ -16,12 +18,6 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.schema import EDGE, NODE
 from tests.conftest import make_typed_graph
 from tests.load.graphs import local_store, make_plain_graph
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch_geometric.data import Data, HeteroData
-    from torch_geometric.nn import SAGEConv
-    from torch_geometric.utils import trim_to_layer
 
 CITES, WRITES, WORKS = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("author", "works_at", "institute")
 
@@ -193,6 +189,30 @@ def test_pinned_batches_are_pinned_and_equal(typed):
                 if isinstance(value, torch.Tensor):
                     assert value.is_pinned()
                     assert torch.equal(value, wanted[name])
+
+
+def test_pinned_memory_is_handed_over_in_the_storage_that_torch_made(typed, monkeypatch):
+    """torch waits for copies from pinned memory that are under way by storage, so a batch must hold torch's own."""
+    owned = []
+    empty = torch.empty
+
+    def record(shape, *, dtype, pin_memory):
+        assert pin_memory
+        owned.append(empty(shape, dtype=dtype))
+        return owned[-1]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", record)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    pinned = batches_of(typed[1], {"default": [3]}, "paper", 8, pin_memory=True)
+    monkeypatch.undo()
+    for one, other in zip(pinned, batches_of(typed[1], {"default": [3]}, "paper", 8), strict=True):
+        for store, wanted in zip(one.stores, other.stores, strict=True):
+            for name, value in store.items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(value, wanted[name])
+                if name in ("n_id", "edge_index", "e_id", "feat", "year", "weight"):
+                    assert value.untyped_storage()._cdata in {t.untyped_storage()._cdata for t in owned}
 
 
 def test_pinning_numpy_batches_is_refused(plain):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, Self
 
 from hopstream.errors import StateError
 from hopstream.load.place import Facts, Place
@@ -118,7 +118,7 @@ class EpochLoader:
         self._end_iteration("load_state_dict was called")
         self._place = place
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> EpochIterator:
         """Start the next epoch, or go on with the one that was restored.
 
         Raises:
@@ -142,7 +142,7 @@ class EpochLoader:
         self._end_iteration("the loader was closed")
         self._makers.clear()
 
-    def __enter__(self) -> EpochLoader:
+    def __enter__(self) -> Self:
         """Use the loader as a context that closes it."""
         return self
 

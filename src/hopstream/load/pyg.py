@@ -117,7 +117,7 @@ def _set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> 
 def _to_tensor(array: Array, is_pinned: bool) -> torch.Tensor:
     base: object = array.base
     if isinstance(base, torch.Tensor) and base.shape == array.shape:
-        return base  # made by PinnedBuffers; torch must see its own tensor to know when a copy of it is done
+        return base  # made by PinnedBuffers; torch waits for copies under way by storage, so it must be torch's own
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.pin_memory() if is_pinned else tensor
 
