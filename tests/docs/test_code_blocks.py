@@ -1,8 +1,8 @@
 """Does what the documents show still work?
 
 Every ``python`` block of README.md and docs/*.md is executed, the blocks of one document in order and in one namespace,
-in an empty folder. Of ``bash`` blocks, each ``hopstream`` command must have its verb and its options. A comment right
-before a block leaves it out: ``<!-- skip: reason -->``, with the reason.
+in a folder that holds nothing but ``examples``. Of ``bash`` blocks, each ``hopstream`` command must have its verb and its
+options. A comment right before a block leaves it out: ``<!-- skip: reason -->``, with the reason.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def help_of(verb: str) -> str:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in read_blocks(path.read_text()):
         if block.language == "python" and block.skip_reason is None:
