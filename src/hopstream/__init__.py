@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.write import write_parts
     from hopstream.store import open_store
+    from hopstream.store.security import ClientSecurity
+    from hopstream.store.settings import StoreSettings
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClientSecurity",
     "Graph",
     "NeighborLoader",
+    "StoreSettings",
     "graph_from_arrays",
     "graph_from_data",
     "open_dataset",
@@ -32,8 +36,10 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "ClientSecurity": "hopstream.store.security",
     "Graph": "hopstream.graph.graph",
     "NeighborLoader": "hopstream.load.loader",
+    "StoreSettings": "hopstream.store.settings",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
     "open_dataset": "hopstream.partition.layout",
