@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema, GraphSchema, type_label
 
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 names = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and name not in (".", "..")
 )
@@ -31,6 +33,7 @@ def schemas(draw):
     return GraphSchema(nodes=nodes, edges=edges, splits=splits)
 
 
+@patient
 @given(schemas())
 def test_json_round_trip(schema):
     again = GraphSchema.from_json(json.loads(json.dumps(schema.to_json())))

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.schema import EDGE, NODE
 
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
@@ -123,6 +125,7 @@ def test_refusals_say_what_is_wrong(arguments, error, message):
         graph_from_arrays(**arguments)
 
 
+@patient
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1), st.sets(st.integers(0, 6)))
 def test_edges_and_splits_come_back_as_given(pairs, split):
     mask = np.isin(np.arange(7), list(split))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SchemaError
@@ -14,6 +14,8 @@ from hopstream.ingest.ids import INTEGER, NAME, TEXT, RawIds, collect_raw_ids, f
 from hopstream.ingest.ids import strings_column as join_strings
 from tests import naive
 
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9)
 kinds = st.sampled_from([(INTEGER, integers), (NAME, st.text(max_size=3)), (TEXT, st.text("abc0", min_size=1))])
 
@@ -31,6 +33,7 @@ def lookups(draw):
     return arrow_type, raw, asked, draw(st.integers(1, 3))
 
 
+@patient
 @given(lookups())
 def test_keys_are_those_of_a_dictionary(lookup):
     arrow_type, raw, asked, num_chunks = lookup
@@ -42,6 +45,7 @@ def test_keys_are_those_of_a_dictionary(lookup):
     assert keys.tolist() == naive.keys_of_raw_ids(raw, asked)
 
 
+@patient
 @given(kinds.flatmap(lambda kind: st.tuples(st.just(kind[0]), st.lists(kind[1], max_size=12))), st.integers(1, 3))
 def test_sorted_raw_ids_are_distinct_and_ascending(kind, num_chunks):
     arrow_type, raw = kind
@@ -51,6 +55,7 @@ def test_sorted_raw_ids_are_distinct_and_ascending(kind, num_chunks):
     assert found.num_nodes == len(wanted)
 
 
+@patient
 @given(st.lists(st.integers(0, 5), max_size=10))
 def test_the_first_repeated_row(raw):
     wanted = next((row for row, value in enumerate(raw) if value in raw[:row]), None)
@@ -113,6 +118,7 @@ def test_more_ids_than_arrow_can_look_up(monkeypatch):
         collect_raw_ids([pa.array([1, 2, 3], INTEGER)], None)
 
 
+@patient
 @given(st.lists(st.text(max_size=4), max_size=10), st.integers(0, 3), st.sampled_from([TEXT, NAME]))
 def test_strings_column_of_slices(strings, skipped, arrow_type):
     column = join_strings([pa.array(strings, arrow_type)[skipped:], pa.array(strings[:skipped], arrow_type)])

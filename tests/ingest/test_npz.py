@@ -44,7 +44,9 @@ def test_a_typed_graph_comes_back(tmp_path, typed_graph):
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["graph.npz"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=30
+)
 @given(
     num_nodes=st.integers(0, 3),
     strings=st.lists(st.text(max_size=3), min_size=3, max_size=3),
