@@ -1,6 +1,6 @@
 """How does a script train with DistributedDataParallel on parts that servers hold?
 
-    hopstream up parts/cora --out cluster.json
+    hopstream up parts/cora --cluster-file cluster.json
     torchrun --nproc-per-node 2 examples/cora_ddp.py cluster.json
 
 Every rank asks every server; which rank takes which seeds follows from ``rank`` and ``world_size`` alone.
@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from sage import Settings, train_repeatedly
 
-from hopstream.store import open_store
-from hopstream.store.settings import StoreSettings
+import hopstream
 
 
 def main() -> int:
@@ -27,7 +26,6 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="trainings, each with its own rng seed")
     parser.add_argument("--epochs", type=int, default=Settings.num_epochs)
     parser.add_argument("--wanted", type=float, default=0.78, help="mean test accuracy below which the script fails")
-    parser.add_argument("--map-parts", action="store_true", help="map parts of this machine instead of asking servers")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -37,8 +35,8 @@ def main() -> int:
         settings = Settings(num_classes=7, num_epochs=arguments.epochs)
         # By default parts whose folder is on this machine are mapped. Here everything is on this machine, and the point
         # is to ask the servers. Where parts have replicas, each rank begins with another one.
-        store_settings = StoreSettings(prefer_local=arguments.map_parts, first_replica=rank)
-        with open_store(arguments.source, store_settings) as store:
+        store_settings = hopstream.StoreSettings(prefer_local=False, first_replica=rank)
+        with hopstream.open_store(arguments.source, store_settings) as store:
             is_as_wanted = train_repeatedly(
                 store, settings, num_runs=arguments.runs, wanted=arguments.wanted,
                 report=lambda line: print(line, flush=True) if rank == 0 else None,
