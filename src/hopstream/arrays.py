@@ -191,6 +191,16 @@ def column_schema(column: Column) -> FeatureSchema:
     )
 
 
+def column_checksum(column: Column) -> int:
+    """CRC-32C of a column's values, and of its offsets where it has any, in C order."""
+    total = google_crc32c.Checksum()
+    for array in (column.values, column.offsets) if isinstance(column, RaggedArray) else (column,):
+        step = max(1, CHUNK_BYTES * len(array) // max(1, array.nbytes))
+        for start in range(0, len(array), step):
+            total.update(array[start : start + step].tobytes())
+    return int.from_bytes(total.digest(), "big")
+
+
 def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
     """The files of a column: one, or values and offsets."""
     if feature.is_fixed_width:

@@ -9,6 +9,7 @@ from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import FeatureSchema
+from tests.conftest import make_typed_graph
 
 WRITES = ("author", "writes", "paper")
 
@@ -98,3 +99,17 @@ def test_graphs_without_edges_or_without_nodes_of_a_type():
 def test_check_refuses(graph, error, message):
     with pytest.raises(error, match=message):
         graph.check()
+
+
+def test_a_fingerprint_names_the_content(rng: np.random.Generator) -> None:
+    graph = make_typed_graph(rng)
+    found = graph.fingerprint()
+    assert len(found) == 32
+    assert dataclasses.replace(graph).fingerprint() == found
+    features = dict(graph.nodes["paper"].features)
+    for name, column in features.items():
+        changed = column.take(np.arange(len(column))[::-1]) if isinstance(column, RaggedArray) else column[::-1]
+        paper = NodeTable(num_nodes=graph.nodes["paper"].num_nodes, features={**features, name: changed})
+        assert dataclasses.replace(graph, nodes={**graph.nodes, "paper": paper}).fingerprint() != found, name
+    swapped = {t: EdgeTable(src_keys=e.src_keys[::-1], dst_keys=e.dst_keys[::-1]) for t, e in graph.edges.items()}
+    assert dataclasses.replace(graph, edges=swapped).fingerprint() != found

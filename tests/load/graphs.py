@@ -51,7 +51,7 @@ class WatchedStore(Store):
     def __init__(self, store: Store, on_fetch: Callable[[], None] = lambda: None) -> None:
         self.store = store
         self.schema, self.book, self.parts = store.schema, store.book, store.parts
-        self.directions, self.dataset_id = store.directions, store.dataset_id
+        self.directions, self.dataset_id, self.graph_id = store.directions, store.dataset_id, store.graph_id
         self.on_fetch = on_fetch
         self.num_fetches = 0
         self.is_closed = False

@@ -136,11 +136,13 @@ def test_the_state_of_another_loader_is_refused(plain_stores, change, name):
         plain_loader(plain_stores[1], **change).load_state_dict(state)
 
 
-def test_a_state_does_not_depend_on_threads_or_columns_but_on_the_dataset(plain_stores):
+def test_a_state_does_not_depend_on_threads_columns_or_parts_but_on_the_graph(plain_stores, typed_stores):
     state = plain_loader(plain_stores[1]).state_dict()
     plain_loader(plain_stores[1], num_threads=3, node_features=[], edge_features=[]).load_state_dict(state)
-    with pytest.raises(StateError, match="dataset_id"):
-        plain_loader(plain_stores[4]).load_state_dict(state)
+    plain_loader(plain_stores[4]).load_state_dict(state)
+    other = NeighborLoader(typed_stores[1], [1], "paper")
+    with pytest.raises(StateError, match="graph_id"):
+        other.load_state_dict(state)
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])

@@ -9,7 +9,7 @@ import pytest
 from hopstream.errors import StateError
 from hopstream.load.place import Place
 
-FACTS = {"dataset_id": "abc", "batch_size": 4, "shuffle": True, "num_neighbors": {"hop1": 5}}
+FACTS = {"graph_id": "abc", "batch_size": 4, "shuffle": True, "num_neighbors": {"hop1": 5}}
 
 
 def test_a_place_survives_json():

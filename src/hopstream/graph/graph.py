@@ -6,12 +6,14 @@ numbered by edge key: their position in ``src_keys`` and ``dst_keys``. Arrays ma
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray, RaggedArray, column_schema
+from hopstream.arrays import Column, IntArray, RaggedArray, column_checksum, column_schema
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
@@ -66,6 +68,21 @@ class Graph:
             edges={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.edges.items()},
             splits={t: tuple(names) for t, names in self.splits.items()},
         )
+
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that name the graph's content, however it is cut into parts later.
+
+        Equal graphs have equal fingerprints: types, features, splits, and the keys and order of nodes and edges count.
+        """
+        tables: dict[str, list[int]] = {}
+        for node_type, nodes in self.nodes.items():
+            tables[node_type] = [nodes.num_nodes, *map(column_checksum, nodes.features.values())]
+        for edge_type, edges in self.edges.items():
+            columns = (edges.src_keys, edges.dst_keys, *edges.features.values())
+            tables[type_label(edge_type)] = [edges.num_edges, *map(column_checksum, columns)]
+        splits = {t: {name: column_checksum(keys) for name, keys in of.items()} for t, of in self.splits.items()}
+        text = json.dumps([self.schema.to_json(), tables, splits], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def check(self) -> Graph:
         """Check lengths, dtypes and id ranges; return the graph itself.

@@ -151,7 +151,7 @@ class NeighborLoader(EpochLoader):
         if self._seed_fingerprint is None:
             self._seed_fingerprint = self._settings.seeds.fingerprint()
         return {
-            "dataset_id": self._store.dataset_id,
+            "graph_id": self._store.graph_id,
             "seeds": self._seed_fingerprint,
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
             "direction": self._direction,

@@ -39,6 +39,7 @@ class Manifest:
         files: Path relative to the dataset to the record of the file, for every file but the manifest.
         made_by: Version, method, rng_seed and options of the run that wrote the dataset.
         report: How well the graph was cut, and what it took.
+        graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``); the same for every cut of it.
         dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
             report are not in it, so two machines that write the same dataset agree on it.
     """
@@ -50,6 +51,7 @@ class Manifest:
     files: Mapping[str, FileRecord]
     made_by: Mapping[str, Any]
     report: PartitionReport
+    graph_id: str
     dataset_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class Manifest:
     def _content_to_json(self) -> dict[str, Any]:
         return {
             "schema": self.schema.to_json(),
+            "graph_id": self.graph_id,
             "directions": list(self.directions),
             "num_parts": self.book.num_parts,
             "node_offsets": {t: offsets.tolist() for t, offsets in self.book.node_offsets.items()},
@@ -149,8 +152,10 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
     if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
         raise FormatError("id ranges of edges are not those of the schema's edge types and the directions")
-    if not isinstance(value["has_edge_keys"], bool) or not isinstance(value["dataset_id"], str):
-        raise FormatError("has_edge_keys must be true or false, dataset_id a string")
+    if not isinstance(value["has_edge_keys"], bool):
+        raise FormatError("has_edge_keys must be true or false")
+    if not isinstance(value["dataset_id"], str) or not isinstance(value["graph_id"], str):
+        raise FormatError("dataset_id and graph_id must be strings")
     return Manifest(
         schema=schema,
         directions=cast(tuple[Direction, ...], directions),
@@ -159,6 +164,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         files={str(path): FileRecord.from_json(record) for path, record in value["files"].items()},
         made_by=dict(value["made_by"]),
         report=PartitionReport.from_json(value["report"]),
+        graph_id=value["graph_id"],
     )
 
 

@@ -174,6 +174,7 @@ class _Writer:
             files=dict(sorted(self.files.items())),
             made_by={"version": hopstream.__version__, **self.settings.to_json()},
             report=report,
+            graph_id=self.graph.fingerprint(),
         )
         manifest.write(self.root)
         return manifest

@@ -250,6 +250,7 @@ class _Opening:
             book=known.book,
             directions=known.directions,
             dataset_id=known.dataset_id,
+            graph_id=known.graph_id,
             parts=tuple(sorted(entry.parts)),
             max_ids=min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20),
         )

@@ -107,6 +107,8 @@ class Store(ABC):
     directions: tuple[Direction, ...]
     dataset_id: str
     """Fingerprint of the dataset's manifest; two stores of one dataset agree on it."""
+    graph_id: str
+    """Fingerprint of the graph; all datasets cut from one graph agree on it."""
     parts: tuple[int, ...]
     """The parts this store can answer for."""
 

@@ -27,6 +27,7 @@ class StoreFacts:
         book: Ranges of ids of all parts.
         directions: Directions that the dataset holds.
         dataset_id: Fingerprint of the dataset.
+        graph_id: Fingerprint of the graph that the dataset was cut from.
         parts: The parts that the server answers for.
         max_ids: Most ids that the server takes in one request.
         path: The dataset's folder on the server's machine, if the server told.
@@ -36,6 +37,7 @@ class StoreFacts:
     book: PartitionBook
     directions: tuple[Direction, ...]
     dataset_id: str
+    graph_id: str
     parts: tuple[int, ...]
     max_ids: int
     path: Path | None = None
@@ -48,6 +50,7 @@ class StoreFacts:
             book=store.book,
             directions=store.directions,
             dataset_id=store.dataset_id,
+            graph_id=store.graph_id,
             parts=store.parts,
             max_ids=max_ids,
             path=path,
@@ -60,6 +63,7 @@ class StoreFacts:
             "schema": self.schema.to_json(),
             "directions": list(self.directions),
             "dataset": self.dataset_id,
+            "graph": self.graph_id,
             "parts": list(self.parts),
             "num_parts": self.book.num_parts,
             "owners": [owner_to_json(owner) for owner in owners],
@@ -108,6 +112,7 @@ class StoreFacts:
             book=book,
             directions=directions,
             dataset_id=frame.text("dataset"),
+            graph_id=frame.text("graph"),
             parts=parts,
             max_ids=max_ids,
             path=None if path is None else Path(str(path)),

@@ -94,6 +94,7 @@ class LocalStore(Store):
         self.book = manifest.book
         self.directions = manifest.directions
         self.dataset_id = manifest.dataset_id
+        self.graph_id = manifest.graph_id
         self.parts = tuple(sorted(set(range(self.book.num_parts) if parts is None else parts)))
         unknown = [p for p in self.parts if not 0 <= p < self.book.num_parts]
         if unknown or not self.parts:

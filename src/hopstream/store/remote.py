@@ -218,6 +218,7 @@ class RemoteStore(Store):
         self.book = self.facts.book
         self.directions = self.facts.directions
         self.dataset_id = self.facts.dataset_id
+        self.graph_id = self.facts.graph_id
         self.parts = self.facts.parts
         self._channel.name = f"{parts_label(self.parts)} at {self._channel.location}"
 

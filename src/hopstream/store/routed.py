@@ -72,6 +72,7 @@ class RoutedStore(Store):
                 )
         self.schema, self.book, self.directions = first.schema, first.book, first.directions
         self.dataset_id = first.dataset_id
+        self.graph_id = first.graph_id
         self.parts = tuple(range(self.book.num_parts))
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         missing = [part for part in self.parts if not self._replicas[part]]
