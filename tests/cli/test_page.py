@@ -13,7 +13,15 @@ import pytest
 from hopstream.cli.census import Census, census_of_dataset
 from hopstream.cli.degrees import degrees_of_dataset
 from hopstream.cli.page import render_page
-from hopstream.cli.plots import MAX_HEAT_PARTS, MAX_NUMBERED_PARTS, balance_plot, bin_text, degree_plot, heat_map
+from hopstream.cli.plots import (
+    MAX_BARS,
+    MAX_HEAT_PARTS,
+    MAX_NUMBERED_PARTS,
+    balance_plot,
+    bin_text,
+    degree_plot,
+    heat_map,
+)
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.partition.layout import open_dataset, write_parts
 
@@ -97,6 +105,12 @@ def test_a_graph_without_edge_types(tmp_path: Path):
     graph = Graph(nodes={"node": NodeTable(num_nodes=3)})
     text = "".join(check_page(render_page(census(graph, tmp_path / "d", 2))).text)
     assert "Degrees" not in text and "Edges between parts" not in text
+
+
+def test_more_parts_than_a_plot_can_show(tmp_path: Path):
+    graph = Graph(nodes={"node": NodeTable(num_nodes=3)})
+    page = render_page(census(graph, tmp_path / "d", MAX_BARS + 1))
+    assert "<svg" not in page and "the fullest part has 200.33 times the mean of 0" in "".join(check_page(page).text)
 
 
 def test_a_served_dataset(typed_graph: Graph, tmp_path: Path):

@@ -11,7 +11,7 @@ from html import escape
 
 from hopstream.cli.census import Census
 from hopstream.cli.degrees import DegreeSummary
-from hopstream.cli.plots import MAX_HEAT_PARTS, balance_plot, bin_text, degree_plot, heat_map
+from hopstream.cli.plots import MAX_BARS, MAX_HEAT_PARTS, balance_plot, bin_text, degree_plot, heat_map
 from hopstream.cli.types import edge_type_text, features_text
 from hopstream.cli.units import bytes_text, count_text, percent_text
 from hopstream.partition.balance import max_over_mean
@@ -150,23 +150,24 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
 
 def _parts(census: Census) -> str:
     loads = census.part_loads()
-    figures = []
-    for name, load in loads.items():
-        show = bytes_text if name == "bytes" else count_text
-        mean = sum(load) / len(load)
-        figures.append(
-            f"<figure><h3>{escape(name)}</h3>"
-            f"{balance_plot(name, load, [show(n) for n in load], show(round(mean)))}"
-            f"<figcaption>the fullest part has {max_over_mean(load):.2f} times the mean of {show(round(mean))}"
-            "</figcaption></figure>"
-        )
-    rows = [(str(part), *(f"{load[part]:,}" for load in loads.values())) for part in range(census.num_parts)]
-    table = _table("", (">part", *(f">{name}" for name in loads)), rows)
-    details = f"<details><summary>as a table</summary>{table}</details>"
     servers = [(address, ", ".join(map(str, parts))) for address, parts in census.servers.items()]
     served = _table("Servers", ("address", "parts"), servers) if servers else ""
+    figures = _grid(_load_figure(name, load) for name, load in loads.items())
+    details = ""
+    if census.num_parts <= MAX_BARS:
+        rows = [(str(part), *(f"{load[part]:,}" for load in loads.values())) for part in range(census.num_parts)]
+        table = _table("", (">part", *(f">{name}" for name in loads)), rows)
+        details = f"<details><summary>as a table</summary>{table}</details>"
     about = "What each part holds. Training waits for the fullest part, so bars should be level."
-    return _section("Parts", about, served, _grid(figures), details)
+    return _section("Parts", about, served, figures, details)
+
+
+def _load_figure(name: str, load: Sequence[int]) -> str:
+    show = bytes_text if name == "bytes" else count_text
+    mean = show(round(sum(load) / len(load)))
+    plot = balance_plot(name, load, [show(n) for n in load], mean) if len(load) <= MAX_BARS else ""
+    caption = f"the fullest part has {max_over_mean(load):.2f} times the mean of {mean}"
+    return f"<figure><h3>{escape(name)}</h3>{plot}<figcaption>{caption}</figcaption></figure>"
 
 
 def _edges_between(census: Census) -> str:

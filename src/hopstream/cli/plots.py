@@ -21,6 +21,8 @@ MAX_HEAT_PARTS = 64
 """With more parts than this cells are too small to see, and the page too large to open."""
 MAX_NUMBERED_PARTS = 16
 """With more parts than this a cell is too small for its number; pointing at it shows it."""
+MAX_BARS = 600
+"""With more parts than this a bar is thinner than half a pixel."""
 STRONG_OPACITY = 0.7
 """From here on a cell is nearer to its full colour than to the ground, in light and in dark, and its number changes."""
 MAX_BAR_LABELS = 6
