@@ -1,8 +1,8 @@
 """Does what the documents show still work?
 
 Every ``python`` block of README.md and docs/*.md is executed, the blocks of one document in order and in one namespace,
-in a folder that holds nothing but ``examples``. Of ``bash`` blocks, each ``hopstream`` command must have its verb and its
-options. A comment right before a block leaves it out: ``<!-- skip: reason -->``, with the reason.
+in a folder that holds nothing but ``examples``. Of ``bash`` blocks, each ``hopstream`` command must have its verb and
+its options. A comment right before a block leaves it out: ``<!-- skip: reason -->``, with the reason.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def shown_commands() -> list[tuple[str, list[str]]]:
     for path in DOCUMENTS:
         for block in read_blocks(path.read_text()):
             if block.language in ("bash", "console", "sh", "shell") and block.skip_reason is None:
-                found += [(f"{path.name}:{block.line}", command) for command in read_commands(block)]
+                found += [(f"{path.relative_to(ROOT)}:{block.line}", command) for command in read_commands(block)]
     return found
 
 
@@ -89,7 +89,7 @@ def help_of(verb: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -97,8 +97,8 @@ def cut_with_metis(flat: FlatGraph, weights: IntArray, settings: PartitionSettin
     options = pymetis.Options(seed=_library_seed(settings), ufactor=max(1, round(1000 * settings.imbalance)))
     adjacency = pymetis.CSRAdjacency(flat.indptr.astype(dtype, copy=False), flat.neighbors.astype(dtype, copy=False))
     fitted = fit_weights(weights, limit // 4).astype(dtype, copy=False)
-    # Recursive bisection, pymetis's own choice for up to 8 parts, does not use the imbalance it is allowed and cut 0.3 to
-    # 0.9 % more edges on an R-MAT and a community graph, 4 and 16 parts.
+    # Recursive bisection, pymetis's own choice for up to 8 parts, does not use the imbalance it is allowed and cut 0.3
+    # to 0.9 % more edges on an R-MAT and a community graph, 4 and 16 parts.
     result = pymetis.part_graph(settings.num_parts, adjacency, vweights=fitted, recursive=False, options=options)
     return np.array(result.vertex_part, np.int32)
 
