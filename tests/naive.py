@@ -176,6 +176,5 @@ def keys_of_raw_ids(raw: list, asked: list) -> list[int]:
 def positions_by_part(ids: Sequence[int], offsets: Sequence[int]) -> list[list[int]]:
     """Positions of the ids that each part owns, in their order."""
     return [
-        [row for row, identifier in enumerate(ids) if first <= identifier < stop]
-        for first, stop in pairwise(offsets)
+        [row for row, identifier in enumerate(ids) if first <= identifier < stop] for first, stop in pairwise(offsets)
     ]
