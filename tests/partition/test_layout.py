@@ -69,7 +69,7 @@ def check_edges(dataset: Dataset, part: PartArrays, graph: Graph, owner, owners:
     assert stop - start == len(edges.indices)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     graph=typed_graphs(),
     num_parts=st.integers(1, 6) | st.just(30),
@@ -230,7 +230,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
     forged = type(manifest)(
         **{
             field: getattr(manifest, field)
-            for field in ("schema", "directions", "book", "has_edge_keys", "made_by", "report")
+            for field in ("schema", "directions", "book", "has_edge_keys", "made_by", "report", "graph_id")
         },
         files={**manifest.files, relative: record},
     )
