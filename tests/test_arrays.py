@@ -20,6 +20,7 @@ from hopstream.arrays import (
     column_schema,
     offsets_of,
     open_array,
+    preload,
     write_array,
     write_blocks,
     write_text,
@@ -356,3 +357,11 @@ def test_column_schema_needs_rows_and_native_bytes():
 def test_offsets_of():
     assert offsets_of(np.array([2, 0, 3], np.int32)).tolist() == [0, 2, 2, 5]
     assert offsets_of(np.empty(0, np.int64)).tolist() == [0]
+
+
+def test_preload_maps_what_fits_the_budget(tmp_path):
+    for name in ("a", "b", "c"):
+        write_array(tmp_path / f"{name}.npy", np.zeros(1000))
+    maps = [open_array(tmp_path / f"{name}.npy") for name in ("a", "b", "c")]
+    assert preload([maps[0], np.zeros(5), maps[1], maps[2]], 16_000) == 16_000
+    assert preload(maps, 100) == 0
