@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from sage import Settings, train_repeatedly
 
 import hopstream
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--wanted", type=float, default=0.78, help="mean test accuracy below which the script fails")
     arguments = parser.parse_args()
 
+    torch.set_num_threads(1)  # Cora's matrices are small: threads would wait for each other longer than they compute
     with TemporaryDirectory() as folder:
         parts = arguments.parts
         if parts is None:
