@@ -31,6 +31,7 @@ def test_json_agrees_with_the_graph(run_command, typed_graph: Graph, parts: Path
     manifest = read_manifest(parts)
     head = result.fact("stage", "inspect")
     assert (head["parts"], head["nodes"], head["edges"]) == (2, 88, 435)
+    assert (head["dataset_id"], head["graph_id"]) == (manifest.dataset_id, typed_graph.fingerprint())
     assert head["directions"] == ["in", "out"] and head["is_verified"] is False
     edges = typed_graph.edges[tuple(WRITES)]
     degrees = np.bincount(edges.dst_keys, minlength=60)

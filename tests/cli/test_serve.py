@@ -97,7 +97,10 @@ def test_the_token_of_the_environment(processes, run_command, parts: Path, tmp_p
     monkeypatch.setenv(TOKEN_VARIABLE, environment[TOKEN_VARIABLE])
     result = run_command("inspect", path, "--json")
     assert result.status == 0 and result.fact("server")["parts"] == [0, 1]
-    assert result.fact("stage", "inspect")["nodes"] == 88 and result.fact("part", 0)["nodes"] > 0
+    head = result.fact("stage", "inspect")
+    manifest = read_manifest(parts)
+    assert (head["dataset_id"], head["graph_id"]) == (manifest.dataset_id, manifest.graph_id)
+    assert head["nodes"] == 88 and result.fact("part", 0)["nodes"] > 0
     assert "from-the-environment" not in result.out + result.err
 
 

@@ -96,6 +96,7 @@ def test_writing_again_gives_the_dataset_that_the_original_gives(typed_graph: Gr
     first = write_parts(typed_graph, tmp_path / "a", num_parts=2, method="hash", direction="both")
     second = write_parts(again, tmp_path / "b", num_parts=2, method="hash", direction="both")
     assert first.dataset_id == second.dataset_id
+    assert first.graph_id == second.graph_id == typed_graph.fingerprint()
 
 
 def test_columns_of_one_part_are_not_copied(typed_graph: Graph, tmp_path: Path):

@@ -20,6 +20,7 @@ class Census:
     Attributes:
         name: The dataset's folder, or the cluster's file.
         dataset_id: Fingerprint of the dataset.
+        graph_id: Fingerprint of the graph that was cut; the same for every cut of it.
         schema: Types, features and splits.
         book: Ranges of ids, which say how many nodes and edges there are.
         splits: (node type, split) to its number of nodes.
@@ -32,6 +33,7 @@ class Census:
 
     name: str
     dataset_id: str
+    graph_id: str
     schema: GraphSchema
     book: PartitionBook
     splits: Mapping[tuple[str, str], int]
@@ -89,6 +91,7 @@ def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -
     return Census(
         name=str(dataset.root),
         dataset_id=manifest.dataset_id,
+        graph_id=manifest.graph_id,
         schema=manifest.schema,
         book=manifest.book,
         splits={split: sum(counts) for split, counts in manifest.report.seeds.items()},

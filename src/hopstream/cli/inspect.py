@@ -88,6 +88,7 @@ def _census_of_cluster(path: Path, access: ClientAccess, progress: Progress) -> 
         return Census(
             name=str(path),
             dataset_id=store.dataset_id,
+            graph_id=store.graph_id,
             schema=store.schema,
             book=store.book,
             splits={(t, name): len(store.split(t, name)) for t, names in store.schema.splits.items() for name in names},
@@ -107,6 +108,7 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     facts: Facts = {
         "dataset": census.name,
         "dataset_id": census.dataset_id,
+        "graph_id": census.graph_id,
         "parts": census.num_parts,
         "directions": census.directions,
         "nodes": census.num_nodes,
@@ -118,12 +120,13 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
         "made_by": census.made_by,
     }
     output.stage("inspect", "", text, facts, cost)
-    output.text(f"{'':<7} {'':<8} direction {' and '.join(census.directions)}, dataset {census.dataset_id}")
+    output.text(f"{'':<16} direction {' and '.join(census.directions)}")
+    output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")
     if census.made_by:
         made = ", ".join(f"{name} {value}" for name, value in census.made_by.items())
-        output.text(f"{'':<7} {'':<8} made by {made}")
+        output.text(f"{'':<16} made by {made}")
     if is_verified:
-        output.text(f"{'':<7} {'':<8} verified: every file is the one that was written")
+        output.text(f"{'':<16} verified: every file is the one that was written")
 
 
 def _write_degrees(output: Output, census: Census) -> None:

@@ -58,7 +58,7 @@ details .scroll { margin-top: 8px; max-height: 420px; overflow-y: auto; }
 svg text { fill: var(--faint); font-size: 11px; font-variant-numeric: tabular-nums; }
 svg .middle { text-anchor: middle; } svg .end { text-anchor: end; }
 svg .axis { font-size: 12px; }
-svg .label { fill: var(--ink); paint-order: stroke; stroke: var(--panel); stroke-width: 3px; }
+svg .label { fill: var(--ink); } svg .label.inside { fill: var(--strong); }
 svg .cell { fill: var(--ink); } svg .cell.strong { fill: var(--strong); }
 svg .bar { fill: var(--accent); } svg .heat { fill: var(--heat); } svg .bar.empty { fill: var(--empty); }
 svg .grid { stroke: var(--line); } svg .base { stroke: var(--faint); }
@@ -91,6 +91,7 @@ def _head(census: Census) -> str:
     made_line = f'<p class="faint">made by: {escape(made)}</p>' if made else ""
     return (
         f'<header><h1>{escape(census.name)}</h1><p class="faint">dataset {escape(census.dataset_id)}, '
+        f"graph {escape(census.graph_id)}, "
         f"edges grouped {' and '.join(_direction_text(d) for d in census.directions) or 'nowhere'}</p>{made_line}"
         '<dl class="tiles">'
         + "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)

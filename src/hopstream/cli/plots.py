@@ -99,7 +99,10 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
         box = (middle - width / 2, FRAME.bottom - height(load), width, height(load))
         marks.append(_rectangle("bar", box, f"part {part}: {unit_text[part]}"))
         if is_labelled:
-            labels.append(_text("label middle", middle, box[1] - 4, unit_text[part]))
+            # At the foot of its bar a number is out of the way of the mean, which level bars all touch.
+            is_inside = height(load) > LABEL_ROOM + 4
+            css, y = ("label inside middle", FRAME.bottom - 6) if is_inside else ("label middle", box[1] - 4)
+            labels.append(_text(css, middle, y, unit_text[part]))
         if part % skip == 0:
             marks.append(_text("tick middle", middle, FRAME.bottom + 14, str(part)))
     line = FRAME.bottom - height(mean)
