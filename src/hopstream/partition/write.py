@@ -154,6 +154,7 @@ class _Writer:
             self.progress("measure", 0, 1)
             cuts, edges_between = measure_cut(self.graph, owners, num_parts)
             seeds = count_seeds(self.graph, owners, num_parts)
+            graph_id = self.graph.fingerprint()
             self.progress("measure", 1, 1)
         with self._stage("write"):
             book = self._write(owners)
@@ -174,7 +175,7 @@ class _Writer:
             files=dict(sorted(self.files.items())),
             made_by={"version": hopstream.__version__, **self.settings.to_json()},
             report=report,
-            graph_id=self.graph.fingerprint(),
+            graph_id=graph_id,
         )
         manifest.write(self.root)
         return manifest
