@@ -39,7 +39,7 @@ class StoreContract:
     def test_says_what_the_manifest_says(self, case: Case, store: Store) -> None:
         manifest = case.dataset.manifest
         assert store.schema == manifest.schema
-        assert store.dataset_id == manifest.dataset_id
+        assert (store.dataset_id, store.graph_id) == (manifest.dataset_id, manifest.graph_id)
         assert store.directions == manifest.directions
         assert store.parts == tuple(range(case.num_parts))
         assert store.book.num_parts == case.num_parts

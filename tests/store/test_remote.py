@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from hopstream.store.contract import Store
+import numpy as np
+import pytest
+from pyarrow import flight
+
+from hopstream.arrays import IntArray
+from hopstream.errors import RemoteError, SettingsError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.schema import Direction, EdgeType
+from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
+from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
+from hopstream.store.replies import SplitReader
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import ServerLimits
+from hopstream.store.settings import ServerLimits, StoreSettings
+from hopstream.store.wire import encode_frame
 from tests.store.cases import Case
 from tests.store.contract import StoreContract
+from tests.store.processes import ServerProcess, wait_until
+
+CITES: EdgeType = ("paper", "cites", "paper")
 
 
 @contextmanager
@@ -29,3 +44,165 @@ class TestRemoteStoreInManyPieces(StoreContract):
 
     def open_store(self, case: Case) -> AbstractContextManager[Store]:
         return serve(case, ServerLimits(frame_bytes=400, max_ids=29))
+
+
+def one_sample(num_ids: int = 9, count: int = 2) -> list[SampleRequest]:
+    return [SampleRequest(edge_type=CITES, direction="in", ids=np.arange(num_ids), count=count)]
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"grpc://127\.0\.0\.1:1 cannot be reached .*start the server"):
+        RemoteStore("grpc://127.0.0.1:1")
+    assert time.monotonic() - started < 10
+
+
+def test_a_name_that_is_not_there_is_told() -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        RemoteStore("grpc://nowhere.invalid:7001", StoreSettings(timeout_s=10))
+
+
+@pytest.mark.parametrize(
+    "location", ["", "host:7001", "http://host:7001", "grpc://host", "grpc://host:x", "grpc://a@b:1"]
+)
+def test_a_location_that_cannot_be_read_is_refused(location: str) -> None:
+    with pytest.raises(SettingsError, match="write grpc://host:port"):
+        RemoteStore(location)
+
+
+def test_a_peer_that_is_no_hopstream_server_is_told() -> None:
+    with flight.FlightServerBase("grpc://127.0.0.1:0") as other:
+        with pytest.raises(RemoteError, match="is it a hopstream server"):
+            RemoteStore(f"grpc://127.0.0.1:{other.port}", StoreSettings(timeout_s=10))
+        other.shutdown()
+
+
+def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
+    with (
+        ServerProcess(typed_case.root) as process,
+        RemoteStore(process.location, StoreSettings(timeout_s=0.5)) as store,
+    ):
+        process.freeze()
+        started = time.monotonic()
+        wanted = (
+            rf"parts 0, 1, 2 at {process.location} gave no answer in 0\.5 s to sample\(paper__cites__paper/in, 9 ids\)"
+        )
+        with pytest.raises(StoreTimeout, match=wanted):
+            store.sample(one_sample())
+        pending = store.submit_fetch([FetchRequest(owner="paper", names=("feat", KEY), ids=np.arange(5))])
+        with pytest.raises(StoreTimeout, match=r"in 0\.5 s to fetch\(paper 'feat', key, 5 rows\)"):
+            pending.result()
+        with pytest.raises(StoreTimeout, match=r"in 0\.5 s to lookup\(paper, 5 keys\)"):
+            store.lookup("paper", np.arange(5))
+        with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.5 s to hello\(\)"):
+            RemoteStore(process.location, StoreSettings(timeout_s=0.5))
+        assert time.monotonic() - started < 10
+        process.thaw()
+        patient = store.with_timeout(20)
+        assert (
+            patient.sample(one_sample())[0].counts.tolist()
+            == typed_case.shared().sample(one_sample())[0].counts.tolist()
+        )
+
+
+def test_a_killed_server_is_told_and_a_restarted_one_found_again(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process:
+        store = RemoteStore(process.location, StoreSettings(timeout_s=20))
+        wanted = store.sample(one_sample())[0].neighbor_ids.tolist()
+        process.kill()
+        with pytest.raises(StoreUnavailable, match=f"parts 0, 1, 2 at {process.location} cannot be reached for sample"):
+            store.sample(one_sample())
+        with ServerProcess(typed_case.root, "--location", process.location):
+            wait_until(lambda: answers(store), "the store answers again")
+            assert store.sample(one_sample())[0].neighbor_ids.tolist() == wanted
+        store.close()
+
+
+def answers(store: RemoteStore) -> bool:
+    try:
+        store.split("paper", "train")
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_a_server_killed_in_the_middle_of_an_answer_is_told(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process, RemoteStore(process.location, StoreSettings(timeout_s=60)) as store:
+        many = np.zeros(3_000_000, np.int64)
+        pending = store.submit_fetch([FetchRequest(owner="author", names=("feat",), ids=many)])
+        process.kill()
+        with pytest.raises(StoreUnavailable, match="cannot be reached for fetch"):
+            pending.result()
+
+
+def test_a_server_of_another_dataset_at_the_same_address_is_refused(
+    find_case: Callable[[str, int], Case], typed_case: Case
+) -> None:
+    server = StoreServer(typed_case.shared())
+    store = RemoteStore(server.location, StoreSettings(timeout_s=20))
+    server.close()
+    with StoreServer(find_case("typed", 4).shared(), server.location):
+        wait_until(lambda: is_refused(store), "the store reaches the new server")
+    store.close()
+
+
+def is_refused(store: RemoteStore) -> bool:
+    try:
+        store.split("paper", "train")
+    except StoreUnavailable:
+        return False
+    except VersionMismatch as error:
+        assert "open the store again" in str(error)
+        return True
+    raise AssertionError("a request for another dataset was answered")
+
+
+def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as store:
+        request = encode_frame({"op": "fail", "dataset": store.dataset_id})
+        with pytest.raises(RemoteError, match="ZeroDivisionError: a bug in the server") as caught:
+            store._channel.call(request, 20, "fail()", SplitReader(1))
+        assert 'raise ZeroDivisionError("a bug in the server")' in caught.value.remote_traceback
+
+
+def test_closing_ends_calls_under_way(typed_case: Case) -> None:
+    class WaitingStore(LocalStore):
+        def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
+            is_entered.set()
+            assert may_go_on.wait(30)
+            return super().degrees(edge_type, direction, ids)
+
+    is_entered, may_go_on = threading.Event(), threading.Event()
+    waiting = WaitingStore(typed_case.dataset)
+    server = StoreServer(waiting)
+    store = RemoteStore(server.location, StoreSettings(timeout_s=60))
+    pending = store.submit_sample(one_sample(count=-1))
+    assert is_entered.wait(20)
+    started = time.monotonic()
+    store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        pending.result()
+    assert time.monotonic() - started < 20
+    may_go_on.set()
+    server.close()
+    waiting.close()
+
+
+def test_many_requests_can_be_under_way_at_once(typed_case: Case) -> None:
+    with serve(typed_case) as store:
+        pending = [store.submit_sample(one_sample(num_ids=n)) for n in range(1, 61)]
+        assert [len(each.result()[0].counts) for each in pending] == list(range(1, 61))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"timeout_s": 0}, {"timeout_s": float("inf")}, {"timeout_s": "3"}, {"first_replica": -1}]
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        StoreSettings(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limits", [{"max_ids": 0}, {"max_reply_bytes": 0}, {"frame_bytes": 0}, {"frame_bytes": True}])
+def test_limits_out_of_range_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(limits))):
+        ServerLimits(**limits)

@@ -132,6 +132,9 @@ class Channel:
     def _read(self, stream: Any, what: str, reader: FrameReader) -> None:
         with self._lock:
             self._readers.add(stream)
+            was_closed = self._is_closed
+        if was_closed:  # after the call began, so ``close`` did not see it
+            stream.cancel()
         try:
             while (chunk := _next_chunk(stream)) is not None:
                 frame = decode_frame(from_batch(chunk.data))

@@ -32,6 +32,8 @@ from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error
 LOG = logging.getLogger(__name__)
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
+SIGNAL_TURN_S = 0.25
+"""How late a signal may be noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,9 @@ class StoreServer:
             for received in (signal.SIGTERM, signal.SIGINT):
                 previous[received] = signal.signal(received, self._on_signal)
         try:
-            self._stopping.wait()
+            # In turns: a signal that comes between the last bytecode and the wait does not wake it.
+            while not self._stopping.wait(SIGNAL_TURN_S):
+                pass
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)

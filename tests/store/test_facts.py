@@ -1,0 +1,73 @@
+"""Does a client learn of a server what is so, and nothing that cannot be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.errors import FormatError
+from hopstream.store.facts import StoreFacts
+from hopstream.store.wire import Frame, decode_frame
+from tests.store.cases import Case
+
+
+def test_facts_come_back(typed_case: Case) -> None:
+    facts = replace(StoreFacts.of(typed_case.shared([0, 2]), max_ids=9), path=Path("/data/mag"))
+    got = StoreFacts.from_frame(decode_frame(facts.to_frame()))
+    assert (got.schema, got.directions) == (facts.schema, facts.directions)
+    assert (got.dataset_id, got.graph_id) == (facts.dataset_id, facts.graph_id)
+    assert (got.parts, got.max_ids, got.path) == ((0, 2), 9, Path("/data/mag"))
+    assert list(got.book.edge_offsets) == list(facts.book.edge_offsets)
+    for owner in (*facts.book.node_offsets, *facts.book.edge_offsets):
+        assert got.book.offsets(owner).tolist() == facts.book.offsets(owner).tolist()
+
+
+def change(name: str, value: object) -> Callable[[dict[str, Any], list[np.ndarray]], None]:
+    def do(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+        header[name] = value
+
+    do.__name__ = f"{name}={value}"
+    return do
+
+
+def drop_array(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    arrays.pop()
+
+
+def descend(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    arrays[0] = arrays[0][::-1].copy()
+
+
+def shorten(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    arrays[0] = arrays[0][:1]
+
+
+def flatten(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    arrays[0] = arrays[0].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        drop_array, descend, shorten, flatten,
+        change("schema", {}), change("schema", None), change("schema", {"nodes": {"other": {}}, "edges": []}),
+        change("owners", []), change("owners", 3), change("owners", [["a", "b"]]),
+        change("directions", ["in"]), change("directions", ["up"]), change("directions", None),
+        change("parts", []), change("parts", [3]), change("parts", [1, 0]), change("parts", [-1]),
+        change("parts", ["x"]), change("num_parts", 0), change("num_parts", 1 << 40), change("num_parts", None),
+        change("max_ids", 0), change("dataset", 7), change("graph", None),
+    ],
+)  # fmt: skip
+def test_facts_that_cannot_be_are_refused(
+    typed_case: Case, change: Callable[[dict[str, Any], list[np.ndarray]], None]
+) -> None:
+    frame = decode_frame(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
+    header, arrays = dict(frame.header), list(frame.arrays)
+    change(header, arrays)
+    with pytest.raises(FormatError):
+        StoreFacts.from_frame(Frame(header, arrays))

@@ -1,0 +1,58 @@
+"""Are requests cut into pieces that cover every row once and are not too heavy?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopstream.arrays import offsets_of
+from hopstream.errors import SettingsError
+from hopstream.store.contract import SampleRequest
+from hopstream.store.requests import Piece, RowCost, check_sample_request, cut_pieces, id_dtype
+from tests.store.cases import Case
+
+COSTS = st.lists(
+    st.builds(RowCost, st.integers(0, 40), st.sampled_from([0, 0.5, 1, 7]))
+    | st.lists(st.integers(0, 9), max_size=40).map(
+        lambda row: RowCost(len(row), 0, offsets_of(np.array(row, np.int64)))
+    ),
+    max_size=5,
+)
+
+
+@given(COSTS, st.sampled_from([1, 3, 10, 1000]))
+def test_pieces_cover_every_row_once_within_the_budget(costs: list[RowCost], budget: int) -> None:
+    rows = []
+    for pieces in cut_pieces(costs, budget):
+        assert pieces
+        weight = sum(costs[p.request].weight(p.start, p.num_rows) for p in pieces)
+        assert weight <= budget or (len(pieces) == 1 and pieces[0].num_rows == 1)
+        rows += [(p.request, row) for p in pieces for row in range(p.start, p.start + p.num_rows)]
+    assert rows == [(request, row) for request, cost in enumerate(costs) for row in range(cost.num_rows)]
+
+
+def test_small_requests_share_a_frame() -> None:
+    assert list(cut_pieces([RowCost(2, 10), RowCost(0, 10), RowCost(3, 10)], 100)) == [[Piece(0, 0, 2), Piece(2, 0, 3)]]
+
+
+def test_a_cost_may_be_corrected_while_rows_are_cut() -> None:
+    cost = RowCost(10, 50)
+    pieces = cut_pieces([cost], 100)
+    assert next(pieces) == [Piece(0, 0, 2)]
+    cost.row_bytes = 20
+    assert next(pieces) == [Piece(0, 2, 5)]
+
+
+def test_ids_are_narrow_where_they_fit() -> None:
+    assert [id_dtype(n).name for n in (0, 2**32 - 1, 2**32)] == ["uint32", "uint32", "int64"]
+
+
+@pytest.mark.parametrize("rng_seed", [-1, 2**64])
+def test_a_seed_of_more_than_64_bits_is_refused(typed_case: Case, rng_seed: int) -> None:
+    request = SampleRequest(
+        edge_type=("paper", "cites", "paper"), direction="in", ids=np.array([0]), count=1, rng_seed=rng_seed
+    )
+    with pytest.raises(SettingsError, match="64 bits"):
+        check_sample_request(typed_case.shared(), request)
