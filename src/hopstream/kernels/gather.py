@@ -13,7 +13,7 @@ from numba import njit
 
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
-ROWS_AHEAD = 8
+ROWS_AHEAD = 32
 LINE_BYTES = 64
 
 
