@@ -1,7 +1,8 @@
 """How are rows of a column collected from the parts that hold them?
 
 [Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every
-    dtype and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead.
+    dtype and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead: 8 are
+    enough for rows of 400 bytes, but keys of 8 bytes took 1.6 times as long with 8 as with 32.
 [Cost] The bytes of the rows, read once and written once; near the machine's copy bandwidth for rows of 400 bytes.
 [Not chosen] ``numpy.take``: no prefetch, one part only, and it holds the interpreter lock for small items.
 """
