@@ -167,10 +167,10 @@ class _Fleet:
                 served = {part for server in self._servers for part in server.parts}
                 if not served.issuperset(lost.parts):
                     raise StoreUnavailable(f"{child.ending_text()}\n  no other serves its parts; all were stopped")
+                file.write(self.cluster())
                 facts: Facts = {"server": lost.location, "parts": lost.parts, "status": child.process.returncode}
                 output.stage("lost", lost.location, f"{child.name}; others serve its parts", facts)
                 sys.stderr.write(f"warning: {child.ending_text()}\n")
-                file.write(self.cluster())
 
     def cluster(self) -> Cluster:
         """What clients must know to find the servers."""
