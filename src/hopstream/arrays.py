@@ -356,7 +356,7 @@ def preload(arrays: Iterable[Array], budget_bytes: int) -> int:
     """
     done = 0
     for array in arrays:
-        pages = array.base
+        pages: object = array.base
         if not isinstance(pages, mmap.mmap) or done + array.nbytes > budget_bytes:
             continue
         try:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -32,8 +33,6 @@ from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error
 LOG = logging.getLogger(__name__)
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
-SIGNAL_TURN_S = 0.25
-"""How late a signal may be noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ class StoreServer:
         self._stats = ServerStats()
         self._lock = threading.Lock()
         self._is_aborting = False
-        self._stopping = threading.Event()
+        self._stopping: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe to use from a signal handler
         self._closer: threading.Thread | None = None
         self._flight = _listen(self, wanted, security)
         self.location = str(replace(wanted, port=self._flight.port))
@@ -117,7 +116,7 @@ class StoreServer:
 
     def stop(self) -> None:
         """Make ``serve_forever`` return; safe to call from a signal handler or another thread."""
-        self._stopping.set()
+        self._stopping.put(None)
 
     def close(self, grace_s: float = 10.0) -> bool:
         """Refuse new calls, wait for those under way, and release the port; a second call only waits.
@@ -136,7 +135,7 @@ class StoreServer:
         if not is_clean:
             self._is_aborting = True
             self._closer.join(ABORT_S)
-        self._stopping.set()
+        self._stopping.put(None)
         return is_clean
 
     def serve_forever(self, grace_s: float = 10.0) -> None:
@@ -150,9 +149,7 @@ class StoreServer:
             for received in (signal.SIGTERM, signal.SIGINT):
                 previous[received] = signal.signal(received, self._on_signal)
         try:
-            # In turns: a signal that comes between the last bytecode and the wait does not wake it.
-            while not self._stopping.wait(SIGNAL_TURN_S):
-                pass
+            self._stopping.get()
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
