@@ -30,8 +30,9 @@ class ServerProcess:
     def wait_ready(self) -> ServerProcess:
         """Wait for the location that the server prints."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
-        self.location = self._process.stdout.readline().strip() if ready else ""
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
+        self.location = self._process.stdout.readline().strip() if poll.poll(1000 * START_S) else ""
         if not self.location:
             self.end()
             raise AssertionError(f"the server did not start: exit status {self._process.returncode}")

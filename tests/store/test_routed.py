@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from hopstream.store.contract import Store
+import numpy as np
+import pytest
+
+from hopstream.arrays import Column, IntArray
+from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.schema import Direction, EdgeType
+from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import ServerLimits
-from tests.store.cases import Case
+from hopstream.store.settings import ServerLimits, StoreSettings
+from tests.store.cases import Case, keys_of
 from tests.store.contract import StoreContract
+from tests.store.processes import ServerProcess
+
+CITES: EdgeType = ("paper", "cites", "paper")
+WRITES: EdgeType = ("author", "writes", "paper")
 
 
 @contextmanager
@@ -46,3 +57,211 @@ class TestRoutedStoreOfBoth(StoreContract):
         odd = list(range(1, case.num_parts, 2))
         limits = ServerLimits(frame_bytes=300, max_ids=50)
         return route(case, here=[list(range(0, case.num_parts, 2))], there=[odd] if odd else [], limits=limits)
+
+
+PAPERS = np.arange(60)
+
+
+def requests_of(case: Case, count: int = 3) -> list[SampleRequest]:
+    return [
+        SampleRequest(edge_type=CITES, direction="in", ids=PAPERS, count=count, rng_seed=3, wants_edge_ids=True),
+        SampleRequest(edge_type=WRITES, direction="out", ids=np.arange(25), count=-1, rng_seed=4),
+    ]
+
+
+def answers_of(store: Store, case: Case) -> list[object]:
+    """Draws and columns as plain values, to be compared bit for bit."""
+    replies = store.sample(requests_of(case))
+    (columns,) = store.fetch([FetchRequest(owner="paper", names=("feat", "title", "tags", KEY), ids=PAPERS[::-1])])
+    return [
+        *(
+            (r.counts.tolist(), r.neighbor_ids.tolist(), None if r.edge_ids is None else r.edge_ids.tolist())
+            for r in replies
+        ),
+        np.asarray(columns["feat"]).tobytes(),
+        list(columns["title"]),
+        [row.tolist() for row in columns["tags"]],
+        np.asarray(columns[KEY]).tolist(),
+        store.lookup("paper", PAPERS).tolist(),
+        store.split("paper", "train").tolist(),
+        store.degrees(CITES, "in", PAPERS).tolist(),
+    ]
+
+
+def test_every_way_to_route_gives_the_same_answers(typed_case: Case) -> None:
+    wanted = answers_of(typed_case.shared(), typed_case)
+    for here, there in [
+        ([[0], [1], [2]], []),
+        ([], [[0], [1], [2]]),
+        ([[1]], [[0, 2]]),
+        ([], [[0, 1], [1, 2], [2, 0]]),
+        ([[0, 1, 2]], [[0, 1, 2]]),
+        ([], [[0, 1, 2]]),
+    ]:
+        with route(typed_case, here, there) as store:
+            assert answers_of(store, typed_case) == wanted
+
+
+def test_draws_in_keys_do_not_depend_on_the_number_of_parts(find_case: Callable[[str, int], Case]) -> None:
+    drawn = []
+    for num_parts in (1, 3, 4):
+        case = find_case("typed", num_parts)
+        with route(case, [], [[part] for part in range(num_parts)]) as store:
+            ids = store.lookup("paper", PAPERS)
+            (reply,) = store.sample([SampleRequest(edge_type=CITES, direction="in", ids=ids, count=4, rng_seed=9)])
+            drawn.append((reply.counts.tolist(), keys_of(store, "paper", reply.neighbor_ids)))
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+class CountingStore(Store):
+    """A store that remembers how often it was asked to sample, and can be told to fail."""
+
+    def __init__(self, case: Case, parts: Sequence[int]) -> None:
+        self._inner = case.shared(parts)
+        self.schema, self.book, self.directions = self._inner.schema, self._inner.book, self._inner.directions
+        self.dataset_id, self.graph_id, self.parts = self._inner.dataset_id, self._inner.graph_id, self._inner.parts
+        self.num_asked = 0
+        self.failure: Exception | None = None
+
+    def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
+        self.num_asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return self._inner.submit_sample(requests)
+
+    def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
+        return self._inner.submit_fetch(requests)
+
+    def lookup(self, node_type: str, keys: IntArray) -> IntArray:
+        return self._inner.lookup(node_type, keys)
+
+    def split(self, node_type: str, name: str) -> IntArray:
+        return self._inner.split(node_type, name)
+
+    def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
+        return self._inner.degrees(edge_type, direction, ids)
+
+    def close(self) -> None:
+        """The shared store stays open."""
+
+
+def test_owners_with_nothing_to_do_are_not_asked(typed_case: Case) -> None:
+    stores = [CountingStore(typed_case, [part]) for part in range(3)]
+    first, second, *_ = typed_case.dataset.manifest.book.offsets("paper").tolist()
+    with RoutedStore(stores) as store:
+        store.sample([SampleRequest(edge_type=CITES, direction="in", ids=np.arange(first, second), count=1)])
+        store.sample([SampleRequest(edge_type=CITES, direction="in", ids=np.empty(0, np.int64), count=1)])
+    assert [each.num_asked for each in stores] == [1, 0, 0]
+
+
+def test_the_replica_that_answered_is_asked_from_then_on(typed_case: Case) -> None:
+    stores = [CountingStore(typed_case, [0, 1, 2]) for _ in range(3)]
+    with RoutedStore(stores) as store:
+        wanted = [reply.neighbor_ids.tolist() for reply in store.sample(requests_of(typed_case))]
+        assert [each.num_asked for each in stores] == [1, 0, 0]
+        stores[0].failure = StoreUnavailable("gone")
+        for _ in range(3):
+            assert [reply.neighbor_ids.tolist() for reply in store.sample(requests_of(typed_case))] == wanted
+        assert [each.num_asked for each in stores] == [2, 3, 0]
+        stores[1].failure = StoreTimeout("hangs")
+        assert [reply.neighbor_ids.tolist() for reply in store.sample(requests_of(typed_case))] == wanted
+        assert [each.num_asked for each in stores] == [3, 4, 1]
+
+
+def test_an_error_that_is_no_outage_is_not_tried_elsewhere(typed_case: Case) -> None:
+    stores = [CountingStore(typed_case, [0, 1, 2]) for _ in range(2)]
+    stores[0].failure = RemoteError("a bug")
+    with RoutedStore(stores) as store, pytest.raises(RemoteError, match="a bug"):
+        store.sample(requests_of(typed_case))
+    assert [each.num_asked for each in stores] == [1, 0]
+
+
+def test_every_replica_that_failed_is_named(typed_case: Case) -> None:
+    stores = [CountingStore(typed_case, [0, 1, 2]) for _ in range(3)]
+    for number, each in enumerate(stores):
+        each.failure = (
+            StoreTimeout(f"number {number} hangs") if number == 1 else StoreUnavailable(f"number {number} is gone")
+        )
+    with RoutedStore(stores) as store, pytest.raises(StoreTimeout) as caught:
+        store.sample(requests_of(typed_case))
+    assert str(caught.value) == (
+        "no replica of parts 0, 1, 2 answered sample(paper__cites__paper/in, 60 ids; author__writes__paper/out, "
+        "25 ids) in 30 s: number 0 is gone; number 1 hangs; number 2 is gone"
+    )
+
+
+def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
+    with StoreServer(typed_case.shared()) as one, StoreServer(typed_case.shared()) as two:
+        for first, wanted in [(0, (2, 1)), (1, (1, 2)), (2, (2, 1)), (5, (1, 2))]:
+            before = [server.stats.num_requests for server in (one, two)]
+            with RoutedStore(
+                [RemoteStore(s.location) for s in (one, two)], StoreSettings(first_replica=first)
+            ) as store:
+                store.sample(requests_of(typed_case))
+            after = [server.stats.num_requests for server in (one, two)]
+            assert tuple(b - a for a, b in zip(before, after, strict=True)) == wanted
+
+
+def test_a_frozen_replica_leaves_time_for_the_next(typed_case: Case) -> None:
+    settings = StoreSettings(timeout_s=6)
+    with ServerProcess(typed_case.root) as process, StoreServer(typed_case.shared()) as other:
+        stores = [RemoteStore(process.location), RemoteStore(other.location)]
+        with RoutedStore(stores, settings) as store:
+            wanted = answers_of(store, typed_case)
+            process.freeze()
+            started = time.monotonic()
+            assert answers_of(store, typed_case) == wanted
+            assert 3 <= time.monotonic() - started < 6
+            started = time.monotonic()
+            assert answers_of(store, typed_case) == wanted
+            assert time.monotonic() - started < 3
+            process.thaw()
+
+
+def test_servers_killed_in_mid_run_are_replaced_by_their_replicas(typed_case: Case) -> None:
+    wanted = answers_of(typed_case.shared(), typed_case)
+    with ExitStack() as stack:
+        processes = [ServerProcess(typed_case.root, "--parts", parts) for parts in ("0,1", "1,2", "2,0")]
+        for process in processes:
+            stack.callback(process.end)
+        stores = [RemoteStore(process.wait_ready().location) for process in processes]
+        store = stack.enter_context(RoutedStore(stores))
+        for turn in range(6):
+            if turn == 3:
+                processes[0].kill()
+            assert answers_of(store, typed_case) == wanted
+        processes[1].kill()
+        with pytest.raises(StoreUnavailable) as caught:
+            answers_of(store, typed_case)
+        for process in processes[:2]:
+            assert process.location in str(caught.value)
+        assert "no replica of part 1 answered sample(" in str(caught.value)
+
+
+def test_a_frozen_server_without_replica_is_told_within_the_deadline(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root, "--parts", "1") as process, RemoteStore(process.location) as remote:
+        patient = RoutedStore([typed_case.shared([0, 2]), remote])
+        store = RoutedStore([typed_case.shared([0, 2]), remote], StoreSettings(timeout_s=0.5))
+        wanted = answers_of(patient, typed_case)
+        process.freeze()
+        started = time.monotonic()
+        with pytest.raises(StoreTimeout, match=rf"part 1 at {process.location} gave no answer in 0\.5 s to sample"):
+            store.sample(requests_of(typed_case))
+        pending = store.submit_fetch([FetchRequest(owner="paper", names=("feat",), ids=PAPERS)])
+        with pytest.raises(StoreTimeout, match=r"part 1 at .* gave no answer in 0\.[0-9]* s to fetch"):
+            pending.result()
+        assert time.monotonic() - started < 8
+        process.thaw()
+        assert answers_of(patient, typed_case) == wanted
+
+
+def test_stores_of_different_datasets_are_refused(find_case: Callable[[str, int], Case]) -> None:
+    with pytest.raises(VersionMismatch, match="serve the same dataset everywhere"):
+        RoutedStore([find_case("typed", 3).shared(), find_case("typed", 4).shared()])
+
+
+def test_a_part_without_store_is_refused(typed_case: Case) -> None:
+    with pytest.raises(StoreUnavailable, match="no store holds part 1; start a server"):
+        RoutedStore([typed_case.shared([0]), typed_case.shared([2])])
+    with pytest.raises(StoreUnavailable, match="no store was given"):
+        RoutedStore([])

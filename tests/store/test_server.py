@@ -175,7 +175,7 @@ class BrokenStore(LocalStore):
     """A store with a bug that shows after the first frames."""
 
     def _sample(self, request: SampleRequest) -> SampleReply:
-        if int(request.ids[0]) > 5:
+        if request.ids.max(initial=0) > 5:
             raise ZeroDivisionError("a bug in the store")
         return super()._sample(request)
 

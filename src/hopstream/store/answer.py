@@ -15,6 +15,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
+from hopstream.partition.book import Owner
 from hopstream.schema import EdgeType, FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
@@ -231,6 +232,20 @@ class StoreAnswers:
             raise FormatError(f"'names' holds a name twice: {str(names)[:100]}")
         ids = frame.array(record.get("ids"), ID_DTYPES)
         return FetchRequest(owner=owner_from_json(record.get("owner")), names=tuple(names), ids=ids)
+
+
+def warm_up(store: Store) -> None:
+    """Do a little of everything, so that no client waits while kernels are compiled or loaded."""
+    none = np.empty(0, np.int64)
+    for node_type in store.book.node_offsets:
+        store.lookup(node_type, none)
+    store.sample([SampleRequest(edge_type=e, direction=d, ids=none, count=1) for e, d in store.book.edge_offsets])
+    owners: list[Owner] = [*store.book.node_offsets, *store.book.edge_offsets]
+    for owner in owners:
+        first, stop = (int(bound) for bound in store.book.offsets(owner)[store.parts[0] : store.parts[0] + 2])
+        features = store.schema.nodes[owner] if isinstance(owner, str) else store.schema.edges[owner[0]]
+        row = np.arange(first, min(stop, first + 1), dtype=np.int64)
+        store.fetch([FetchRequest(owner=owner, names=tuple(features), ids=row)])
 
 
 def _cut_ids(request: RequestT, piece: Piece) -> RequestT:

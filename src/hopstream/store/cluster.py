@@ -193,7 +193,8 @@ class _Opening:
             dataset = open_dataset(path)
             if dataset.manifest.dataset_id != dataset_id:
                 return False
-            LocalStore(dataset, parts, preloads=False).close()
+            for part in parts:
+                dataset.open_part(part)
         except (FormatError, SchemaError, OSError, LookupError) as error:
             LOG.debug("%s is not mapped: %s", path, error)
             return False

@@ -70,7 +70,7 @@ def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]
     for request, cost in enumerate(costs):
         start = 0
         while start < cost.num_rows:
-            num_rows = cost.rows_within(start, left)
+            num_rows = cost.rows_within(start, left) if left > 0 else 0
             if num_rows <= 0 and pieces:
                 yield pieces
                 pieces, left = [], budget

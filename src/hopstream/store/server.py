@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from hopstream.errors import StoreUnavailable
-from hopstream.store.answer import Operation, StoreAnswers
+from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.security import Location, ServerSecurity
@@ -33,6 +33,8 @@ from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error
 LOG = logging.getLogger(__name__)
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
+SIGNAL_TURN_S = 0.25
+"""How late a signal may be noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class StoreServer:
         limits = limits or ServerLimits()
         wanted = Location.parse(location)
         security.check_bind(wanted)
+        warm_up(store)
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
         self._operations = {**(operations or {}), "stats": self._answer_stats}
@@ -149,7 +152,8 @@ class StoreServer:
             for received in (signal.SIGTERM, signal.SIGINT):
                 previous[received] = signal.signal(received, self._on_signal)
         try:
-            self._stopping.get()
+            while not self._was_stopped():
+                pass
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
@@ -168,6 +172,14 @@ class StoreServer:
     ) -> None:
         """Close the server."""
         self.close()
+
+    def _was_stopped(self) -> bool:
+        """Wait a turn: a signal that comes just before the wait begins does not end it, so no wait is long."""
+        try:
+            self._stopping.get(timeout=SIGNAL_TURN_S)
+        except Empty:
+            return False
+        return True
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.stop()

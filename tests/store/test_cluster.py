@@ -1,0 +1,265 @@
+"""Is a cluster opened from a file or a list, with what is near mapped and what is gone named?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.errors import (
+    AccessDenied,
+    FormatError,
+    SettingsError,
+    StoreTimeout,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from hopstream.store import open_store
+from hopstream.store.cluster import Cluster, ServerEntry, parse_locations, read_cluster, write_cluster
+from hopstream.store.contract import KEY, FetchRequest, Store
+from hopstream.store.local import LocalStore
+from hopstream.store.routed import RoutedStore
+from hopstream.store.security import ClientSecurity, ServerSecurity
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from tests.store.cases import Case
+from tests.store.processes import ServerProcess
+
+DEAD = "grpc://127.0.0.1:1"
+FAR = StoreSettings(prefer_local=False, timeout_s=20)
+
+
+@pytest.fixture
+def servers(typed_case: Case) -> Iterator[list[StoreServer]]:
+    """A server per part, each of which tells its folder."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(StoreServer(typed_case.shared([part]), path=typed_case.root)) for part in range(3)]
+
+
+def cluster_of(case: Case, servers: list[StoreServer], path: Path | None = None) -> Cluster:
+    entries = [ServerEntry(location=s.location, parts=(part,), path=path) for part, s in enumerate(servers)]
+    return Cluster(dataset_id=case.dataset.manifest.dataset_id, servers=tuple(entries))
+
+
+def write(tmp_path: Path, cluster: Cluster) -> Path:
+    write_cluster(tmp_path / "cluster.json", cluster)
+    return tmp_path / "cluster.json"
+
+
+def check_answers(case: Case, store: Store) -> None:
+    keys = np.arange(60)
+    assert store.parts == (0, 1, 2)
+    (columns,) = store.fetch([FetchRequest(owner="paper", names=(KEY, "feat"), ids=store.lookup("paper", keys))])
+    assert columns[KEY].tolist() == keys.tolist()
+    assert np.array_equal(columns["feat"], case.graph.nodes["paper"].features["feat"])
+
+
+def num_requests(servers: list[StoreServer]) -> list[int]:
+    return [server.stats.num_requests for server in servers]
+
+
+def test_a_cluster_file_comes_back(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+    cluster = cluster_of(typed_case, servers, typed_case.root)
+    assert read_cluster(write(tmp_path, cluster)) == cluster
+    assert list(tmp_path.iterdir()) == [tmp_path / "cluster.json"]
+    value = json.loads((tmp_path / "cluster.json").read_text(encoding="utf-8"))
+    assert value["format"] == 1
+    assert value["servers"][1] == {"location": servers[1].location, "parts": [1], "path": str(typed_case.root)}
+
+
+def test_a_folder_in_a_cluster_file_is_relative_to_it(tmp_path: Path) -> None:
+    value = {"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [0], "path": "parts"}]}
+    (tmp_path / "cluster.json").write_text(json.dumps(value), encoding="utf-8")
+    assert read_cluster(tmp_path / "cluster.json").servers[0].path == tmp_path / "parts"
+
+
+def test_servers_of_a_cluster_file_are_asked(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+    path = write(tmp_path, cluster_of(typed_case, servers))
+    for source in (path, str(path)):
+        with open_store(source, FAR) as store:
+            assert isinstance(store, RoutedStore)
+            check_answers(typed_case, store)
+    assert all(n > 2 for n in num_requests(servers))
+
+
+def test_servers_of_a_list_are_asked(typed_case: Case, servers: list[StoreServer]) -> None:
+    with open_store(", ".join(server.location for server in servers), FAR) as store:
+        assert isinstance(store, RoutedStore)
+        check_answers(typed_case, store)
+
+
+def test_parts_in_a_folder_of_this_machine_are_mapped(
+    typed_case: Case, servers: list[StoreServer], tmp_path: Path
+) -> None:
+    path = write(tmp_path, cluster_of(typed_case, servers, typed_case.root))
+    with open_store(path) as store:
+        assert isinstance(store, LocalStore)
+        check_answers(typed_case, store)
+    assert num_requests(servers) == [0, 0, 0]
+
+
+def test_a_folder_that_the_server_tells_of_is_mapped(typed_case: Case, servers: list[StoreServer]) -> None:
+    with open_store(",".join(server.location for server in servers)) as store:
+        assert isinstance(store, LocalStore)
+        check_answers(typed_case, store)
+    assert num_requests(servers) == [1, 1, 1]
+
+
+def test_a_folder_of_another_dataset_is_not_mapped(
+    typed_case: Case, tmp_path: Path, find_case: Callable[[str, int], Case]
+) -> None:
+    folders = [find_case("typed", 4).root, typed_case.root, tmp_path]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(StoreServer(typed_case.shared([part]))) for part in range(3)]
+        entries = [
+            ServerEntry(location=server.location, parts=(part,), path=folders[part])
+            for part, server in enumerate(servers)
+        ]
+        path = write(tmp_path, Cluster(dataset_id=typed_case.dataset.manifest.dataset_id, servers=tuple(entries)))
+        with open_store(path) as store:
+            assert isinstance(store, RoutedStore)
+            check_answers(typed_case, store)
+        assert [n > 0 for n in num_requests(servers)] == [True, False, True]
+
+
+def test_sources_are_told_apart(typed_case: Case) -> None:
+    with open_store(typed_case.root) as store, open_store(str(typed_case.root)) as again:
+        assert isinstance(store, LocalStore)
+        assert isinstance(again, LocalStore)
+        assert open_store(store) is store
+
+
+def test_a_dead_server_is_named_with_the_remedy(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+    cluster = cluster_of(typed_case, servers)
+    broken = Cluster(
+        dataset_id=cluster.dataset_id, servers=(*cluster.servers[:2], ServerEntry(location=DEAD, parts=(2,)))
+    )
+    with pytest.raises(StoreUnavailable, match=f"{DEAD} cannot be reached .*start the server"):
+        open_store(write(tmp_path, broken), FAR)
+    with pytest.raises(StoreUnavailable, match=f"{DEAD} cannot be reached .*start the server"):
+        open_store(f"{servers[0].location},{DEAD}", FAR)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        open_store(DEAD, FAR)
+
+
+def test_a_frozen_server_is_named_within_the_deadline(typed_case: Case, servers: list[StoreServer]) -> None:
+    with ServerProcess(typed_case.root, "--parts", "2") as process:
+        process.freeze()
+        source = ",".join([servers[0].location, servers[1].location, process.location])
+        with pytest.raises(StoreTimeout, match=rf"{process.location} gave no answer in 1 s to hello"):
+            open_store(source, StoreSettings(prefer_local=False, timeout_s=1))
+        process.thaw()
+
+
+def test_a_dead_replica_does_not_stop_the_cluster(
+    typed_case: Case, servers: list[StoreServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cluster_of(typed_case, servers)
+    dead = ServerEntry(location=DEAD, parts=(0, 1))
+    path = write(tmp_path, Cluster(dataset_id=cluster.dataset_id, servers=(dead, *cluster.servers)))
+    with open_store(path, FAR) as store:
+        check_answers(typed_case, store)
+    assert f"{DEAD} cannot be reached" in caplog.text
+    with open_store(",".join([DEAD, *(server.location for server in servers)]), FAR) as store:
+        check_answers(typed_case, store)
+
+
+def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) -> None:
+    one, two = StoreServer(typed_case.shared()), StoreServer(typed_case.shared())
+    parts = (0, 1, 2)
+    entries = tuple(ServerEntry(location=server.location, parts=parts) for server in (one, two))
+    path = write(tmp_path, Cluster(dataset_id=typed_case.dataset.manifest.dataset_id, servers=entries))
+    one.close()
+    with open_store(path, FAR) as store, StoreServer(typed_case.shared(), one.location) as back:
+        check_answers(typed_case, store)
+        two.close()
+        check_answers(typed_case, store)
+        assert back.stats.num_requests > 0
+
+
+def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="no store holds part 2; start a server"):
+        open_store(f"{servers[0].location},{servers[1].location}", FAR)
+    cluster = cluster_of(typed_case, servers)
+    first_two = Cluster(dataset_id=cluster.dataset_id, servers=cluster.servers[:2])
+    with pytest.raises(StoreUnavailable, match="no store holds part 2; start a server"):
+        open_store(write(tmp_path, first_two), FAR)
+    outer = Cluster(dataset_id=cluster.dataset_id, servers=(cluster.servers[0], cluster.servers[2]))
+    with pytest.raises(FormatError, match=r"cluster\.json names no server for part 1"):
+        open_store(write(tmp_path, outer), FAR)
+
+
+def test_servers_of_another_dataset_are_refused(
+    typed_case: Case, servers: list[StoreServer], tmp_path: Path, find_case: Callable[[str, int], Case]
+) -> None:
+    with StoreServer(find_case("typed", 4).shared()) as other:
+        with pytest.raises(VersionMismatch, match="serve the same dataset everywhere"):
+            open_store(f"{servers[0].location},{other.location}", FAR)
+        entry = ServerEntry(location=other.location, parts=(0, 1, 2))
+        path = write(tmp_path, Cluster(dataset_id=typed_case.dataset.manifest.dataset_id, servers=(entry,)))
+        with pytest.raises(VersionMismatch, match=f"{other.location} serves dataset .*restart the server"):
+            open_store(path, FAR)
+
+
+def test_a_token_opens_a_cluster(typed_case: Case) -> None:
+    with StoreServer(typed_case.shared(), security=ServerSecurity(token="secret")) as server:
+        with pytest.raises(AccessDenied, match="token is missing or wrong"):
+            open_store(server.location, FAR)
+        settings = StoreSettings(prefer_local=False, timeout_s=20, security=ClientSecurity(token="secret"))
+        with open_store(server.location, settings) as store:
+            check_answers(typed_case, store)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "format list"),
+        ({}, "format None"),
+        ({"format": 2}, "format 2; this version reads 1"),
+        ({"format": 1}, "not a cluster file"),
+        ({"format": 1, "dataset_id": "d", "servers": []}, "at least one server"),
+        ({"format": 1, "dataset_id": "d", "servers": [3]}, "not a cluster file"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD}]}, "not a cluster file"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": []}]}, "one or more numbers"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [-1]}]}, "one or more numbers"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": ["0"]}]}, "one or more numbers"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [1 << 40]}]}, "one or more numbers"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": "x", "parts": [0]}]}, "write grpc://host:port"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [0]}] * 2}, "names a server twice"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [1]}]}, "no server for part 0"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_cluster_are_refused(tmp_path: Path, value: Any, message: str) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(FormatError, match=message):
+        open_store(path)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="is missing"):
+        open_store(tmp_path / "cluster.json")
+    for content in (b"{", b"\xff\xfe", b"[" * 100_000):
+        (tmp_path / "cluster.json").write_bytes(content)
+        with pytest.raises(FormatError, match="is not a cluster file"):
+            open_store(tmp_path / "cluster.json")
+
+
+def test_locations_in_a_list_are_checked() -> None:
+    assert [entry.location for entry in parse_locations("grpc://a:1, grpc+tls://b:2").servers] == [
+        "grpc://a:1", "grpc+tls://b:2",
+    ]  # fmt: skip
+    for text in ("grpc://a:1,", "grpc://a", "http://a:1", "grpc://a:1,grpc://a:1"):
+        with pytest.raises(SettingsError):
+            parse_locations(text)
+
+
+def test_a_cluster_file_needs_the_parts_of_every_server(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="parts of every server"):
+        write_cluster(tmp_path / "cluster.json", parse_locations(DEAD))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,271 @@
+"""Does a server answer only those it knows, and does a client talk only to the server it means?"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from pyarrow import flight
+
+from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
+from hopstream.store.remote import RemoteStore
+from hopstream.store.security import ClientSecurity, Location, ServerSecurity, read_pem, read_token
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import encode_frame
+from tests.store.cases import Case
+from tests.store.processes import ServerProcess
+
+TOKEN = "correct-horse-battery-staple"
+TLS = "grpc+tls://127.0.0.1:0"
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """Signs certificates; itself known by ``root``."""
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._root = self._build(self._name, self._key, is_authority=True).sign(self._key, hashes.SHA256())
+        self.root = self._root.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, name: str) -> Identity:
+        """A certificate for a name and for 127.0.0.1."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        builder = self._build(subject, key, is_authority=False).add_extension(names, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return Identity(
+            certificate,
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ),
+        )
+
+    def _build(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        )
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("our root")
+
+
+@pytest.fixture(scope="module")
+def server_identity(authority: Authority) -> Identity:
+    return authority.issue("store.example")
+
+
+@pytest.fixture
+def guarded(typed_case: Case, server_identity: Identity) -> Iterator[StoreServer]:
+    """A server with TLS and a token."""
+    security = ServerSecurity(token=TOKEN, certificate=server_identity.certificate, private_key=server_identity.key)
+    with StoreServer(typed_case.shared(), TLS, security=security) as server:
+        yield server
+
+
+def connect(location: str, security: ClientSecurity) -> RemoteStore:
+    return RemoteStore(location, StoreSettings(timeout_s=10, security=security))
+
+
+def test_token_and_roots_open_a_guarded_server(guarded: StoreServer, authority: Authority) -> None:
+    with connect(guarded.location, ClientSecurity(token=TOKEN, roots=authority.root)) as store:
+        assert store.location.startswith("grpc+tls://127.0.0.1:")
+        assert len(store.lookup("paper", np.arange(5))) == 5
+
+
+@pytest.mark.parametrize("token", [None, "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
+def test_another_token_is_refused(guarded: StoreServer, authority: Authority, token: str | None) -> None:
+    with pytest.raises(AccessDenied, match=r"refused hello.*token is missing or wrong"):
+        connect(guarded.location, ClientSecurity(token=token, roots=authority.root))
+
+
+def test_every_kind_of_call_needs_the_token(typed_case: Case) -> None:
+    with (
+        StoreServer(typed_case.shared(), security=ServerSecurity(token=TOKEN)) as server,
+        flight.FlightClient(server.location) as client,
+    ):
+        calls = [
+            lambda: client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes())).read_all(),
+            lambda: client.do_get(flight.Ticket(b"nonsense")).read_all(),
+            lambda: list(client.list_flights()),
+            lambda: list(client.list_actions()),
+            lambda: list(client.do_action(flight.Action("health", b""))),
+            lambda: client.get_flight_info(flight.FlightDescriptor.for_path("x")),
+        ]
+        for call in calls:
+            with pytest.raises(flight.FlightUnauthenticatedError, match="token is missing or wrong"):
+                call()
+        headers = [(b"authorization", b"Bearer " + TOKEN.encode())]
+        twice = flight.FlightCallOptions(headers=[*headers, *headers])
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes()), twice).read_all()
+        once = flight.FlightCallOptions(headers=headers)
+        assert client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes()), once).read_all().num_rows == 1
+
+
+def test_a_refused_call_does_not_reach_the_store(guarded: StoreServer, authority: Authority) -> None:
+    with pytest.raises(AccessDenied):
+        connect(guarded.location, ClientSecurity(token="wrong", roots=authority.root))
+    assert guarded.stats.num_requests == 0
+
+
+def test_a_server_signed_by_others_is_not_trusted(guarded: StoreServer, authority: Authority) -> None:
+    for roots in (Authority("their root").root, None):
+        with pytest.raises(StoreUnavailable, match=r"cannot be reached .*certificates"):
+            connect(guarded.location, ClientSecurity(token=TOKEN, roots=roots))
+
+
+def test_a_certificate_must_carry_the_servers_name(
+    typed_case: Case, authority: Authority, guarded: StoreServer
+) -> None:
+    good = ClientSecurity(token=TOKEN, roots=authority.root, server_name="store.example")
+    connect(guarded.location, good).close()
+    with pytest.raises(StoreUnavailable):
+        connect(guarded.location, replace(good, server_name="other.example"))
+
+
+def test_a_client_without_tls_gets_nowhere(guarded: StoreServer) -> None:
+    plain = guarded.location.replace("grpc+tls", "grpc")
+    with pytest.raises(StoreUnavailable):
+        connect(plain, ClientSecurity(token=TOKEN))
+
+
+def test_client_certificates_are_asked_for(typed_case: Case, authority: Authority, server_identity: Identity) -> None:
+    security = ServerSecurity(
+        certificate=server_identity.certificate, private_key=server_identity.key, client_roots=authority.root
+    )
+    ours, theirs = authority.issue("trainer"), Authority("their root").issue("trainer")
+    with StoreServer(typed_case.shared(), TLS, security=security) as server:
+        known = ClientSecurity(roots=authority.root, certificate=ours.certificate, private_key=ours.key)
+        with connect(server.location, known) as store:
+            assert store.parts == (0, 1, 2)
+        with pytest.raises(StoreUnavailable):
+            connect(server.location, ClientSecurity(roots=authority.root))
+        with pytest.raises(StoreUnavailable):
+            connect(server.location, replace(known, certificate=theirs.certificate, private_key=theirs.key))
+        assert server.stats.num_requests == 1
+
+
+def test_a_guarded_server_process_is_started_from_files(
+    typed_case: Case, authority: Authority, server_identity: Identity, tmp_path: Path
+) -> None:
+    files = {"token": TOKEN.encode() + b"\n", "cert": server_identity.certificate, "key": server_identity.key}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "roots").write_bytes(authority.root)
+    ours = authority.issue("trainer")
+    arguments = [
+        "--location", "grpc+tls://0.0.0.0:0", "--token", tmp_path / "token", "--certificate", tmp_path / "cert",
+        "--key", tmp_path / "key", "--client-roots", tmp_path / "roots",
+    ]  # fmt: skip
+    with ServerProcess(typed_case.root, *arguments) as process:
+        location = process.location.replace("0.0.0.0", "127.0.0.1")
+        full = ClientSecurity(token=TOKEN, roots=authority.root, certificate=ours.certificate, private_key=ours.key)
+        with connect(location, full) as store:
+            assert store.split("paper", "train").tolist() == typed_case.graph.splits["paper"]["train"].tolist()
+        with pytest.raises(AccessDenied):
+            connect(location, replace(full, token=None))
+        with pytest.raises(StoreUnavailable):
+            connect(location, replace(full, certificate=None, private_key=None))
+        process.terminate()
+        assert process.wait() == 0
+
+
+def test_a_token_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(AccessDenied, match=r"token would go to grpc://10\.0\.0\.7:7001 in the clear"):
+        connect("grpc://10.0.0.7:7001", ClientSecurity(token=TOKEN))
+
+
+def test_tokens_and_keys_are_not_shown() -> None:
+    shown = repr(ServerSecurity(token=TOKEN)) + repr(StoreSettings(security=ClientSecurity(token=TOKEN)))
+    assert TOKEN not in shown
+
+
+@pytest.mark.parametrize("token", ["", "two words", "tab\t", "naïve", "new\nline"])
+def test_tokens_that_no_header_can_carry_are_refused(token: str) -> None:
+    for kind in (ServerSecurity, ClientSecurity):
+        with pytest.raises(SettingsError, match="a token must be"):
+            kind(token=token)
+
+
+def test_halves_are_refused(server_identity: Identity, authority: Authority) -> None:
+    for kind in (ServerSecurity, ClientSecurity):
+        with pytest.raises(SettingsError, match="come together"):
+            kind(certificate=server_identity.certificate)
+        with pytest.raises(SettingsError, match="come together"):
+            kind(private_key=server_identity.key)
+    with pytest.raises(SettingsError, match="only with TLS"):
+        ServerSecurity(client_roots=authority.root)
+
+
+def test_scheme_and_certificate_must_agree(typed_case: Case, server_identity: Identity) -> None:
+    with_tls = ServerSecurity(token=TOKEN, certificate=server_identity.certificate, private_key=server_identity.key)
+    with pytest.raises(SettingsError, match=r"listen at grpc\+tls://"):
+        StoreServer(typed_case.shared(), "grpc://127.0.0.1:0", security=with_tls)
+    with pytest.raises(SettingsError, match="listen at grpc://"):
+        StoreServer(typed_case.shared(), TLS)
+
+
+def test_a_certificate_that_is_none_is_told(typed_case: Case) -> None:
+    security = ServerSecurity(token=TOKEN, certificate=b"not PEM", private_key=b"not PEM")
+    with pytest.raises(StoreUnavailable, match=r"cannot listen at .*PEM"):
+        StoreServer(typed_case.shared(), TLS, security=security)
+
+
+@pytest.mark.parametrize(
+    ("location", "is_loopback"),
+    [
+        ("grpc://localhost:1", True), ("grpc://127.0.0.1:1", True), ("grpc://127.8.9.1:1", True),
+        ("grpc://[::1]:1", True),
+        ("grpc://0.0.0.0:1", False), ("grpc://[::]:1", False), ("grpc://10.0.0.1:1", False),
+        ("grpc://localhost.example:1", False), ("grpc+tls://127.0.0.1.example:1", False),
+    ],
+)  # fmt: skip
+def test_loopback_is_what_only_this_machine_can_reach(location: str, is_loopback: bool) -> None:
+    assert Location.parse(location).is_loopback == is_loopback
+    assert str(Location.parse(location)) == location
+
+
+def test_files_of_secrets_are_read_and_checked(tmp_path: Path, authority: Authority) -> None:
+    (tmp_path / "token").write_text(f"  {TOKEN}\n", encoding="ascii")
+    assert read_token(tmp_path / "token") == TOKEN
+    (tmp_path / "empty").write_text("\n", encoding="ascii")
+    (tmp_path / "root").write_bytes(authority.root)
+    assert read_pem(tmp_path / "root") == authority.root
+    for name in ("empty", "missing"):
+        with pytest.raises(SettingsError):
+            read_token(tmp_path / name)
+        with pytest.raises(SettingsError):
+            read_pem(tmp_path / name)
