@@ -65,13 +65,15 @@ def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
 
 @njit(inline="always")
 def find_part(offsets: np.ndarray, identifier: np.int64) -> np.int64:
-    """The part whose range ``[offsets[p], offsets[p + 1])`` holds an id."""
-    low = np.int64(0)
-    high = np.int64(len(offsets) - 1)
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if offsets[middle] <= identifier:
-            low = middle
-        else:
-            high = middle
-    return low
+    """The part whose range ``[offsets[p], offsets[p + 1])`` holds an id.
+
+    A binary search without branches: ids of random parts would have them mispredicted, which made gathering rows of two
+    parts 1.6 times as slow as of one.
+    """
+    part = np.int64(0)
+    num_parts = np.int64(len(offsets) - 1)
+    while num_parts > 1:
+        half = num_parts >> 1
+        part += half * np.int64(offsets[np.uint64(part + half)] <= identifier)
+        num_parts -= half
+    return part
