@@ -19,6 +19,7 @@ from benchmarks.prepare import is_prepared
 from benchmarks.table import write_table
 
 RESULTS = ROOT / "benchmarks" / "results"
+PREPARE = "prepare"
 PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py"}
 Result = dict[str, Any]
 
@@ -62,8 +63,6 @@ def run_all(options: Options, plans: Sequence[Plan]) -> Result:
     result["scale"] = options.scale
     result["probes"] = [_run(Plan("probes", ("-m", "benchmarks.probes")))["figures"]]
     result["cases"] = {}
-    if not is_prepared(options):
-        plans = [Plan("prepare", ("-m", "benchmarks.prepare", *options.to_arguments())), *plans]
     for plan in plans:
         result["cases"][plan.name] = _run(plan)
     result["probes"].append(_run(Plan("probes", ("-m", "benchmarks.probes")))["figures"])
@@ -100,7 +99,8 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="also measure this peer")
     values = parser.parse_args()
     options = to_options(values)
-    plans = [plan for plan in plan_cases(options, values.peer) if not values.only or plan.name in values.only]
+    only = values.only and {*values.only, *([] if is_prepared(options) else [PREPARE])}
+    plans = [plan for plan in plan_cases(options, values.peer) if not only or plan.name in only]
     result = run_all(options, plans)
     write_result(result, RESULTS / f"rmat-{options.scale}.json")
     if options.scale == DESIGN_SCALE and not values.only:

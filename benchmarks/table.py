@@ -18,6 +18,11 @@ Ratios travel between machines, absolutes do not; `make bench` measures yours.""
 
 Figures = Mapping[str, float]
 ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
+    (
+        "prepare",
+        "make the R-MAT graph, 2 threads; write it as 1 part",
+        lambda f: f"{f['make_s']:.1f} s; {f['write_1_parts_s']:.1f} s",
+    ),
     ("partition", "cut into 4 parts (KaMinPar, by bytes) and write", lambda f: f"{f['total_s']:.1f} s"),
     (
         "sampling",
