@@ -42,6 +42,7 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         return Plan(module + suffix, ("-m", f"benchmarks.{module}", *arguments))
 
     plans = [
+        case(PREPARE),
         case("partition"),
         case("sampling"),
         case("gather"),

@@ -35,6 +35,10 @@ def test_every_case_runs_and_reports_positive_figures(options: Options, name: st
     assert all(any(c.isdigit() for c in show(record["figures"])) for show in shown)
 
 
+def test_the_data_are_prepared_before_anything_is_measured(options: Options):
+    assert next(plan.name for plan in run.plan_cases(options, [])) == "prepare"
+
+
 def test_a_failing_case_says_what_it_said(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"(?s)failed with 1:.*is missing"):
         run_case(["-m", "benchmarks.sampling", "--scale=3", f"--data={tmp_path}"], timeout_s=100)
