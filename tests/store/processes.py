@@ -17,14 +17,18 @@ END_S = 20.0
 ROOT = Path(__file__).parents[2]
 
 
+def environment() -> dict[str, str]:
+    """The environment of a process that imports the package and its tests from here."""
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 class ServerProcess:
     """A server in a process of its own."""
 
     def __init__(self, root: Path, *arguments: object) -> None:
         command = [sys.executable, "-m", "tests.store.serve", str(root), *map(str, arguments)]
-        paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True)
         self.location = ""
 
     def wait_ready(self) -> ServerProcess:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.store.wire import encode_frame
 from tests.store.cases import Case
 from tests.store.contract import StoreContract
-from tests.store.processes import ServerProcess, wait_until
+from tests.store.processes import ServerProcess, environment, wait_until
 
 CITES: EdgeType = ("paper", "cites", "paper")
 
@@ -201,3 +203,24 @@ def test_settings_out_of_range_are_refused(settings: dict[str, object]) -> None:
 def test_limits_out_of_range_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=next(iter(limits))):
         ServerLimits(**limits)
+
+
+LEAVES_WITHOUT_CLOSING = """
+import sys
+import numpy as np
+from hopstream.store import open_store
+from hopstream.store.contract import SampleRequest
+from hopstream.store.settings import StoreSettings
+
+store = open_store(sys.argv[1], StoreSettings(prefer_local=False))
+request = SampleRequest(edge_type=("paper", "cites", "paper"), direction="in", ids=np.arange(9), count=2)
+pending = [store.submit_sample([request]) for _ in range(20)]
+pending[0].result()
+"""
+
+
+def test_a_process_may_leave_without_closing_its_store(typed_case: Case) -> None:
+    with StoreServer(typed_case.shared()) as server:
+        command = [sys.executable, "-c", LEAVES_WITHOUT_CLOSING, server.location]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+    assert (done.returncode, done.stderr) == (0, "")

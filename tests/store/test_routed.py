@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,7 +20,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
 from tests.store.cases import Case, keys_of
 from tests.store.contract import StoreContract
-from tests.store.processes import ServerProcess
+from tests.store.processes import ServerProcess, wait_until
 
 CITES: EdgeType = ("paper", "cites", "paper")
 WRITES: EdgeType = ("author", "writes", "paper")
@@ -266,3 +267,56 @@ def test_a_part_without_store_is_refused(typed_case: Case) -> None:
         RoutedStore([typed_case.shared([0]), typed_case.shared([2])])
     with pytest.raises(StoreUnavailable, match="no store was given"):
         RoutedStore([])
+
+
+@pytest.mark.soak
+def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case, rng: np.random.Generator) -> None:
+    """Three servers, every part on two of them; one at a time is killed or frozen, while four threads ask."""
+    wanted = answers_of(typed_case.shared(), typed_case)
+    settings = StoreSettings(timeout_s=8)
+    failures: list[str] = []
+    num_answers = [0] * 4
+    is_over = threading.Event()
+
+    def ask(thread: int) -> None:
+        while not is_over.is_set():
+            try:
+                if answers_of(store, typed_case) != wanted:
+                    failures.append("another answer")
+            except Exception as error:
+                failures.append(repr(error))
+            num_answers[thread] += 1
+
+    def wait_answers(num_more: int, what: str) -> None:
+        wanted_sum = sum(num_answers) + num_more
+        wait_until(lambda: sum(num_answers) >= wanted_sum, what, 60)
+
+    with ExitStack() as stack:
+        processes = [ServerProcess(typed_case.root, "--parts", parts) for parts in ("0,1", "1,2", "2,0")]
+        locations = [process.wait_ready().location for process in processes]
+        store = stack.enter_context(RoutedStore([RemoteStore(location, settings) for location in locations], settings))
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            victim = int(rng.integers(3))
+            if rng.random() < 0.7:
+                processes[victim].kill()
+                wait_answers(20, "answers go on without a server")
+                processes[victim].end()
+                processes[victim] = ServerProcess(
+                    typed_case.root, "--parts", ("0,1", "1,2", "2,0")[victim], "--location", locations[victim]
+                ).wait_ready()
+            else:
+                processes[victim].freeze()
+                wait_answers(8, "answers go on beside a frozen server")
+                processes[victim].thaw()
+            wait_answers(20, "answers go on")
+        is_over.set()
+        for thread in threads:
+            thread.join(30)
+        for process in processes:
+            process.end()
+    assert failures == []
+    assert min(num_answers) > 20
