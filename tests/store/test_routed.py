@@ -269,54 +269,65 @@ def test_a_part_without_store_is_refused(typed_case: Case) -> None:
         RoutedStore([])
 
 
+class Asker(threading.Thread):
+    """A thread that asks the same again and again, and keeps what was not as it should be."""
+
+    def __init__(self, store: Store, case: Case) -> None:
+        super().__init__()
+        self._store, self._case = store, case
+        self._wanted = answers_of(case.shared(), case)
+        self.failures: list[str] = []
+        self.num_answers = 0
+        self.is_over = False
+
+    def run(self) -> None:
+        while not self.is_over:
+            try:
+                if answers_of(self._store, self._case) != self._wanted:
+                    self.failures.append("another answer")
+            except Exception as error:
+                self.failures.append(repr(error))
+            self.num_answers += 1
+
+    def end(self) -> None:
+        self.is_over = True
+        self.join(60)
+
+
 @pytest.mark.soak
 def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case, rng: np.random.Generator) -> None:
     """Three servers, every part on two of them; one at a time is killed or frozen, while four threads ask."""
-    wanted = answers_of(typed_case.shared(), typed_case)
     settings = StoreSettings(timeout_s=8)
-    failures: list[str] = []
-    num_answers = [0] * 4
-    is_over = threading.Event()
-
-    def ask(thread: int) -> None:
-        while not is_over.is_set():
-            try:
-                if answers_of(store, typed_case) != wanted:
-                    failures.append("another answer")
-            except Exception as error:
-                failures.append(repr(error))
-            num_answers[thread] += 1
-
-    def wait_answers(num_more: int, what: str) -> None:
-        wanted_sum = sum(num_answers) + num_more
-        wait_until(lambda: sum(num_answers) >= wanted_sum, what, 60)
-
+    all_parts = ("0,1", "1,2", "2,0")
     with ExitStack() as stack:
-        processes = [ServerProcess(typed_case.root, "--parts", parts) for parts in ("0,1", "1,2", "2,0")]
+        processes = [ServerProcess(typed_case.root, "--parts", parts) for parts in all_parts]
+        stack.callback(lambda: [process.end() for process in processes])
         locations = [process.wait_ready().location for process in processes]
         store = stack.enter_context(RoutedStore([RemoteStore(location, settings) for location in locations], settings))
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
+        askers = [Asker(store, typed_case) for _ in range(4)]
+        for asker in askers:
+            stack.callback(asker.end)
+            asker.start()
+
+        def wait_answers(num_more: int) -> None:
+            wanted = sum(asker.num_answers for asker in askers) + num_more
+            wait_until(lambda: sum(asker.num_answers for asker in askers) >= wanted, "answers go on", 60)
+
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
             victim = int(rng.integers(3))
             if rng.random() < 0.7:
                 processes[victim].kill()
-                wait_answers(20, "answers go on without a server")
+                wait_answers(20)
                 processes[victim].end()
-                processes[victim] = ServerProcess(
-                    typed_case.root, "--parts", ("0,1", "1,2", "2,0")[victim], "--location", locations[victim]
-                ).wait_ready()
+                arguments = ("--parts", all_parts[victim], "--location", locations[victim])
+                processes[victim] = ServerProcess(typed_case.root, *arguments).wait_ready()
             else:
                 processes[victim].freeze()
-                wait_answers(8, "answers go on beside a frozen server")
+                wait_answers(8)
                 processes[victim].thaw()
-            wait_answers(20, "answers go on")
-        is_over.set()
-        for thread in threads:
-            thread.join(30)
-        for process in processes:
-            process.end()
-    assert failures == []
-    assert min(num_answers) > 20
+            wait_answers(20)
+        for asker in askers:
+            asker.end()
+            assert asker.failures == []
+            assert asker.num_answers > 20
