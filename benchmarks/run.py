@@ -1,6 +1,6 @@
 """How fast is all of it on this machine: run every case, write the figures down, and show them in the README.
 
-Results go to ``benchmarks/results/rmat-<scale>.json``. At the design scale the README's table is written as well.
+Results go to ``benchmarks/results/rmat-<scale>.json``, those of some cases only to ``…-partial.json``. At the design scale the README's table is written as well.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
     only = values.only and {*values.only, *([] if is_prepared(options) else [PREPARE])}
     plans = [plan for plan in plan_cases(options, values.peer) if not only or plan.name in only]
     result = run_all(options, plans)
-    write_result(result, RESULTS / f"rmat-{options.scale}.json")
+    write_result(result, RESULTS / f"rmat-{options.scale}{'-partial' if only else ''}.json")
     if options.scale == DESIGN_SCALE and not values.only:
         write_table(result, ROOT / "README.md")
 
