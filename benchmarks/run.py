@@ -1,6 +1,7 @@
 """How fast is all of it on this machine: run every case, write the figures down, and show them in the README.
 
-Results go to ``benchmarks/results/rmat-<scale>.json``, those of some cases only to ``…-partial.json``. At the design scale the README's table is written as well.
+Results go to ``benchmarks/results/rmat-<scale>.json``, those of some cases only to ``…-partial.json``. At the design
+scale a full run writes the README's table as well.
 """
 
 from __future__ import annotations
