@@ -53,6 +53,11 @@ class ServerProcess:
     def freeze(self) -> None:
         """Stop the process where it is; it keeps its connections and answers nothing."""
         self._process.send_signal(signal.SIGSTOP)
+        wait_until(self._is_frozen, "every thread of the server is stopped")
+
+    def _is_frozen(self) -> bool:
+        tasks = [path.read_text(encoding="ascii") for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return all(task.rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
