@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -52,6 +53,16 @@ def _children() -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def mapped_file(array: np.ndarray) -> Path | None:
+    """The file that an array's memory is a map of, as the system sees it; None where it is no map."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        extent, _, _, _, _, *path = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in extent.split("-"))
+        if start <= array.ctypes.data < end:
+            return Path(path[0]) if path and path[0].startswith("/") else None
+    return None
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Do columns survive the disk bit by bit, and is every damaged file noticed?"""
 
+import gc
 import io
-import mmap
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from hopstream.arrays import (
 )
 from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError
 from hopstream.schema import NUMERIC_DTYPES, FeatureSchema
+from tests.conftest import mapped_file
 
 dtypes = st.sampled_from(NUMERIC_DTYPES).map(np.dtype)
 shared_folder = settings(
@@ -92,7 +94,7 @@ def test_a_dataset_file_in_fortran_order_is_refused(tmp_path):
 def test_arrays_are_mapped_read_only(tmp_path):
     write_array(tmp_path / "a.npy", np.arange(10))
     array = open_array(tmp_path / "a.npy")
-    assert isinstance(array.base, mmap.mmap) or isinstance(array, np.memmap)
+    assert mapped_file(array) == tmp_path / "a.npy"
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
 
@@ -359,9 +361,24 @@ def test_offsets_of():
     assert offsets_of(np.empty(0, np.int64)).tolist() == [0]
 
 
+def test_a_map_holds_no_file_descriptor_and_ends_with_its_last_view(tmp_path):
+    record = write_array(tmp_path / "a.npy", np.arange(1000))
+    num_open = len(list(Path("/proc/self/fd").iterdir()))
+    arrays = [open_array(tmp_path / "a.npy", record) for _ in range(50)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == num_open
+    view = arrays[0][10:20].reshape(2, 5)
+    arrays.clear()
+    gc.collect()
+    assert view.tolist() == np.arange(10, 20).reshape(2, 5).tolist()
+    assert Path("/proc/self/maps").read_text().count(str(tmp_path / "a.npy")) == 1
+    del view
+    gc.collect()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
 def test_preload_maps_what_fits_the_budget(tmp_path):
     for name in ("a", "b", "c"):
         write_array(tmp_path / f"{name}.npy", np.zeros(1000))
     maps = [open_array(tmp_path / f"{name}.npy") for name in ("a", "b", "c")]
-    assert preload([maps[0], np.zeros(5), maps[1], maps[2]], 16_000) == 16_000
+    assert preload([maps[0], np.zeros(0), maps[1], maps[2]], 16_000) == 16_000
     assert preload(maps, 100) == 0

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.store.cases import Case, make_case
-
-
-@pytest.fixture(scope="session", autouse=True)
-def many_open_files() -> Iterator[None]:
-    """Allow as many open files as the system does: a mapped file holds one, and many datasets stay open here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture(scope="session")

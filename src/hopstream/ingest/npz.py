@@ -115,7 +115,7 @@ def _load_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     if not info.filename.endswith(".npy"):
         raise FormatError(f"{path} holds {info.filename!r}, which is no .npy array")
     with archive.open(info) as file:
-        shape, dtype = read_header(file)
+        shape, _, dtype = read_header(file)
         wanted = file.tell() + math.prod(shape) * dtype.itemsize
     if wanted != info.file_size or info.file_size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
         raise FormatError(
