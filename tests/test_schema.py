@@ -114,3 +114,10 @@ def test_homogeneous_is_a_matter_of_names():
     assert GraphSchema(nodes={NODE: {}}, edges={}).is_homogeneous
     assert not GraphSchema(nodes={"paper": {}}, edges={("paper", "cites", "paper"): {}}).is_homogeneous
     assert not GraphSchema(nodes={NODE: {}}, edges={(NODE, "cites", NODE): {}}).is_homogeneous
+
+
+def test_edge_types_that_are_written_alike_are_refused():
+    nodes = {"a": {}, "a__x": {}, "b": {}}
+    GraphSchema(nodes=nodes, edges={("a", "x__y", "b"): {}})
+    with pytest.raises(SchemaError, match="are both written a__x__y__b"):
+        GraphSchema(nodes=nodes, edges={("a", "x__y", "b"): {}, ("a__x", "y", "b"): {}})

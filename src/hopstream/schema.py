@@ -109,6 +109,11 @@ class GraphSchema:
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.nodes:
                     raise SchemaError(f"edge type {edge_type!r} joins node type {end!r}; known: {list(self.nodes)}")
+        by_label: dict[str, EdgeType] = {}
+        for edge_type in self.edges:
+            other = by_label.setdefault(type_label(edge_type), edge_type)
+            if other != edge_type:
+                raise SchemaError(f"edge types {other!r} and {edge_type!r} are both written {type_label(edge_type)}")
         for node_type, names in self.splits.items():
             self.check_node_type(node_type)
             _check_names(f"splits of {node_type!r}", names)

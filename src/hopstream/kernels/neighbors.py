@@ -22,6 +22,8 @@ RANGE_AHEAD = 16
 READ_BEHIND = 8
 FLOYD_ALWAYS = 64
 INT64_BYTES = 8
+MAX_TAKEN = 0x7FFFFFFF
+TOO_MANY = -(1 << 62)
 
 
 @njit(cache=True, nogil=True)
@@ -45,7 +47,7 @@ def edge_ranges(
 
     Returns:
         The sum of ``counts``; or ``-1 - i`` where the range of ``ids[i]`` lies outside its part's ``indices``, as it
-        does in a damaged file.
+        does in a damaged file; or ``TOO_MANY`` where a node would draw more than an int32 counts.
     """
     num_ids = len(ids)
     total = 0
@@ -66,6 +68,8 @@ def edge_ranges(
             taken = degree
             if count >= 0 and (degree > count or (is_replacing and degree > 0)):
                 taken = np.int64(count)
+            if taken > MAX_TAKEN:
+                return TOO_MANY
             starts[j] = start
             degrees[j] = degree
             counts[j] = taken

@@ -6,12 +6,14 @@ PyG's ``num_neighbors`` is one way to write a plan; one executor runs all of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.store.contract import MAX_COUNT
 
 SEEDS = "seeds"
 """The input that stands for the seeds themselves."""
@@ -79,8 +81,8 @@ class SamplePlan:
         for op in self.ops:
             if op.name in found:
                 raise SettingsError(f"op {op.name!r} is defined twice")
-            if op.count < -1:
-                raise SettingsError(f"op {op.name!r}: count is {op.count}; give -1 for all, or 0 and above")
+            if not -1 <= op.count <= MAX_COUNT:
+                raise SettingsError(f"op {op.name!r}: count is {op.count}; give -1 for all, or 0 to {MAX_COUNT}")
             if directions.setdefault(op.edge_type, op.direction) != op.direction:
                 raise SettingsError(f"the plan follows edge type {type_label(op.edge_type)} in both directions")
             for name in op.inputs:
@@ -187,12 +189,15 @@ def _counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> d
     return {edge_type: given.get(edge_type, default) for edge_type in schema.edges}
 
 
-def _checked_counts(where: str, counts: Sequence[int]) -> list[int]:
-    if isinstance(counts, str | int):
+def _checked_counts(where: str, counts: object) -> list[int]:
+    if isinstance(counts, str) or not isinstance(counts, Iterable):
         raise SettingsError(f"{where} is {counts!r}; give one number per hop, for example [15, 10]")
-    checked = [int(count) for count in counts]
-    if not 1 <= len(checked) <= MAX_HOPS:
-        raise SettingsError(f"{where} has {len(checked)} hops; give 1 to {MAX_HOPS}")
-    if any(count < -1 or count != given for count, given in zip(checked, counts, strict=True)):
-        raise SettingsError(f"{where} is {list(counts)}; give integers: -1 for all, or 0 and above")
+    given = list(counts)
+    if not 1 <= len(given) <= MAX_HOPS:
+        raise SettingsError(f"{where} has {len(given)} hops; give 1 to {MAX_HOPS}")
+    if any(isinstance(count, bool) or not isinstance(count, Integral) for count in given):
+        raise SettingsError(f"{where} is {given}; give integers: -1 for all, or 0 and above")
+    checked = [int(count) for count in given]
+    if any(not -1 <= count <= MAX_COUNT for count in checked):
+        raise SettingsError(f"{where} is {checked}; give -1 for all, or 0 to {MAX_COUNT}")
     return checked

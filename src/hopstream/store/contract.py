@@ -22,6 +22,9 @@ from hopstream.schema import Direction, EdgeType, GraphSchema
 KEY = "\x00key"
 """The column of original keys, fetched like a feature: int64[rows]. No user's feature can have this name."""
 
+MAX_COUNT = (1 << 31) - 1
+"""The most neighbours that one node can be answered with; counts are int32."""
+
 T_co = TypeVar("T_co", covariant=True)
 
 

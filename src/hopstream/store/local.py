@@ -19,12 +19,12 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of, p
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
+from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.ownership import first_unowned
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, Pending, SampleReply, SampleRequest, Store
 
 T = TypeVar("T")
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
@@ -196,8 +196,8 @@ class LocalStore(Store):
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         tables = self.tables(request.edge_type, request.direction)
-        if request.count < -1:
-            raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 and above")
+        if not -1 <= request.count <= MAX_COUNT:
+            raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 to {MAX_COUNT}")
         ids = self.check_ids(tables.node_type, request.ids)
         num_ids = len(ids)
         parts, counts = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
@@ -346,7 +346,13 @@ def _gather_fixed(
 
 
 def check_range(total: int, ids: IntArray, where: str) -> None:
-    """Raise ``FormatError`` where a kernel found a row's range outside its file."""
+    """Raise ``FormatError`` where a kernel found a row's range outside its file.
+
+    Raises:
+        SettingsError: A node has more edges than can be counted in one answer.
+    """
+    if total == TOO_MANY:
+        raise SettingsError(f"{where}: a node has more than {MAX_COUNT} edges; give a count instead of -1")
     if total < 0:
         raise FormatError(f"{where}: the row of id {int(ids[-1 - total])} lies outside its file; verify the dataset")
 
