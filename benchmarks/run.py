@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import DESIGN_SCALE, ROOT, Options, add_options, describe_machine, run_case, to_options
+from benchmarks.harness import (
+    DESIGN_SCALE,
+    NUM_FEATURES,
+    ROOT,
+    Options,
+    add_options,
+    describe_machine,
+    run_case,
+    to_options,
+)
 from benchmarks.prepare import is_prepared
 from benchmarks.table import write_table
 
 RESULTS = ROOT / "benchmarks" / "results"
 PREPARE = "prepare"
 PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py"}
+LOADING_CORES = {"loader": 1, "loader-2-threads": 2, "two_trainers": 2}
+"""Cores of the cases that load whole batches."""
 Result = dict[str, Any]
 
 
@@ -68,7 +80,31 @@ def run_all(options: Options, plans: Sequence[Plan]) -> Result:
     for plan in plans:
         result["cases"][plan.name] = _run(plan)
     result["probes"].append(_run(Plan("probes", ("-m", "benchmarks.probes")))["figures"])
+    for name, case in result["cases"].items():
+        if (share := share_of_limit(name, case["figures"], result["probes"])) is not None:
+            case["figures"]["share_of_limit"] = share
     return result
+
+
+def share_of_limit(name: str, figures: Mapping[str, float], probes: Sequence[Mapping[str, float]]) -> float | None:
+    """How much of what the machine's memory allows a case reached; None where memory is not its limit.
+
+    The limit of a batch is one independent random read per edge and one copy of its rows, at the speeds that the probes
+    of the same run measured, spread over the cores that the case uses. 1.0 would be a program that does nothing else.
+    """
+    read_ns = statistics.mean(probe["independent_read_ns"] for probe in probes)
+    copy_gb_per_s = statistics.mean(probe["memcpy_gb_per_s"] for probe in probes)
+    row_ms = 4 * NUM_FEATURES / copy_gb_per_s / 1e6
+    read_ms = figures.get("edges_per_batch", 0) * read_ns / 1e6
+    if name == "sampling":
+        limit_ms = read_ms
+    elif name == "gather":
+        limit_ms = figures["rows_per_batch"] * row_ms
+    elif name in LOADING_CORES:
+        limit_ms = (read_ms + figures["rows_per_batch"] * row_ms) / LOADING_CORES[name]
+    else:
+        return None
+    return limit_ms / figures["ms_per_batch"]
 
 
 def _run(plan: Plan) -> Result:

@@ -52,13 +52,16 @@ def train(options: Options, rank: int, location: str, barrier: Barrier, pipe: Co
         for _ in range(NUM_WARMUPS):
             next(batches)
         spans = []
+        num_edges = num_rows = 0
         for _ in range(options.num_repeats):
             barrier.wait(WAIT_S)
             started = time.monotonic()
             for _ in range(options.num_batches):
-                next(batches)
+                batch = next(batches)
+                num_edges += batch.edge_index.shape[1]
+                num_rows += batch.x.shape[0]
             spans.append((started, time.monotonic()))
-    pipe.send((spans, peak_rss_bytes()))
+    pipe.send((spans, num_edges, num_rows, peak_rss_bytes()))
 
 
 def main() -> None:
@@ -83,9 +86,12 @@ def main() -> None:
         for pipe in servers:
             pipe.send("close")
         server_peaks = [_receive(pipe) for pipe in servers]
-    spans = zip(*(spans for spans, _ in answers), strict=True)
+    spans = zip(*(spans for spans, _, _, _ in answers), strict=True)
     timing = Timing(tuple(max(end for _, end in span) - min(start for start, _ in span) for span in spans))
     num_batches = NUM_TRAINERS * options.num_batches
+    num_taken = num_batches * options.num_repeats
+    edges_per_batch = sum(num_edges for _, num_edges, _, _ in answers) / num_taken
+    rows_per_batch = sum(num_rows for _, _, num_rows, _ in answers) / num_taken
     settings = {
         "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
         "threads_per_trainer": options.num_threads, "assignment": "random",
@@ -93,7 +99,11 @@ def main() -> None:
     figures = {
         "ms_per_batch": timing.median_s / num_batches * 1e3,
         "min_ms_per_batch": timing.min_s / num_batches * 1e3,
-        "trainer_peak_bytes": float(max(peak for _, peak in answers)),
+        "edges_per_batch": edges_per_batch,
+        "rows_per_batch": rows_per_batch,
+        "edges_per_s": edges_per_batch * num_batches / timing.median_s,
+        "rows_per_s": rows_per_batch * num_batches / timing.median_s,
+        "trainer_peak_bytes": float(max(peak for _, _, _, peak in answers)),
         "server_peak_bytes": float(max(server_peaks)),
     }
     report("two_trainers", settings, figures)

@@ -9,7 +9,6 @@ import pytest
 from benchmarks import run, table
 from benchmarks.harness import Options, repeat, run_case
 
-SLOW_CASES = ("loader-2-threads", "two_trainers")
 SMALL = {"scale": 9, "num_batches": 2, "num_repeats": 1, "num_threads": 1}
 
 
@@ -21,16 +20,16 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     return options
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["partition", "sampling", "gather", "loader", *(pytest.param(n, marks=pytest.mark.bench) for n in SLOW_CASES)],
-)
+@pytest.mark.parametrize("name", ["partition", "sampling", "gather", "loader", "loader-2-threads", "two_trainers"])
 def test_every_case_runs_and_reports_positive_figures(options: Options, name: str):
     plan = next(plan for plan in run.plan_cases(options, []) if plan.name == name)
     record = run_case(plan.arguments, python=plan.python, timeout_s=100)
     assert record["settings"]["scale"] == 9
     assert record["peak_rss_bytes"] > 1e7
     assert all(value > 0 for value in record["figures"].values())
+    probe = {"independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
+    share = run.share_of_limit(name, record["figures"], [probe])
+    assert share is None if name == "partition" else 0 < share < 1
     shown = [show for case, _, show in table.ROWS if case == name]
     assert all(any(c.isdigit() for c in show(record["figures"])) for show in shown)
 
@@ -61,7 +60,7 @@ def test_an_unknown_peer_is_refused(options: Options, peer: str):
 def test_the_table_goes_between_its_markers(tmp_path: Path):
     machine = {"num_cores": 2, "cpu": "a core", "memory_gib": 4.0, "commit": "abc"}
     probe = {"dependent_read_ns": 100.0, "independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
-    case = {"figures": {"ms_per_batch": 3.14, "edges_per_s": 5e7}, "peak_rss_bytes": 2**30}
+    case = {"figures": {"ms_per_batch": 3.14, "edges_per_s": 5e7, "share_of_limit": 0.25}, "peak_rss_bytes": 2**30}
     result = {
         "machine": machine, "probes": [probe, probe], "made_at": "2030-01-02 03:04", "scale": 21,
         "cases": {"sampling": case},
@@ -72,7 +71,7 @@ def test_the_table_goes_between_its_markers(tmp_path: Path):
     text = readme.read_text()
     assert text.startswith(f"before\n{table.BEGIN}\n| what |")
     assert text.endswith(f"\n{table.END}\nafter\n")
-    assert "| sample and relabel, 1 thread | 3.1 ms per batch, 50 M edges/s | 1.0 GiB |" in text
+    assert "| sample and relabel, 1 thread | 3.1 ms per batch, 50 M edges/s | 25% | 1.0 GiB |" in text
     assert "old" not in text
     readme.write_text(f"{table.END}\n{table.BEGIN}\n")
     with pytest.raises(ValueError, match="in this order and once each"):
