@@ -145,13 +145,75 @@ class LoaderContract:
             with pytest.raises(ArithmeticError, match="no luck") as raised:
                 next(iterator)
             assert any("in the transform" in note for note in raised.value.__notes__)
-            with pytest.raises(StopIteration):
+            with pytest.raises(StateError, match="it raised an error; iterate the loader again"):
                 next(iterator)
+
+    @pytest.mark.parametrize("num_failures", [1, 3])
+    @pytest.mark.parametrize("index", [0, 1, 3])
+    def test_an_iteration_after_a_failure_goes_on_with_the_batch_that_was_not_given_out(
+        self, new_loader, index, num_failures
+    ):
+        with new_loader() as one:
+            epochs = self.epochs(one, 3)
+        failures = [ArithmeticError("no luck")] * num_failures
+
+        def transform(batch):
+            if (batch.epoch, batch.index) == (1, index) and failures:
+                raise failures.pop()
+            return batch
+
+        with new_loader(transform=transform) as loader:
+            assert self.epochs(loader, 1) == epochs[:1]
+            seen = []
+            for number in range(num_failures):
+                if number == 1:
+                    loader.set_epoch(1)  # what a script that counts epochs itself says again
+                take_until_failure(loader, seen)
+                assert (loader.epoch, loader.state_dict()["next_batch"]) == (1, len(seen))
+            rest, following = self.epochs(loader, 2)
+            assert seen + rest == epochs[1]
+            assert following == epochs[2]
+
+    def test_leaving_early_after_a_failure_is_leaving_early(self, new_loader):
+        failures = [ArithmeticError("no luck")]
+
+        def transform(batch):
+            if batch.index == 2 and failures:
+                raise failures.pop()
+            return batch
+
+        with new_loader() as one, new_loader(transform=transform) as loader:
+            epochs = self.epochs(one, 2)
+            take_until_failure(loader, [])
+            for _ in loader:
+                break
+            assert self.epochs(loader, 1) == epochs[1:]
+
+    def test_an_interrupt_is_leaving_early(self, new_loader):
+        interrupts = [KeyboardInterrupt()]
+
+        def transform(batch):
+            if batch.index == 2 and interrupts:
+                raise interrupts.pop()
+            return batch
+
+        with new_loader() as one, new_loader(transform=transform) as loader:
+            epochs = self.epochs(one, 2)
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+            was_begun = loader.state_dict()["next_batch"] > 0
+            assert self.epochs(loader, 1)[0] == epochs[1 if was_begun else 0]
 
 
 def raise_in_loop(loader):
     for _ in loader:
         raise KeyError("the consumer failed")
+
+
+def take_until_failure(loader, seen):
+    with pytest.raises(ArithmeticError, match="no luck"):
+        for batch in loader:
+            seen.append(flat(batch))
 
 
 def fail(batch):

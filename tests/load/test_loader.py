@@ -175,8 +175,28 @@ def test_after_a_failure_a_loader_goes_on_from_its_state(plain_stores, num_threa
         for batch in loader:
             seen.append(flat(batch))  # noqa: PERF401 - the batches before the failure are what counts
     is_broken = False
+    other = plain_loader(plain_stores[4], num_threads=num_threads)
+    other.load_state_dict(loader.state_dict())
+    assert seen + [flat(batch) for batch in other] == whole
     loader.load_state_dict(loader.state_dict())
     assert seen + [flat(batch) for batch in loader] == whole
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_a_place_that_was_restored_survives_a_failure_to_start(plain_stores, num_threads):
+    one = plain_loader(plain_stores[4])
+    whole = [flat(batch) for batch in one]
+    loader = plain_loader(plain_stores[4], num_threads=num_threads)
+    loader.load_state_dict({**loader.state_dict(), "next_batch": 3})
+    new_maker, loader._new_maker = loader._new_maker, raise_connection_error
+    with pytest.raises(ConnectionError):
+        iter(loader)
+    loader._new_maker = new_maker
+    assert [flat(batch) for batch in loader] == whole[3:]
+
+
+def raise_connection_error():
+    raise ConnectionError("the part is gone")
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

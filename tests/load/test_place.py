@@ -34,6 +34,16 @@ def test_a_restored_place_is_gone_on_from_once():
     assert (place.epoch, place.next_batch) == (4, 0)
 
 
+def test_a_place_where_an_iteration_failed_is_gone_on_from_once():
+    place = Place(3, 7)
+    place.resume()
+    place.set_epoch(3)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (3, 7)
+    place.begin()
+    assert (place.epoch, place.next_batch) == (4, 0)
+
+
 @pytest.mark.parametrize(("epoch", "wanted"), [(3, (3, 7)), (4, (4, 0)), (0, (0, 0))])
 def test_set_epoch_keeps_the_restored_place_of_that_epoch(epoch, wanted):
     place = Place.from_json(Place(3, 7).to_json(FACTS), FACTS, 10)
@@ -71,14 +81,15 @@ def test_another_loader_is_refused_by_name(change, message):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (None, "not a saved loader state"),
-        ([], "not a saved loader state"),
-        ({}, "not a saved loader state.*'loader'"),
+        (None, r"the loader state is a NoneType; it must be what state_dict\(\) returned"),
+        ([], "the loader state is a list"),
+        ({}, "has no format and no epoch and no next_batch and no loader; it must be"),
+        ({"format": 1, "epoch": 0, "next_batch": 0}, r"has no loader; it must be .*\"loader\": .* got {'format': 1, "),
         ({**Place(3, 7).to_json(FACTS), "format": 2}, "format 2; this version reads 1"),
         (Place(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
         (Place(3, -1).to_json(FACTS), "next_batch is -1"),
         ({**Place(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
-        ({**Place(3, 7).to_json(FACTS), "loader": 5}, "not a saved loader state"),
+        ({**Place(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
     ],
 )
 def test_what_is_no_state_is_refused(state, message):

@@ -92,8 +92,8 @@ class EpochLoader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration the given epoch; an iteration that is alive is closed.
 
-        Not needed: each iteration is the next epoch by itself. Directly after ``load_state_dict``, naming the restored
-        epoch leaves the place in it as it is.
+        Not needed: each iteration is the next epoch by itself. Directly after ``load_state_dict``, or after an error in
+        the middle of an epoch, naming that epoch leaves the place in it as it is.
 
         Raises:
             StateError: ``epoch`` is not an integer, 0 or above.
@@ -119,16 +119,22 @@ class EpochLoader:
         self._place = place
 
     def __iter__(self) -> EpochIterator:
-        """Start the next epoch, or go on with the one that was restored.
+        """Start the next epoch, or go on with the one that was restored or that an error ended.
 
         Raises:
             StateError: The loader is closed.
+            StoreTimeout: A thread of the iteration before did not end in time; the place stays as it is.
         """
         if self._is_closed:
             raise StateError("the loader is closed; make a new one")
         self._end_iteration("the loader was iterated again")
         self._place.begin()
-        iterator = EpochIterator(self, self._place, self._start())
+        try:
+            batches = self._start()
+        except BaseException:
+            self._place.resume()
+            raise
+        iterator = EpochIterator(self, self._place, batches)
         self._running = weakref.ref(iterator)
         return iterator
 
@@ -191,8 +197,8 @@ class EpochIterator:
         """The next batch.
 
         Raises:
-            StopIteration: The epoch has ended, or failed before.
-            StateError: The iteration was closed by the loader.
+            StopIteration: The epoch has ended.
+            StateError: The iteration was closed by the loader, or failed before.
             StoreTimeout: The batch was not ready in time; the message says what each worker is doing.
         """
         if self._end_reason is not None:
@@ -205,9 +211,8 @@ class EpochIterator:
             raise StopIteration
         try:
             batch = self._batches.take()
-        except BaseException:
-            self._end_reason = ""
-            self._batches.stop()
+        except BaseException as error:
+            self._fail(error)
             raise
         self._place.next_batch += 1
         return batch
@@ -221,3 +226,14 @@ class EpochIterator:
         if self._end_reason is None:
             self._end_reason = reason
         self._batches.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the iteration; the next one begins with the batch that was not given out."""
+        if self._end_reason is not None:
+            return  # another thread ended this iteration, and the place may be that of another one by now
+        self._batches.stop()
+        if isinstance(error, Exception):
+            self._end_reason = "it raised an error; iterate the loader again to go on with the same batch"
+            self._place.resume()
+        else:  # an interrupt is the consumer leaving early, wherever it strikes
+            self._end_reason = "it was interrupted; iterate the loader again for the next epoch"

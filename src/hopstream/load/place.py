@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from hopstream.errors import StateError
 
 STATE_FORMAT = 1
+FORM = '{"format": …, "epoch": …, "next_batch": …, "loader": {…}}'
 Facts = Mapping[str, str | int | bool | Mapping[str, int]]
 """What decides over a loader's batches, by the name that a message uses; JSON values only."""
 
@@ -24,7 +25,7 @@ class Place:
     Attributes:
         epoch: The epoch under way, or the next one where ``next_batch`` is 0.
         next_batch: Batches of that epoch which the consumer was given.
-        is_resuming: The place was restored, so the next iteration goes on from it.
+        is_resuming: The place was restored, or an iteration failed at it, so the next iteration goes on from it.
     """
 
     epoch: int = 0
@@ -38,13 +39,17 @@ class Place:
             self.next_batch = 0
         self.is_resuming = False
 
+    def resume(self) -> None:
+        """Let the next iteration go on from here, because this one failed."""
+        self.is_resuming = True
+
     def end_epoch(self) -> None:
         """The consumer has had all batches of the epoch."""
         self.epoch += 1
         self.next_batch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; a place that was restored in the middle of that very epoch stays.
+        """Go to the start of an epoch; where the next iteration would go on in that very epoch, it still does.
 
         Raises:
             StateError: ``epoch`` is not an integer, 0 or above.
@@ -71,14 +76,8 @@ class Place:
             StateError: The value is no saved state, or one of a loader that makes other batches; the message names what
                 differs.
         """
-        try:
-            record = cast("dict[str, Any]", value)
-            found, epoch, next_batch = dict(record["loader"]), record["epoch"], record["next_batch"]
-            state_format = record["format"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"not a saved loader state ({error!r}): {str(value)[:200]}") from error
-        if state_format != STATE_FORMAT:
-            raise StateError(f"the loader state has format {state_format!r}; this version reads {STATE_FORMAT}")
+        record = _fields_of(value)
+        found, epoch, next_batch = record["loader"], record["epoch"], record["next_batch"]
         for name in {**facts, **found}:
             if facts.get(name) != found.get(name):
                 raise StateError(
@@ -89,3 +88,20 @@ class Place:
             if not is_number or (most is not None and number > most):
                 raise StateError(f"the state's {name} is {number!r}; it is 0 to {most if most is not None else '…'}")
         return cls(epoch, next_batch, is_resuming=True)
+
+
+def _fields_of(value: object) -> Mapping[str, Any]:
+    """The fields of a saved state, all of them there."""
+    if not isinstance(value, Mapping):
+        raise StateError(f"the loader state is a {type(value).__name__}; it must be what state_dict() returned, {FORM}")
+    missing = [name for name in ("format", "epoch", "next_batch", "loader") if name not in value]
+    if missing:
+        raise StateError(
+            f"the loader state has no {' and no '.join(missing)}; it must be what state_dict() returned, {FORM}, "
+            f"got {str(dict(value))[:200]}"
+        )
+    if value["format"] != STATE_FORMAT:
+        raise StateError(f"the loader state has format {value['format']!r}; this version reads {STATE_FORMAT}")
+    if not isinstance(value["loader"], Mapping):
+        raise StateError(f"the loader state's loader is {str(value['loader'])[:200]!r}; it must be an object")
+    return value
