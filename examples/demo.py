@@ -96,7 +96,8 @@ class Demo:
     def started(self, words: list[str], output: IO[str] | None) -> Iterator[subprocess.Popen[bytes]]:
         """A process that does not outlive this context; what it says on stderr is shown where something fails."""
         # Ranks of one machine need no other network, and with one thread each they leave cores to the servers.
-        environment = {**os.environ, MARK: str(self.folder), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, MARK: str(self.folder), "TMPDIR": str(self.folder), "GLOO_SOCKET_IFNAME": "lo"}
+        environment["OMP_NUM_THREADS"] = "1"
         with TemporaryFile("w+") as errors:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment, start_new_session=True
