@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.loader import NeighborLoader
     from hopstream.partition.layout import open_dataset
+    from hopstream.partition.read_back import read_dataset
     from hopstream.partition.write import write_parts
     from hopstream.store import open_store
     from hopstream.store.security import ClientSecurity
@@ -30,6 +31,7 @@ __all__ = [
     "graph_from_data",
     "open_dataset",
     "open_store",
+    "read_dataset",
     "read_graph",
     "rmat_graph",
     "write_parts",
@@ -44,6 +46,7 @@ _MODULE_OF = {
     "graph_from_data": "hopstream.ingest",
     "open_dataset": "hopstream.partition.layout",
     "open_store": "hopstream.store",
+    "read_dataset": "hopstream.partition.read_back",
     "read_graph": "hopstream.ingest",
     "rmat_graph": "hopstream.ingest.synthetic",
     "write_parts": "hopstream.partition.write",

@@ -49,7 +49,7 @@ def test_folders_that_are_no_graph(tmp_path):
     with pytest.raises(FormatError, match=r"has no metadata\.json; a graph is read from"):
         read_graph(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(FormatError, match=r"partitioned already; use hopstream\.open_dataset"):
+    with pytest.raises(FormatError, match=r"is a dataset; hopstream\.read_dataset makes a graph"):
         read_graph(tmp_path)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import Column, RaggedArray
-from hopstream.errors import FormatError
+from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition import read_back
-from hopstream.partition.layout import open_dataset, write_parts
-from hopstream.partition.read_back import graph_of_dataset
+from hopstream.partition.layout import Dataset, open_dataset, write_parts
+from hopstream.partition.read_back import graph_of_dataset, read_dataset
 from tests.conftest import mapped_file
 
 SHAPES = [(1, "in"), (1, "out"), (3, "in"), (3, "out"), (4, "both"), (40, "in")]
@@ -136,14 +136,27 @@ CITES = "part-00001/edge/paper__cites__paper/in"
         ("part-00001/node/paper/features/title.offsets.npy", 1, 1 << 20, "offsets of paper.title must ascend"),
     ],
 )
-def test_damage_is_reported(typed_graph: Graph, tmp_path: Path, name: str, position: int, value: int, message: str):
+def test_damage_is_reported(
+    typed_graph: Graph, tmp_path: Path, monkeypatch, name: str, position: int, value: int, message: str
+):
     write_parts(typed_graph, tmp_path, num_parts=2, method="random")
     poke(tmp_path / name, position, value)
+    with pytest.raises(ChecksumError, match=Path(name).name):
+        read_dataset(tmp_path)
+    monkeypatch.setattr(Dataset, "verify", lambda _: None)  # as if the checksum fitted what was written
     with pytest.raises(FormatError, match=message):
         graph_of_dataset(open_dataset(tmp_path))
 
 
-def test_a_key_that_is_there_twice_is_reported(typed_graph: Graph, tmp_path: Path):
+def test_a_changed_value_is_not_written_again(typed_graph: Graph, tmp_path: Path):
+    write_parts(typed_graph, tmp_path, num_parts=2, method="random")
+    poke(tmp_path / "part-00000/node/paper/features/feat.npy", 0, 7)
+    with pytest.raises(ChecksumError, match=r"feat\.npy has crc32c"):
+        read_dataset(tmp_path)
+
+
+def test_a_key_that_is_there_twice_is_reported(typed_graph: Graph, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(Dataset, "verify", lambda _: None)
     write_parts(typed_graph, tmp_path, num_parts=2, method="random")
     path = tmp_path / CITES / "key.npy"
     poke(path, 0, int(np.load(path)[1]))

@@ -14,7 +14,6 @@ import pytest
 from hopstream import arrays
 from hopstream.errors import FormatError, IdRangeError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition import write
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import EDGE, NODE
@@ -83,7 +82,7 @@ def test_other_folders_and_files_are_left_alone(tmp_path, typed_graph: Graph):
     (tmp_path / "full" / "thesis.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(SettingsError, match=r"holds 'thesis.tex' and is not a dataset"):
+        with pytest.raises(SettingsError, match=r"full holds 'thesis.tex' and is not a dataset"):
             write_parts(typed_graph, tmp_path / "full", overwrite=overwrite)
         with pytest.raises(SettingsError, match="is a file"):
             write_parts(typed_graph, tmp_path / "file", overwrite=overwrite)
@@ -99,10 +98,38 @@ def test_a_dataset_is_replaced_only_when_asked(tmp_path, typed_graph: Graph):
     with pytest.raises(SettingsError, match="holds a dataset; give overwrite=True or another folder"):
         write_parts(typed_graph, tmp_path, num_parts=2)
     assert tree_of(tmp_path) == before
-    (tmp_path / "README").write_text("mine")
     write_parts(typed_graph, tmp_path, num_parts=2, overwrite=True)
     assert open_dataset(tmp_path, verify=True).manifest.book.num_parts == 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["README", "manifest.json", "part-00000", "part-00001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "part-00000", "part-00001"]
+
+
+@pytest.mark.parametrize("name", ["README", "part-00000/notes.txt", "part-00001/node/link", "manifest.json"])
+def test_a_dataset_with_other_files_is_not_replaced(tmp_path, typed_graph: Graph, name: str):
+    write_parts(typed_graph, tmp_path / "d", num_parts=2)
+    if name.endswith("link"):
+        (tmp_path / "d" / name).symlink_to(tmp_path)
+    elif name == "manifest.json":
+        (tmp_path / "d" / name).unlink()
+    else:
+        (tmp_path / "d" / name).write_text("mine")
+    before = tree_of(tmp_path)
+    wanted = "part-00000" if name == "manifest.json" else name
+    with pytest.raises(SettingsError, match=f"holds '{wanted}'.*move it away"):
+        write_parts(typed_graph, tmp_path / "d", num_parts=2, overwrite=True)
+    assert tree_of(tmp_path) == before
+
+
+def test_what_is_refused_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
+    write_parts(typed_graph, tmp_path / "d", num_parts=2)
+    before = tree_of(tmp_path)
+    with pytest.raises(FormatError, match="neither"):
+        write_parts(typed_graph, tmp_path / "d", num_parts=2, owners=tmp_path / "none", overwrite=True)
+    assert tree_of(tmp_path) == before
+
+
+def test_only_a_graph_is_written(tmp_path):
+    with pytest.raises(SettingsError, match="graph is a dict; wanted a Graph: hopstream.read_graph or graph_from_data"):
+        write_parts({"edge_index": 1}, tmp_path / "d")
 
 
 class Stop(BaseException):
@@ -129,26 +156,12 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, typed_graph: Graph
 
     monkeypatch.undo()
     write_parts(typed_graph, tmp_path / "old", num_parts=2)
-    (tmp_path / "old" / "README").write_text("mine")
+    before = tree_of(tmp_path)
     monkeypatch.setattr(arrays._ChecksumWriter, "write", failing)
     num_writes = 0
     with pytest.raises(type(error)):
         write_parts(typed_graph, tmp_path / "old", num_parts=2, overwrite=True)
-    assert tree_of(tmp_path / "old") == {"README": b"mine"}
-
-
-def test_the_old_manifest_goes_before_the_old_parts(tmp_path, monkeypatch, typed_graph: Graph):
-    write_parts(typed_graph, tmp_path, num_parts=2)
-    seen = []
-    real = write._remove_parts
-
-    def watched(root):
-        seen.append(((root / "manifest.json").exists(), (root / "part-00000").exists()))
-        real(root)
-
-    monkeypatch.setattr(write, "_remove_parts", watched)
-    write_parts(typed_graph, tmp_path, num_parts=2, overwrite=True)
-    assert seen == [(False, True)]
+    assert tree_of(tmp_path) == before
 
 
 WRITER = """
@@ -159,28 +172,35 @@ def progress(stage, done, total):
     if stage == "write" and done == int(sys.argv[2]):
         print("here", flush=True)
         sys.stdin.read()  # until killed
-write_parts(community_graph(np.random.default_rng(0), 500, 3000), sys.argv[1], num_parts=4, progress=progress)
+graph = community_graph(np.random.default_rng(0), 500, 3000)
+write_parts(graph, sys.argv[1], num_parts=4, progress=progress, overwrite=True)
 """
 
 
 @pytest.mark.parametrize("at", [0, 3, 8])
-def test_a_killed_write_does_not_open_and_can_be_done_again(tmp_path, typed_graph: Graph, at: int):
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_killed_write_leaves_what_was_there_and_can_be_done_again(
+    tmp_path, typed_graph: Graph, at: int, is_new: bool
+):
     root = tmp_path / "d"
+    if not is_new:
+        write_parts(typed_graph, root, num_parts=2)
+    before = tree_of(tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(root), str(at)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
         assert process.stdout.readline() == "here\n"
+        in_use = [p.name for p in tmp_path.iterdir() if p != root]
+        write_parts(typed_graph, tmp_path / "other")
         os.kill(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert not any(p.suffix == ".parhip" or "tmp" in p.name for p in root.rglob("*"))
-    with pytest.raises(FormatError, match="was not finished; write it again with overwrite=True"):
-        open_dataset(root)
-    with pytest.raises(SettingsError, match="was not finished, or is being written; give overwrite=True"):
-        write_parts(typed_graph, root, num_parts=2)
-    write_parts(typed_graph, root, num_parts=2, overwrite=True)
+    assert in_use == [f".d.{process.pid}.partial"]
+    assert tree_of(root) == {name.removeprefix("d/"): data for name, data in before.items()}
+    write_parts(typed_graph, root, num_parts=2, overwrite=not is_new)
     open_dataset(root, verify=True)
     assert sorted(p.name for p in root.iterdir()) == ["manifest.json", "part-00000", "part-00001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "other"]
 
 
 def test_a_reader_keeps_its_maps_while_a_dataset_is_replaced(tmp_path, typed_graph: Graph):

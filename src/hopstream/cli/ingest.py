@@ -13,7 +13,7 @@ import typer
 
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
-from hopstream.cli.source import SourceSettings, check_not_inside, read_and_show
+from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.types import write_types
 from hopstream.cli.written import show_written
 
@@ -34,7 +34,7 @@ def run(
     from hopstream.partition.layout import Dataset, write_parts
 
     output = Output(is_json=json)
-    check_not_inside(out, source)
+    check_out(out, source, overwrite=overwrite)
     found = read_and_show(output, source, settings)
     with progress_bars() as progress:
         manifest = write_parts(found.graph, out, num_parts=1, overwrite=overwrite, progress=progress)

@@ -9,7 +9,7 @@ import typer
 
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
-from hopstream.cli.source import SourceSettings, check_not_inside, read_and_show
+from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_written
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import PartitionSettings
@@ -39,7 +39,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     output = Output(is_json=json)
     if (owners is not None) != (settings.method == "file"):
         raise SettingsError(f"--method is {settings.method} and --owners is {owners}; they go together: --method file")
-    check_not_inside(out, source)
+    check_out(out, source, overwrite=overwrite)
     found = read_and_show(output, source, tables)
     with progress_bars() as progress:
         manifest = write_parts(

@@ -81,11 +81,10 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     """
     if not path.exists():
         raise FormatError(f"{path} is missing; give an .npz file, a metadata.json, its folder, or a dataset")
-    if (path / "manifest.json").exists() or (path / "manifest.json.unfinished").exists():
-        from hopstream.partition.layout import open_dataset
-        from hopstream.partition.read_back import graph_of_dataset
+    if (path / "manifest.json").exists():
+        from hopstream.partition.read_back import read_dataset
 
-        return Source(graph=graph_of_dataset(open_dataset(path)), kind="dataset")
+        return Source(graph=read_dataset(path), kind="dataset")
     tables = path / "metadata.json" if path.is_dir() else path
     if tables.suffix == ".json" and tables.exists():
         from hopstream.ingest.tables import TableSettings, read_tables
@@ -107,12 +106,15 @@ def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Sourc
     return source
 
 
-def check_not_inside(out: Path, source: Path) -> None:
-    """Refuse to write a dataset over what it is made from, which would be gone if writing failed.
+def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
+    """Refuse, before anything is read, to write a dataset where it may not be, or over what it is made from.
 
     Raises:
-        SettingsError: One of the two paths is, or lies inside, the other.
+        SettingsError: One of the two paths is, or lies inside, the other, or what is in ``out`` is not to be replaced.
     """
+    from hopstream.partition.replace import check_target
+
     target, origin = out.resolve(), source.resolve()
     if target == origin or (origin.is_dir() and origin in target.parents) or target in origin.parents:
         raise SettingsError(f"--out {out} and the source {source} lie in each other; give a folder beside the source")
+    check_target(out, overwrite=overwrite)

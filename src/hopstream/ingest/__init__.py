@@ -58,7 +58,7 @@ def _metadata_of(folder: Path) -> Path:
     if (folder / METADATA).is_file():
         return folder / METADATA
     if (folder / "manifest.json").is_file():
-        raise FormatError(f"{folder} is a dataset that is partitioned already; use hopstream.open_dataset")
+        raise FormatError(f"{folder} is a dataset; hopstream.read_dataset makes a graph of it, open_dataset opens it")
     raise FormatError(f"{folder} has no {METADATA}; a graph is read from {READABLE}")
 
 

@@ -19,7 +19,7 @@ from hopstream.arrays import FileRecord, IntArray, write_text
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook, owner_label
-from hopstream.partition.paths import MANIFEST, UNFINISHED, expected_files
+from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
@@ -126,8 +126,6 @@ def _load_json(path: Path) -> dict[str, Any]:
             raise FormatError(f"{path} is {num_bytes} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if path.with_name(UNFINISHED).exists():
-            raise FormatError(f"{path.parent} was not finished; write it again with overwrite=True") from error
         raise FormatError(f"{path} is missing; {path.parent} is not a dataset") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):

@@ -17,7 +17,6 @@ from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
 MANIFEST = "manifest.json"
-UNFINISHED = "manifest.json.unfinished"
 PART_FOLDER = re.compile(r"part-\d{5}")
 MAX_PATH_NAME = 64
 """Longer names are cut and end in a hash, so that three of them and a suffix fit into the 255 bytes of a file name."""

@@ -7,6 +7,7 @@ parts or in another direction, gives what writing the original would have given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -14,11 +15,21 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.book import Owner, ends_of, owner_label
-from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 
 CHUNK_ITEMS = 1 << 22
 """Edges, or elements of ragged rows, that are moved at a time; bounds what is held beside the graph."""
+
+
+def read_dataset(root: str | Path) -> Graph:
+    """Read a dataset of any number of parts back into the graph that it was written from; see ``graph_of_dataset``.
+
+    Raises:
+        ChecksumError: A file is not the one that was written.
+        FormatError: The folder is no dataset of a format that this version reads, or damaged.
+    """
+    return graph_of_dataset(open_dataset(root))
 
 
 def graph_of_dataset(dataset: Dataset) -> Graph:
@@ -27,9 +38,13 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
     Node columns of a dataset of one part stay the memory maps that they are; everything else is held in memory. Where
     the dataset keeps no edge keys, edges come in the order in which it stores them.
 
+    Every file is checked first, or a damaged one would be written again with a checksum that fits it.
+
     Raises:
+        ChecksumError: A file is not the one that was written.
         FormatError: A file is missing, truncated, or not what the manifest says, or keys are not 0..n-1, each once.
     """
+    dataset.verify()
     manifest = dataset.manifest
     parts = [dataset.open_part(part) for part in range(manifest.book.num_parts)]
     keys_of_ids = {t: _keys_of_ids(dataset, parts, t) for t in manifest.schema.nodes}

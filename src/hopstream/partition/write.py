@@ -1,20 +1,20 @@
 """How does a graph become a folder of parts, of which nobody ever sees half?
 
 Nodes are assigned, then written, then edges, one edge type and direction at a time, so the most memory is taken by the
-largest of them. Columns are gathered in blocks while they are written. The manifest comes last.
+largest of them. Columns are gathered in blocks while they are written. The manifest comes last, and then the folder
+comes into its place.
 """
 
 from __future__ import annotations
 
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from hopstream.arrays import (
     offsets_of,
     write_array,
     write_blocks,
-    write_text,
 )
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
@@ -39,15 +38,13 @@ from hopstream.partition.balance import Owners, PartitionReport, StageCost, coun
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import (
-    MANIFEST,
-    PART_FOLDER,
-    UNFINISHED,
     edge_folder,
     feature_paths,
     node_folder,
     part_folder,
     split_path,
 )  # fmt: skip
+from hopstream.partition.replace import replaced_folder
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.split import EdgeSplit, NodeSplit, split_edges, split_nodes
 from hopstream.schema import Direction, EdgeType
@@ -67,7 +64,7 @@ def write_parts(
         settings: How to cut it; the defaults if it is not given.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
             type to integer[num_nodes], the part of each node. Giving it implies the method.
-        overwrite: Replace a dataset, finished or not, that is in ``out``. It is gone before the new one is complete.
+        overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
         progress: Called as ``progress(stage, done, total)``.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
@@ -75,58 +72,22 @@ def write_parts(
         The manifest that was written.
 
     Raises:
-        SettingsError: A setting is outside its range, or ``out`` holds a dataset or other files.
+        SettingsError: A setting is outside its range, ``graph`` is no ``Graph``, or ``out`` holds a dataset that is not
+            to be overwritten, or other files.
         SchemaError: The graph's columns contradict each other, or ``owners`` does not fit the graph.
         IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
     """
     if owners is not None:
         options = {"method": "file", **options}
     settings = replace(settings or PartitionSettings(), **options)
+    if not isinstance(graph, Graph):
+        got = type(cast(object, graph)).__name__
+        raise SettingsError(
+            f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
+        )
     graph.check()
-    with _new_folder(Path(out), overwrite) as root:
+    with replaced_folder(Path(out), overwrite=overwrite) as root:
         return _Writer(root, graph, settings, progress or _no_progress).run(owners)
-
-
-@contextmanager
-def _new_folder(root: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder ready to be written; what was written is removed if writing fails."""
-    is_new = not root.exists()
-    if not is_new:
-        _make_room(root, overwrite)
-    root.mkdir(parents=True, exist_ok=True)
-    write_text(root / UNFINISHED, "this dataset is being written, or writing it was interrupted\n")
-    (root / MANIFEST).unlink(missing_ok=True)
-    try:
-        _remove_parts(root)
-        yield root
-    except BaseException:
-        (root / MANIFEST).unlink(missing_ok=True)
-        _remove_parts(root)
-        (root / UNFINISHED).unlink(missing_ok=True)
-        if is_new:
-            root.rmdir()
-        raise
-    (root / UNFINISHED).unlink(missing_ok=True)
-
-
-def _make_room(root: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds something else, or a dataset that is not to be overwritten."""
-    if not root.is_dir():
-        raise SettingsError(f"{root} is a file; give a folder to write")
-    is_dataset, is_unfinished = (root / MANIFEST).exists(), (root / UNFINISHED).exists()
-    if not (is_dataset or is_unfinished):
-        other = next(root.iterdir(), None)
-        if other is not None:
-            raise SettingsError(f"{root} holds {other.name!r} and is not a dataset; give a new or empty folder")
-    elif not overwrite:
-        state = "holds a dataset" if is_dataset else "holds a dataset that was not finished, or is being written"
-        raise SettingsError(f"{root} {state}; give overwrite=True or another folder")
-
-
-def _remove_parts(root: Path) -> None:
-    for folder in root.iterdir():
-        if PART_FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

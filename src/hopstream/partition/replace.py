@@ -1,0 +1,148 @@
+"""How does a folder come into its place whole, and the one that was there stay whole until then?
+
+A dataset is written in a hidden folder beside its place, ``.<name>.<process>.partial``, and renamed when it is
+complete. What it replaces is renamed to ``.<name>.<process>.old`` first and removed last. What a killed process left of
+either is found by the next write to the same place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hopstream.errors import SettingsError
+from hopstream.partition.paths import MANIFEST, PART_FOLDER
+
+_HIDDEN_NAME = re.compile(r"\.([^/]+)\.\d+\.(?:partial|old)(?=/|$)")
+_BEING_WRITTEN: set[Path] = set()
+"""Hidden folders of this process, whose number an earlier process may have had."""
+
+
+@contextmanager
+def replaced_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A hidden folder to write to, which takes the place of ``out`` when all is done, and is gone if anything fails.
+
+    Raises:
+        SettingsError: ``out`` may not be written, or came to be while the folder was written.
+        OSError: The system failed; the error names a path that the caller knows.
+    """
+    root = Path(os.path.realpath(out))
+    new, old = (root.with_name(f".{root.name}.{os.getpid()}.{what}") for what in ("partial", "old"))
+    missing = [folder for folder in root.parents if not folder.exists()]
+    try:
+        _put_back(root)
+        check_target(out, overwrite=overwrite)
+        _remove_leftovers(root)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+        _BEING_WRITTEN.add(new)
+        yield new
+        check_target(out, overwrite=overwrite)
+        _swap(new, root, old)
+    except BaseException as error:
+        if new in _BEING_WRITTEN:
+            _undo(new, root, old)
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, shown_path(error.filename or root)) from error
+        raise
+    finally:
+        _BEING_WRITTEN.discard(new)
+
+
+def check_target(out: Path, *, overwrite: bool) -> None:
+    """Refuse a place that holds something else, or a dataset that is not to be overwritten.
+
+    Raises:
+        SettingsError: The place is a file, holds what is of no dataset, or holds a dataset and ``overwrite`` is not given.
+    """
+    root = Path(os.path.realpath(out))
+    if not root.exists():
+        return
+    if not root.is_dir():
+        raise SettingsError(f"{out} is a file; give a folder to write")
+    if os.path.ismount(root) or root == Path(os.path.realpath(os.curdir)):
+        what = "the root of a file system" if os.path.ismount(root) else "the current folder"
+        raise SettingsError(f"{out} is {what}, which cannot be replaced by renaming; give a folder in it")
+    foreign = _foreign_name(root)
+    if foreign is not None:
+        state = "beside a dataset" if (root / MANIFEST).is_file() else "and is not a dataset"
+        raise SettingsError(f"{out} holds {foreign!r} {state}; move it away, or give a new or empty folder")
+    if not overwrite and any(root.iterdir()):
+        raise SettingsError(f"{out} holds a dataset; give overwrite=True or another folder")
+
+
+def shown_path(path: str | bytes | os.PathLike[str] | int) -> str:
+    """A path as the user gave it: without the temporary names under which files and folders are written."""
+    return _HIDDEN_NAME.sub(r"\1", os.fsdecode(path) if not isinstance(path, int) else str(path))
+
+
+def _foreign_name(root: Path) -> str | None:
+    """The first path in a folder that no dataset has; None where the folder is a dataset, or empty."""
+    has_manifest = (root / MANIFEST).is_file()
+    for entry in sorted(root.iterdir()):
+        if entry.name == MANIFEST and has_manifest:
+            continue
+        if not has_manifest or not PART_FOLDER.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
+            return entry.name
+        for folder, folders, files in os.walk(entry):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in (*links, *(name for name in files if not name.endswith(".npy"))):
+                return str(Path(folder, name).relative_to(root))
+    return None
+
+
+def _swap(new: Path, root: Path, old: Path) -> None:
+    if root.exists():
+        shutil.copymode(root, new)
+        root.rename(old)
+    new.rename(root)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _undo(new: Path, root: Path, old: Path) -> None:
+    """Put everything back; where the new folder is in place already, all that is left is to remove the old one."""
+    if old.exists() and not root.exists():
+        old.rename(root)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def _put_back(root: Path) -> None:
+    """Undo the swap of a process that was killed between its two renames."""
+    for leftover in _leftovers(root, "old"):
+        if not root.exists():
+            leftover.rename(root)
+
+
+def _remove_leftovers(root: Path) -> None:
+    for what in ("partial", "old"):
+        for leftover in _leftovers(root, what):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _leftovers(root: Path, what: str) -> list[Path]:
+    """Hidden folders that dead processes left beside a place."""
+    wanted = re.compile(rf"\.{re.escape(root.name)}\.(\d{{1,9}})\.{what}")
+    if not root.parent.is_dir():
+        return []
+    found = [(wanted.fullmatch(entry.name), entry) for entry in root.parent.iterdir()]
+    return [entry for match, entry in found if match and not _is_in_use(entry, int(match[1]))]
+
+
+def _is_in_use(folder: Path, process: int) -> bool:
+    if process == os.getpid():
+        return folder.with_suffix(".partial") in _BEING_WRITTEN
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
