@@ -204,7 +204,7 @@ def test_inline_batches_are_made_when_they_are_taken():
 @pytest.mark.parametrize(
     "settings",
     [{"num_threads": -1}, {"num_threads": 1.5}, {"num_threads": True}, {"prefetch": -1}, {"timeout_s": 0},
-     {"timeout_s": float("inf")}, {"timeout_s": float("nan")}],
+     {"timeout_s": "5"}, {"timeout_s": True}, {"timeout_s": float("inf")}, {"timeout_s": float("nan")}],
 )  # fmt: skip
 def test_settings_are_checked(settings):
     with pytest.raises(SettingsError, match=next(iter(settings))):

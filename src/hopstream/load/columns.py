@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -91,6 +91,8 @@ def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None
     known = list(known)
     if isinstance(names, str):
         raise SettingsError(f"{where} is the name {names!r}; give a list of names: [{names!r}]")
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"{where} is {names!r}; give a list of names, such as {known[:2]}")
     if len(set(names)) != len(names):
         raise SettingsError(f"{where} names a feature twice: {list(names)}")
     for name in names:

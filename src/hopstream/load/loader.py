@@ -9,13 +9,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Never, get_args
 
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.batch import BatchMaker, BatchSettings, Convert, MiniBatch, keeps_edge_keys
 from hopstream.load.buffers import BufferPool, Buffers
 from hopstream.load.columns import ColumnChoice, EdgeFeatures, NodeFeatures, choose_columns
 from hopstream.load.epochs import EpochLoader, Transform
+from hopstream.load.options import MAX_RNG_SEED, check_source, read_flag, read_integer, read_rank, refuse_unknown
 from hopstream.load.order import Remainder, SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.seeds import SeedsLike, read_seeds
@@ -61,11 +62,12 @@ class NeighborLoader(EpochLoader):
         pin_memory: bool = False,
         timeout_s: float = 120.0,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        rank: int = 0,
+        rank: int | None = None,
         world_size: int = 1,
         remainder: Remainder = "spread",
         rng_seed: int = 0,
         store_settings: StoreSettings | None = None,
+        **unknown: Never,
     ) -> None:
         """Open the source and check every setting against it.
 
@@ -89,8 +91,9 @@ class NeighborLoader(EpochLoader):
             prefetch: Finished batches that may wait, beyond one per thread.
             pin_memory: Put tensors into page-locked memory, from which copies to a GPU run beside computation.
             timeout_s: How long to wait for a batch before saying what hangs.
-            buffer_bytes: Memory of past batches that is kept for the next ones.
-            rank: This process among those that share each epoch.
+            buffer_bytes: Memory of past batches that is kept for the next ones. Without effect where ``pin_memory`` is
+                True: torch keeps page-locked memory itself.
+            rank: This process among those that share each epoch; needed where they are several.
             world_size: How many they are.
             remainder: How ranks come to the same number of steps: ``spread`` (every seed once; the last batches are
                 smaller, on all ranks alike), ``pad`` (some batches twice), ``drop`` (some seeds not at all), or
@@ -98,6 +101,7 @@ class NeighborLoader(EpochLoader):
             rng_seed: Of the order and of all draws.
             store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
                 another replica.
+            unknown: None; options of PyG's loader that are called otherwise here are refused by name.
 
         Raises:
             SettingsError: A setting that cannot be met; the message says which, and what can be done.
@@ -107,9 +111,22 @@ class NeighborLoader(EpochLoader):
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
-        workers = WorkerSettings(num_threads=num_threads, prefetch=prefetch, timeout_s=timeout_s)
-        if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):
-            raise SettingsError(f"rng_seed is {rng_seed!r}; it must be an integer")
+        refuse_unknown(unknown)
+        workers = WorkerSettings(
+            num_threads=read_integer("num_threads", num_threads, 0), prefetch=read_integer("prefetch", prefetch, 0),
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        batch_size, buffer_bytes = (
+            read_integer("batch_size", batch_size, 1),
+            read_integer("buffer_bytes", buffer_bytes, 0),
+        )
+        rng_seed = read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
+        rank, world_size = read_rank(rank, world_size)
+        shuffle, drop_last = read_flag("shuffle", shuffle), read_flag("drop_last", drop_last)
+        replace, pin_memory = read_flag("replace", replace), read_flag("pin_memory", pin_memory)
+        edge_keys = None if edge_keys is None else read_flag("edge_keys", edge_keys)
+        if transform is not None and not callable(transform):
+            raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
         self._seed_fingerprint: str | None = None
         self._direction = direction
         self._store, close = _open(source, store_settings, rank)
@@ -188,11 +205,14 @@ def _open(source: Source, settings: StoreSettings | None, rank: int) -> tuple[St
     """The store, and what to call when the loader is done with it."""
     if isinstance(source, Store):
         return source, lambda: None
-    if settings is None and rank > 0:
+    check_source(source)
+    if settings is not None or rank > 0:
         # Imported when it is needed: it brings the network's libraries.
         from hopstream.store.settings import StoreSettings
 
-        settings = StoreSettings(first_replica=rank)
+        settings = StoreSettings(first_replica=rank) if settings is None else settings
+        if not isinstance(settings, StoreSettings):
+            raise SettingsError(f"store_settings is {settings!r}; it must be a StoreSettings, or None")
     store = open_store(source, settings)
     return store, store.close
 
@@ -223,8 +243,6 @@ def _collator(
     schema: GraphSchema, columns: ColumnChoice, collate: Collate, pin_memory: bool, buffer_bytes: int
 ) -> tuple[Convert, Buffers]:
     """What a batch is turned into, and where its arrays come from."""
-    if isinstance(buffer_bytes, bool) or not isinstance(buffer_bytes, int) or buffer_bytes < 0:
-        raise SettingsError(f"buffer_bytes is {buffer_bytes!r}; it must be an integer, 0 or above")
     if collate not in get_args(Collate):
         raise SettingsError(f"collate is {collate!r}; choose one of {', '.join(get_args(Collate))}")
     if collate == "numpy":

@@ -17,6 +17,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
+from hopstream.load.options import MAX_RNG_SEED, read_flag, read_integer, read_rank
 
 Remainder = Literal["spread", "pad", "drop", "uneven"]
 """What happens to the batches that do not fill a round of one batch per rank; see ``SeedOrder``."""
@@ -68,7 +69,7 @@ class SeedOrder:
 
     def __post_init__(self) -> None:
         """Refuse settings that make no batch, or that cannot be met."""
-        _check_positive(self)
+        _check_kinds(self)
         if self.num_steps:
             return
         if self.remainder == "uneven" and self.num_batches:
@@ -140,14 +141,17 @@ class SeedOrder:
         return num_tail if rest >= num_tail else 0
 
 
-def _check_positive(order: SeedOrder) -> None:
+def _check_kinds(order: SeedOrder) -> None:
     if order.remainder not in get_args(Remainder):
         raise SettingsError(f"remainder is {order.remainder!r}; choose one of {', '.join(get_args(Remainder))}")
     if order.num_seeds < 1:
         raise SettingsError("there are no seeds; give at least one")
-    if order.batch_size < 1:
-        raise SettingsError(f"batch_size is {order.batch_size}; it must be at least 1")
-    if order.world_size < 1 or not 0 <= order.rank < order.world_size:
+    read_integer("batch_size", order.batch_size, 1)
+    read_integer("rng_seed", order.rng_seed, 0, MAX_RNG_SEED)
+    read_flag("shuffle", order.is_shuffled)
+    read_flag("drop_last", order.drop_last)
+    read_rank(order.rank, order.world_size)
+    if order.rank >= order.world_size:
         raise SettingsError(f"rank is {order.rank} of world_size {order.world_size}; ranks are 0..world_size - 1")
     if order.remainder != "spread" or order.drop_last or order.batch_size > 1:
         return

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from hopstream.errors import SettingsError, StateError, StoreTimeout
+from hopstream.errors import StateError, StoreTimeout
+from hopstream.load.options import check_seconds, read_integer
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -50,11 +51,8 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         """Refuse negative numbers and waits without an end."""
         for name in ("num_threads", "prefetch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SettingsError(f"{name} is {value!r}; it must be an integer, 0 or above")
-        if not 0 < self.timeout_s < float("inf"):
-            raise SettingsError(f"timeout_s is {self.timeout_s!r}; it must be a positive number of seconds")
+            read_integer(name, getattr(self, name), 0)
+        check_seconds("timeout_s", self.timeout_s)
 
 
 class Batches(Protocol[T_co]):
