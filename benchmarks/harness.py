@@ -135,12 +135,17 @@ def peak_rss_bytes() -> int:
 
 
 def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_s: float = CASE_TIMEOUT_S) -> Any:
-    """Run one case in a fresh process and return the JSON object that it printed last.
+    """Run one case in a fresh process.
+
+    Returns:
+        The JSON object that the case printed last, with ``others_share`` added: how much of the machine's cores others
+        took meanwhile, from 0 to 1. Where that is not near 0 the case was disturbed.
 
     Raises:
         RuntimeError: The case failed, ran past its deadline, or printed no result.
     """
     command = [python, *arguments]
+    own_before, busy_before, started = _children_cpu_s(), _busy_cpu_s(), time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -148,7 +153,24 @@ def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return json.loads(lines[-1])
+    own_s, busy_s = _children_cpu_s() - own_before, _busy_cpu_s() - busy_before
+    core_s = (time.perf_counter() - started) * (os.cpu_count() or 1)
+    return {**json.loads(lines[-1]), "others_share": round(max(0.0, busy_s - own_s) / core_s, 3)}
+
+
+def _children_cpu_s() -> float:
+    """Seconds of all cores that processes which have ended took, if this one or its children waited for them."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _busy_cpu_s() -> float:
+    """Seconds of all cores that this machine has worked, or wanted to work while its host did something else."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def describe_machine() -> dict[str, object]:

@@ -15,7 +15,8 @@ one run on {cores}, each case in a fresh process (peak memory counts mapped page
 {made}. Memory of the machine before and after: {dependent_read_ns} ns per dependent
 random read, {independent_read_ns} ns per independent one, {memcpy_gb_per_s} GB/s copied. The limit of a batch is one
 independent read per edge and one copy of its rows at those speeds, over the cores in use.
-Ratios travel between machines, absolutes do not; `make bench` measures yours."""
+While a case ran, other processes took at most {others} of the cores. Ratios travel between machines, absolutes do not;
+`make bench` measures yours."""
 
 Figures = Mapping[str, float]
 ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
@@ -72,6 +73,7 @@ def make_table(result: Mapping[str, Any]) -> str:
     note = NOTE.format(
         scale=result["scale"],
         cores=f"{machine['num_cores']} cores of {machine['cpu']} with {machine['memory_gib']} GiB",
+        others=f"{max(case['others_share'] for case in result['cases'].values()):.0%}",
         made=f"{result['made_at'][:10]}, commit {machine['commit']}",
         **{key: " and ".join(f"{probe[key]:.3g}" for probe in result["probes"]) for key in result["probes"][0]},
     )

@@ -26,6 +26,7 @@ def test_every_case_runs_and_reports_positive_figures(options: Options, name: st
     record = run_case(plan.arguments, python=plan.python, timeout_s=100)
     assert record["settings"]["scale"] == 9
     assert record["peak_rss_bytes"] > 1e7
+    assert 0 <= record["others_share"] <= 1.1
     assert all(value > 0 for value in record["figures"].values())
     probe = {"independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
     share = run.share_of_limit(name, record["figures"], [probe])
@@ -41,6 +42,14 @@ def test_the_data_are_prepared_before_anything_is_measured(options: Options):
 def test_a_failing_case_says_what_it_said(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"(?s)failed with 1:.*is missing"):
         run_case(["-m", "benchmarks.sampling", "--scale=3", f"--data={tmp_path}"], timeout_s=100)
+
+
+def test_the_quietest_attempt_counts(monkeypatch: pytest.MonkeyPatch):
+    shares = iter([0.5, 0.2, 0.3, 0.01])
+    monkeypatch.setattr(run, "run_case", lambda *_, **__: {"figures": {}, "others_share": next(shares)})
+    assert run._run(run.Plan("case", ()), 3)["others_share"] == 0.2
+    assert run._run(run.Plan("case", ()), 3)["others_share"] == 0.01
+    assert next(shares, None) is None
 
 
 def test_repeat_warms_up_and_counts():
@@ -60,7 +69,8 @@ def test_an_unknown_peer_is_refused(options: Options, peer: str):
 def test_the_table_goes_between_its_markers(tmp_path: Path):
     machine = {"num_cores": 2, "cpu": "a core", "memory_gib": 4.0, "commit": "abc"}
     probe = {"dependent_read_ns": 100.0, "independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
-    case = {"figures": {"ms_per_batch": 3.14, "edges_per_s": 5e7, "share_of_limit": 0.25}, "peak_rss_bytes": 2**30}
+    figures = {"ms_per_batch": 3.14, "edges_per_s": 5e7, "share_of_limit": 0.25}
+    case = {"figures": figures, "peak_rss_bytes": 2**30, "others_share": 0.02}
     result = {
         "machine": machine, "probes": [probe, probe], "made_at": "2030-01-02 03:04", "scale": 21,
         "cases": {"sampling": case},
