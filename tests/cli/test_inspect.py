@@ -104,3 +104,14 @@ def test_a_dead_server_is_not_the_users_fault(run_command, parts: Path, tmp_path
     )
     result = run_command("inspect", tmp_path / "cluster.json")
     assert result.status == 1 and "127.0.0.1:9 cannot be reached" in result.err
+
+
+def test_verify_needs_files(run_command, tmp_path: Path):
+    (tmp_path / "cluster.json").write_text("{}")
+    result = run_command("inspect", tmp_path / "cluster.json", "--verify")
+    assert result.status == 2 and "--verify reads the files of a dataset" in result.err
+
+
+def test_an_address_is_no_path(run_command):
+    result = run_command("inspect", "grpc://127.0.0.1:1")
+    assert result.status == 2 and result.err.startswith("error: grpc://127.0.0.1:1 is an address; inspect")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 import hopstream
 import hopstream.cli
 from hopstream.cli import main
-from hopstream.errors import RemoteError, SchemaError, StoreTimeout, StoreUnavailable
+from hopstream.errors import AccessDenied, RemoteError, SchemaError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.graph.graph import Graph
+from hopstream.partition.layout import write_parts
+from tests.partition.graphs import tree_of
 
 VERBS = ("ingest", "partition", "inspect", "serve", "up")
 
@@ -70,10 +74,13 @@ def test_help_is_quick():
         (("ingest",), "error: Missing "),
         (("partition", "x", "--out", "y", "--partz", "3"), "error: No such option: --partz"),
         (("partition", "x", "--out", "y", "--parts", "three"), "error: Invalid value for '--parts'"),
-        (("partition", "x", "--out", "y", "--parts", "0"), "error: num_parts is 0; it must be an integer from 1"),
-        (("partition", "x", "--out", "y", "--method", "magic"), "error: method is 'magic'; it must be one of kaminpar"),
-        (("up", "x", "--replicas", "0"), "error: replicas is 0"),
-        (("serve", "x", "--grace-s", "-1"), "error: grace_s is -1"),
+        (("partition", "x", "--out", "y", "--parts", "0"), "error: --parts is 0; it must be an integer from 1"),
+        (
+            ("partition", "x", "--out", "y", "--method", "magic"),
+            "error: --method is 'magic'; it must be one of kaminpar",
+        ),
+        (("up", "x", "--replicas", "0"), "error: --replicas is 0"),
+        (("serve", "x", "--grace-s", "-1"), "error: --grace-s is -1"),
     ],
 )
 def test_bad_options_are_the_users_fault(run_command, arguments: tuple[str, ...], message: str):
@@ -99,7 +106,14 @@ def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: P
         (RemoteError("part 2 failed", "Traceback: there"), 1, "error: part 2 failed\n--- server traceback ---\n"),
         (OSError(28, "no space left", "f"), 1, "error: [Errno 28] no space left: 'f'\n"),
         (MemoryError("unable to allocate"), 1, "error: out of memory: unable to allocate\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (
+            OSError(28, "no space left", "/a/.d.12.partial/.f.12.partial"),
+            1,
+            "error: [Errno 28] no space left: '/a/d/f'\n",
+        ),
+        (SettingsError("holds; give overwrite=True"), 2, "error: holds; give --overwrite\n"),
+        (AccessDenied("allow it with insecure"), 1, "error: allow it with --insecure\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_whose_fault_it_is(
@@ -127,6 +141,56 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(parts: Path):
     with os.fdopen(writer, "wb") as out:
         done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+STOPPED = """
+import signal, sys
+from hopstream.cli import main
+import hopstream.partition.write as write
+def stop(*_):
+    print("here", flush=True)
+    signal.pause()
+write.split_nodes = stop
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGTERM, 143, "terminated\n"), (signal.SIGINT, 130, "interrupted\n")]
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_verb_that_is_told_to_stop_cleans_up(
+    typed_graph: Graph, tmp_path: Path, number: int, status: int, said: str, is_new: bool
+):
+    write_parts(typed_graph, tmp_path / "raw")
+    if not is_new:
+        write_parts(typed_graph, tmp_path / "out")
+    before = tree_of(tmp_path)
+    words = [sys.executable, "-c", STOPPED, "partition", tmp_path / "raw", "--out", tmp_path / "out", "--overwrite"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while "here" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, said)
+    assert tree_of(tmp_path) == before and not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_ctrl_c_while_modules_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "hopstream.cli.command":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "hopstream.cli.command", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert main(["--version"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_entry_point_loads_next_to_nothing():
+    code = "import sys; import hopstream.cli; print([m for m in ('typer', 'numpy', 'rich') if m in sys.modules])"
+    assert run_python(code) == "[]"
 
 
 def test_main_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

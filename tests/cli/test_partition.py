@@ -91,10 +91,42 @@ def test_owners_from_files(run_command, typed_graph: Graph, one: Path, tmp_path:
     assert result.status == 2 and "parts are numbered 0..1" in result.err
 
 
-@pytest.mark.parametrize("extra", [("--method", "file"), ("--owners", "x"), ("--method", "metis", "--owners", "x")])
-def test_owners_and_their_method_go_together(run_command, one: Path, tmp_path: Path, extra: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--method", "file"), "--method file needs --owners"),
+        (("--owners", "x"), "--owners is for --method file, and --method is kaminpar"),
+        (("--method", "metis", "--owners", "x"), "--owners is for --method file, and --method is metis"),
+    ],
+)
+def test_owners_and_their_method_go_together(
+    run_command, one: Path, tmp_path: Path, extra: tuple[str, ...], message: str
+):
     result = run_command("partition", one, "--out", tmp_path / "p", *extra)
-    assert result.status == 2 and "they go together" in result.err
+    assert result.status == 2 and message in result.err
+
+
+def test_a_folder_that_is_taken_is_noticed_before_the_source_is_read(run_command, one: Path, tmp_path: Path):
+    (tmp_path / "broken.npz").write_text("not read")
+    for verb in ("partition", "ingest"):
+        result = run_command(verb, tmp_path / "broken.npz", "--out", one)
+        assert (
+            result.status == 2 and result.err == f"error: {one} holds a dataset; give --overwrite or another folder\n"
+        )
+
+
+def test_wrong_owners_leave_the_old_dataset(run_command, one: Path, tmp_path: Path):
+    assert run_command("partition", one, "--out", tmp_path / "p", "--parts", 2, "--method", "hash").status == 0
+    (tmp_path / "owners").mkdir()
+    arguments = ("--method", "file", "--owners", tmp_path / "owners", "--overwrite", "--parts", 2)
+    result = run_command("partition", one, "--out", tmp_path / "p", *arguments)
+    assert result.status == 2 and "neither" in result.err
+    open_dataset(tmp_path / "p", verify=True)
+
+
+def test_a_folder_that_cannot_be_made_is_named(run_command, one: Path):
+    result = run_command("partition", one, "--out", "/proc/nowhere")
+    assert result.status == 2 and result.err.endswith("'/proc/nowhere'\n")
 
 
 @pytest.mark.parametrize("out", ["one", "one/parts", "."])

@@ -123,9 +123,9 @@ def test_an_address_in_use_is_not_the_users_fault(run_command, parts: Path):
     [
         (("--location", "127.0.0.1:0"), "is not a location"),
         (("--location", "grpc://0.0.0.0:0"), "can be reached from other machines"),
-        (("--location", "grpc+tls://127.0.0.1:0"), "does not fit the security settings"),
+        (("--location", "grpc+tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
         (("--parts", "7"), "the dataset's parts are numbered 0..1"),
-        (("--tls-cert", "nothing.pem"), "nothing.pem cannot be read"),
+        (("--tls-cert", "nothing.pem", "--tls-key", "nothing.pem"), "nothing.pem cannot be read"),
         (("--token-file", "nothing.txt"), "nothing.txt cannot be read"),
         (("--announce", "no/such/folder/x.json", "--parts", "7"), "numbered 0..1"),
     ],
@@ -150,3 +150,17 @@ def test_no_connection_is_left(processes, parts: Path):
     assert processes.wait_for_end(server).status == 0
     with pytest.raises(StoreUnavailable):
         RemoteStore(location, StoreSettings(timeout_s=5))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--location", "grpc+tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
+        (("--tls-cert", "x"), "--tls-cert and --tls-key go together; give --tls-key too"),
+        (("--client-ca", "x"), "--client-ca is for TLS; give --tls-cert and --tls-key too"),
+        (("--location", "grpc://0.0.0.0:0"), "or allow it with --insecure"),
+    ],
+)
+def test_what_is_missing_is_said_in_flags(run_command, parts: Path, words: tuple[str, ...], message: str):
+    result = run_command("serve", parts, *words)
+    assert result.status == 2 and message in result.err

@@ -106,7 +106,7 @@ def test_the_mode_of_the_folder_is_kept(dataset: Path):
 
 def test_folders_that_cannot_be_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match="is the current folder, .* give a folder in it"):
+    with pytest.raises(SettingsError, match=r"is the current folder, .* give a folder in it"):
         check_target(Path(), overwrite=True)
     monkeypatch.setattr(replace.os.path, "ismount", lambda _: True)
     with pytest.raises(SettingsError, match="is the root of a file system"):

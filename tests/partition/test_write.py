@@ -128,7 +128,7 @@ def test_what_is_refused_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
 
 
 def test_only_a_graph_is_written(tmp_path):
-    with pytest.raises(SettingsError, match="graph is a dict; wanted a Graph: hopstream.read_graph or graph_from_data"):
+    with pytest.raises(SettingsError, match=r"graph is a dict; wanted a Graph: hopstream\.read_graph or"):
         write_parts({"edge_index": 1}, tmp_path / "d")
 
 

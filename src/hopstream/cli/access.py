@@ -42,6 +42,9 @@ class ServerAccess:
         """
         from hopstream.store.security import ServerSecurity, read_pem
 
+        _check_pair(self.tls_cert, self.tls_key)
+        if self.client_ca is not None and self.tls_cert is None:
+            raise SettingsError("--client-ca is for TLS; give --tls-cert and --tls-key too")
         return ServerSecurity(
             token=_read_token(self.token_file),
             certificate=read_pem(self.tls_cert) if self.tls_cert else None,
@@ -70,12 +73,19 @@ class ClientAccess:
         """
         from hopstream.store.security import ClientSecurity, read_pem
 
+        _check_pair(self.tls_cert, self.tls_key)
         return ClientSecurity(
             token=_read_token(self.token_file),
             roots=read_pem(self.server_ca) if self.server_ca else None,
             certificate=read_pem(self.tls_cert) if self.tls_cert else None,
             private_key=read_pem(self.tls_key) if self.tls_key else None,
         )
+
+
+def _check_pair(certificate: Path | None, key: Path | None) -> None:
+    if (certificate is None) != (key is None):
+        missing = "--tls-cert" if certificate is None else "--tls-key"
+        raise SettingsError(f"--tls-cert and --tls-key go together; give {missing} too")
 
 
 def _read_token(path: Path | None) -> str | None:

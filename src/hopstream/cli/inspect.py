@@ -13,7 +13,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
 from hopstream.cli.types import edge_type_text, write_types
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
@@ -28,7 +28,9 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 @with_settings("access", ClientAccess)
 def run(
-    path: Annotated[Path, typer.Argument(help="a dataset's folder, or a cluster.json", show_default=False)],
+    source: Annotated[
+        str, typer.Argument(help="a dataset's folder, or a cluster.json", metavar="PATH", show_default=False)
+    ],
     html: Annotated[Path | None, typer.Option(help="also write all this as one page with plots")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="read every file and check its checksum and content")
@@ -41,13 +43,20 @@ def run(
     output = Output(is_json=json)
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+    if "://" in source:
+        raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
+    path = Path(source)
     is_cluster = path.is_file() and path.name != "manifest.json"
+    if is_cluster and verify:
+        raise SettingsError(
+            f"--verify reads the files of a dataset; {path} is a cluster file; give the dataset's folder"
+        )
     clock = Clock()
     with progress_bars() as progress:
         census = (
             _census_of_cluster(path, access, progress) if is_cluster else _census_of_dataset(path, verify, progress)
         )
-    _write_head(output, census, clock.cost(), is_verified=verify and not is_cluster)
+    _write_head(output, census, clock.cost(), is_verified=verify)
     write_types(output, census)
     _write_degrees(output, census)
     _write_parts(output, census)
@@ -55,8 +64,10 @@ def run(
     if html is not None:
         from hopstream.arrays import write_text
         from hopstream.cli.page import render_page
+        from hopstream.partition.replace import errors_named
 
-        write_text(html, render_page(census))
+        with errors_named(html):
+            write_text(html, render_page(census))
         output.text()
         output.stage("done", "page", str(html), {"html": str(html)})
 

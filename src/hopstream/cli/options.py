@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+
+from hopstream.errors import SettingsError
 
 Settings = TypeVar("Settings")
 
@@ -53,7 +56,11 @@ def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[
 
         @functools.wraps(verb)
         def run(**arguments: Any) -> None:
-            settings = record(**{name: arguments.pop(name) for name in names})
+            values = {name: arguments.pop(name) for name in names}
+            try:
+                settings = record(**values)
+            except SettingsError as error:
+                raise SettingsError(_in_flags(str(error), names)) from error
             verb(**arguments, **{parameter: settings})
 
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
@@ -61,6 +68,12 @@ def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[
         return run
 
     return decorate
+
+
+def _in_flags(message: str, names: set[str]) -> str:
+    """A message about a record, with flags in place of the fields that it says something of: ``grace_s is -1``."""
+    pattern = rf"\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?= is |, | [-\d])"
+    return re.sub(pattern, lambda found: flag_name(found[1]), message)
 
 
 def _default(field: Field[Any]) -> object:

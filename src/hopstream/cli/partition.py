@@ -37,8 +37,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     from hopstream.partition.layout import write_parts
 
     output = Output(is_json=json)
-    if (owners is not None) != (settings.method == "file"):
-        raise SettingsError(f"--method is {settings.method} and --owners is {owners}; they go together: --method file")
+    if settings.method == "file" and owners is None:
+        raise SettingsError("--method file needs --owners, the folder with the part of each node")
+    if settings.method != "file" and owners is not None:
+        raise SettingsError(f"--owners is for --method file, and --method is {settings.method}; leave one of them out")
     check_out(out, source, overwrite=overwrite)
     found = read_and_show(output, source, tables)
     with progress_bars() as progress:

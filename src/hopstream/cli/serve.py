@@ -168,8 +168,14 @@ def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
 def _listen(store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess) -> StoreServer:
     from hopstream.store.server import StoreServer
 
+    security = access.read()
+    has_tls = settings.location.startswith("grpc+tls://")
+    if has_tls and security.certificate is None:
+        raise SettingsError(f"--location {settings.location} needs a certificate; give --tls-cert and --tls-key")
+    if security.certificate is not None and not has_tls:
+        raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
     try:
-        return StoreServer(store, settings.location, security=access.read(), path=dataset)
+        return StoreServer(store, settings.location, security=security, path=dataset)
     except AccessDenied as error:  # where to listen is the user's choice
         raise SettingsError(str(error)) from error
 
@@ -180,10 +186,12 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
     if path is None:
         yield
         return
+    from hopstream.partition.replace import errors_named
     from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 
     entry = ServerEntry(location=location, parts=store.parts, path=dataset.resolve())
-    write_cluster(path, Cluster(dataset_id=store.dataset_id, servers=(entry,)))
+    with errors_named(path):
+        write_cluster(path, Cluster(dataset_id=store.dataset_id, servers=(entry,)))
     try:
         yield
     finally:

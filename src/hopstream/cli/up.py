@@ -215,9 +215,11 @@ class _ClusterFile:
         self._written = ""
 
     def write(self, cluster: Cluster) -> None:
+        from hopstream.partition.replace import errors_named
         from hopstream.store.cluster import write_cluster
 
-        write_cluster(self._path, cluster)
+        with errors_named(self._path):
+            write_cluster(self._path, cluster)
         self._written = self._path.read_text(encoding="utf-8")
 
     def __enter__(self) -> _ClusterFile:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hopstream.errors import SettingsError
+from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
 
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.\d+\.(?:partial|old)(?=/|$)")
@@ -30,6 +30,23 @@ def replaced_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
         SettingsError: ``out`` may not be written, or came to be while the folder was written.
         OSError: The system failed; the error names a path that the caller knows.
     """
+    with errors_named(out), _hidden_folder(out, overwrite) as new:
+        yield new
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Give what the system refuses inside the name of what was written, where it has none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, HopstreamError):
+            raise
+        raise OSError(error.errno, error.strerror, shown_path(error.filename or path)) from error
+
+
+@contextmanager
+def _hidden_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     root = Path(os.path.realpath(out))
     new, old = (root.with_name(f".{root.name}.{os.getpid()}.{what}") for what in ("partial", "old"))
     missing = [folder for folder in root.parents if not folder.exists()]
@@ -43,14 +60,12 @@ def replaced_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
         yield new
         check_target(out, overwrite=overwrite)
         _swap(new, root, old)
-    except BaseException as error:
+    except BaseException:
         if new in _BEING_WRITTEN:
             _undo(new, root, old)
         for folder in missing:
             with suppress(OSError):
                 folder.rmdir()
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, error.strerror, shown_path(error.filename or root)) from error
         raise
     finally:
         _BEING_WRITTEN.discard(new)
@@ -60,7 +75,7 @@ def check_target(out: Path, *, overwrite: bool) -> None:
     """Refuse a place that holds something else, or a dataset that is not to be overwritten.
 
     Raises:
-        SettingsError: The place is a file, holds what is of no dataset, or holds a dataset and ``overwrite`` is not given.
+        SettingsError: The place is a file, holds what is of no dataset, or holds a dataset without ``overwrite``.
     """
     root = Path(os.path.realpath(out))
     if not root.exists():
@@ -91,10 +106,9 @@ def _foreign_name(root: Path) -> str | None:
             continue
         if not has_manifest or not PART_FOLDER.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
             return entry.name
-        for folder, folders, files in os.walk(entry):
-            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-            for name in (*links, *(name for name in files if not name.endswith(".npy"))):
-                return str(Path(folder, name).relative_to(root))
+        for path in sorted(entry.rglob("*")):
+            if path.is_symlink() or not (path.is_dir() or path.name.endswith(".npy")):
+                return str(path.relative_to(root))
     return None
 
 

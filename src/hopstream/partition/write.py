@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -80,8 +80,9 @@ def write_parts(
     if owners is not None:
         options = {"method": "file", **options}
     settings = replace(settings or PartitionSettings(), **options)
-    if not isinstance(graph, Graph):
-        got = type(cast(object, graph)).__name__
+    given: object = graph
+    if not isinstance(given, Graph):
+        got = type(given).__name__
         raise SettingsError(
             f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
         )

@@ -1,0 +1,157 @@
+"""Which verbs does the command have, and how does it end when something goes wrong?
+
+Exit status 0: done. 2: the user's fault (an option, a file, a graph that is not what it says). 1: ours, or a server's.
+130: interrupted. 143: ended by SIGTERM. Verbs import what they need when they run, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+import typer.main
+
+import hopstream
+from hopstream.cli import INTERRUPTED, ingest, inspect, partition, serve, up
+from hopstream.cli.words import command_words
+from hopstream.errors import HopstreamError, StoreError
+
+USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
+WITH_OWN_SIGNALS = (serve, up)
+BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+# The root of what is raised for a bad option. Some versions of typer bring their own copy of click, so it is taken from
+# the one class of it that typer has always named.
+UsageProblem = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class Terminated(BaseException):
+    """SIGTERM, raised so that whatever is half done is cleaned up."""
+
+
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Run one verb; return the exit status.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C.
+    """
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    command = typer.main.get_command(_make_app())
+    try:
+        status = command.main(
+            args=None if arguments is None else list(arguments), prog_name="hopstream", standalone_mode=False
+        )
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Terminated:
+        sys.stderr.write("terminated\n")
+        return TERMINATED
+    except BrokenPipeError:
+        # Who read our output has gone; let the interpreter not complain when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUR_FAULT
+    except Exception as error:
+        return _report(error)
+    if status == INTERRUPTED:  # how some versions of typer say it
+        raise KeyboardInterrupt
+    return status if isinstance(status, int) else 0
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong; return the exit status."""
+    if isinstance(error, UsageProblem):
+        message, status = _usage_text(error), USERS_FAULT
+    elif isinstance(error, HopstreamError | OSError):
+        is_ours = isinstance(error, StoreError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
+        message, status = _error_text(error), OUR_FAULT if is_ours else USERS_FAULT
+    elif isinstance(error, MemoryError):
+        message, status = f"out of memory: {error}", OUR_FAULT
+    else:
+        traceback.print_exception(error)
+        message, status = f"{type(error).__name__}: {error}", OUR_FAULT
+    sys.stderr.write(f"error: {message}\n")
+    return status
+
+
+def _error_text(error: HopstreamError | OSError) -> str:
+    """The message, in the words of the command line."""
+    if isinstance(error, HopstreamError) or error.filename is None or error.errno is None:
+        return command_words(str(error))
+    from hopstream.partition.replace import shown_path
+
+    return str(OSError(error.errno, error.strerror, shown_path(error.filename)))
+
+
+def _usage_text(error: Exception) -> str:
+    """What is wrong with the command line, and which help to read."""
+    message = str(error.format_message()).strip().rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message
+
+
+def _make_app() -> typer.Typer:
+    app = typer.Typer(
+        help="A graph data engine for training graph neural networks on graphs that outgrow one machine.",
+        # At 80 columns rich's table of options leaves their help a column of 16 characters.
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common_options)
+    for module in (ingest, partition, inspect, serve, up):
+        app.command(name=module.__name__.rpartition(".")[2])(
+            module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
+        )
+    return app
+
+
+def _ended_by_sigterm(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb during which SIGTERM is an exception."""
+
+    @functools.wraps(verb)
+    def run(**arguments: object) -> None:
+        with _sigterm_raised():
+            verb(**arguments)
+
+    return run
+
+
+@contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _raise_terminated(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would break off the cleaning up
+    raise Terminated
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"hopstream {hopstream.__version__}\n")
+        raise typer.Exit
+
+
+def _common_options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="show the version and exit")
+    ] = False,
+) -> None:
+    """Options before the verb; typer acts on them while it reads them."""

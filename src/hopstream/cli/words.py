@@ -1,0 +1,20 @@
+"""What does the command line call the things that the library's messages call by the names of arguments?"""
+
+from __future__ import annotations
+
+_WORDS = (
+    ("overwrite=True", "--overwrite"),
+    ('on_dangling="drop"', "--on-dangling drop"),
+    ("ignore=[", "--ignore with ["),
+    ("use grpc+tls://, or allow it with insecure", "serve and name it as grpc+tls://"),
+    ("allow it with insecure", "allow it with --insecure"),
+    ("raise num_parts", "raise --parts"),
+    ("leave owners out or use method='file'", "leave --owners out or use --method file"),
+)
+
+
+def command_words(message: str) -> str:
+    """A message of the library, with flags in place of arguments."""
+    for argument, flag in _WORDS:
+        message = message.replace(argument, flag)
+    return message
