@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.load.seeds import read_seeds
@@ -97,7 +98,14 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (("paper", [0, 60]), IdRangeError, r"seeds\[1\] is 60; keys of 'paper' are 0..59"),
         (("paper", [-1]), IdRangeError, r"seeds\[0\] is -1"),
         (("paper", [0.5]), SettingsError, "float64; give integer keys or a bool mask"),
-        (("paper", ["a"]), SettingsError, "give integer keys or a bool mask"),
+        (("paper", [None]), SettingsError, "object; give integer keys or a bool mask"),
+        (
+            ("paper", ["a"]),
+            SettingsError,
+            r"seeds\[0\] is 'a'; seeds are keys 0..59, .* the key of a raw id is its place",
+        ),
+        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; seeds are keys 0..59"),
+        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; seeds are keys 0..59"),
         (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
         (("paper", 3), SettingsError, "one-dimensional"),
         (("paper", [True, False]), SettingsError, "mask has 2 entries; 'paper' has 60 nodes"),
@@ -108,6 +116,19 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
 def test_seeds_that_make_no_sense_are_refused(typed, seeds, error, message):
     with pytest.raises(error, match=message):
         read_seeds(typed[1], seeds)
+
+
+@pytest.mark.parametrize("seeds", [["ada"], ["ada", "bo"], ["ada", "bo", "cy"], np.array(["ada", "bo"]), ("ada",)])
+def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path, seeds):
+    names = RaggedArray.from_strings(["bo", "ada", "cy"])
+    graph = Graph(nodes={"person": NodeTable(num_nodes=3, features={"name": names, "age": np.arange(3)})})
+    store = local_store(graph, tmp_path / "parts")
+    wanted = r"is '(ada|bo)'; seeds are keys 0..2, .* feature that keeps raw ids \(one of name\), so with the graph"
+    with pytest.raises(SettingsError, match=wanted):
+        read_seeds(store, seeds)
+    with pytest.raises(SettingsError, match=wanted):
+        read_seeds(store, ("person", seeds))
+    assert keys_of(read_seeds(store, [list(graph.nodes["person"].features["name"]).index("ada")])) == [1]
 
 
 def test_a_graph_without_nodes_has_no_seeds(tmp_path):

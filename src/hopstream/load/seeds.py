@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,7 +82,9 @@ def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
         keys = np.ascontiguousarray(store.split(node_type, choice), np.int64)
         found = Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, split {choice!r}")
     else:
-        found = _from_array(node_type, num_nodes, _as_array(choice))
+        array = _as_array(choice)
+        _refuse_raw_ids(store, node_type, array)
+        found = _from_array(node_type, num_nodes, array)
     if not found.num_seeds:
         raise SettingsError(f"seeds ({found.name}) are empty; give at least one")
     return found
@@ -91,7 +93,7 @@ def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
 def _split_type(store: Store, seeds: SeedsLike) -> tuple[str, str | ArrayLike | None]:
     """The node type, named or the only one, and the rest."""
     types = list(store.schema.nodes)
-    if isinstance(seeds, (tuple, list)) and len(seeds) == 2 and isinstance(seeds[0], str):
+    if _is_pair(seeds, types):
         return cast(tuple[str, "str | ArrayLike | None"], tuple(seeds))
     is_split = isinstance(seeds, str) and len(types) == 1 and seeds in store.schema.splits.get(types[0], ())
     if isinstance(seeds, str) and seeds in types and not is_split:
@@ -106,6 +108,13 @@ def _split_type(store: Store, seeds: SeedsLike) -> tuple[str, str | ArrayLike | 
     raise SettingsError(f"the graph has several node types; give seeds=(node type, …) with one of {', '.join(types)}")
 
 
+def _is_pair(seeds: SeedsLike, types: Sequence[str]) -> TypeGuard[Sequence[Any]]:
+    """Whether seeds are a node type and something; two strings in a list without a node type are two raw ids."""
+    if not isinstance(seeds, (tuple, list)) or len(seeds) != 2 or not isinstance(seeds[0], str):
+        return False
+    return isinstance(seeds, tuple) or seeds[0] in types or not isinstance(seeds[1], str)
+
+
 def _as_array(values: ArrayLike) -> Array:
     """An array of what may be a tensor on any device, which numpy alone would refuse."""
     if hasattr(values, "detach"):
@@ -116,6 +125,22 @@ def _as_array(values: ArrayLike) -> Array:
     if array.size == 0 and isinstance(values, Sequence):
         array = array.astype(np.int64)  # an empty list has no dtype of its own
     return array
+
+
+def _refuse_raw_ids(store: Store, node_type: str, array: Array) -> None:
+    """Raise ``SettingsError`` where strings stand for keys: a dataset finds nodes by key only."""
+    if array.dtype.kind not in "USO" or not len(array):
+        return
+    first = array[:1].tolist()[0]
+    if not isinstance(first, str | bytes):
+        return
+    columns = [name for name, feature in store.schema.nodes[node_type].items() if feature.is_string]
+    where = f" (one of {', '.join(columns)})" if columns else ""
+    raise SettingsError(
+        f"seeds[0] is {first!r}; seeds are keys 0..{store.book.num_ids(node_type) - 1}, the numbers of the nodes in "
+        f"table order; the key of a raw id is its place in the feature that keeps raw ids{where}, so with the "
+        "graph of read_graph(…): list(graph.nodes[node_type].features[name]).index(raw_id)"
+    )
 
 
 def _from_array(node_type: str, num_nodes: int, array: Array) -> Seeds:
