@@ -48,6 +48,13 @@ class TestRemoteStoreInManyPieces(StoreContract):
         return serve(case, ServerLimits(frame_bytes=400, max_ids=29))
 
 
+class TestRemoteStoreInRunsOfOneRow(StoreContract):
+    """Frames so small that all edges of one node take several."""
+
+    def open_store(self, case: Case) -> AbstractContextManager[Store]:
+        return serve(case, ServerLimits(frame_bytes=40))
+
+
 def one_sample(num_ids: int = 9, count: int = 2) -> list[SampleRequest]:
     return [SampleRequest(edge_type=CITES, direction="in", ids=np.arange(num_ids), count=count)]
 

@@ -53,6 +53,56 @@ def test_a_good_answer_is_taken(typed_case: Case) -> None:
     )
 
 
+ALL = -1
+RUNS = (
+    frame([[0, 0, 1]], int32(1), uint32(5), int64(8)),
+    frame([[0, 1, 1, 0, 2, 3]], uint32(6, 7), int64(9, 10)),
+    frame([[0, 1, 1, 2, 1, 3]], uint32(8), int64(11)),
+    frame([[0, 2, 1]], int32(0), uint32(), int64()),
+)
+
+
+def test_a_row_may_come_in_runs(typed_case: Case) -> None:
+    request = SampleRequest(edge_type=CITES, direction="in", ids=int64(1, 2, 3), count=ALL, wants_edge_ids=True)
+    reader = SampleReader(typed_case.shared(), [request])
+    reader.expect([Piece(0, 0, 3)])
+    for each in RUNS:
+        reader.take(each)
+    (reply,) = reader.result()
+    assert reply.counts.tolist() == [1, 3, 0]
+    assert reply.neighbor_ids.tolist() == [5, 6, 7, 8]
+    assert reply.edge_ids is not None
+    assert reply.edge_ids.tolist() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        ([RUNS[1]], "not the next one"),
+        ([RUNS[0], RUNS[2]], "not the next run"),
+        ([RUNS[0], RUNS[1], RUNS[1]], "not the next run"),
+        ([RUNS[0], RUNS[1], RUNS[3]], "not the next one"),
+        ([RUNS[0], RUNS[1], frame([[0, 1, 1]], int32(0), uint32(), int64())], "before row 1 of request 0 is complete"),
+        ([RUNS[0], RUNS[1], frame([[0, 1, 1, 2, 1, 4]], uint32(8), int64(11))], "not the next run"),
+        ([RUNS[0], RUNS[1]], "ended after 1 of 3 rows"),
+        ([RUNS[0], frame([[0, 1, 2, 0, 2, 3]], uint32(6, 7), int64(9, 10))], "not the next run"),
+        ([RUNS[0], frame([[0, 1, 1, 0, 0, 3]], uint32(), int64())], "not the next run"),
+        ([RUNS[0], frame([[0, 1, 1, 0, 4, 3]], uint32(1, 2, 3, 4), int64(1, 2, 3, 4))], "not the next run"),
+        ([RUNS[0], frame([[0, 1, 1, 0, 2, 1 << 40]], uint32(6, 7), int64(9, 10))], "at most"),
+        ([RUNS[0], frame([[0, 1, 1, 0, 2, 3]], uint32(6), int64(9))], "request implies"),
+        ([RUNS[0], frame([[0, 1, 1, 0, 2]], uint32(6, 7), int64(9, 10))], "is not .request"),
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(typed_case: Case, frames: list[Frame], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_sample(typed_case, *frames, count=ALL)
+
+
+def test_only_neighbours_come_in_runs(typed_case: Case) -> None:
+    with pytest.raises(FormatError, match=r"is not .request"):
+        read_fetch(typed_case, frame([[0, 0, 1, 0, 1, 2]], YEARS[:1], int64(2), int64(1, 2)))
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

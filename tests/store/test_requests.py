@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hopstream.arrays import offsets_of
 from hopstream.errors import SettingsError
 from hopstream.store.contract import SampleRequest
-from hopstream.store.requests import Piece, RowCost, check_sample_request, cut_pieces, id_dtype
+from hopstream.store.requests import Piece, RowCost, Run, check_sample_request, cut_pieces, id_dtype
 from tests.store.cases import Case
 
 COSTS = st.lists(
@@ -37,12 +37,17 @@ def test_small_requests_share_a_frame() -> None:
     assert list(cut_pieces([RowCost(2, 10), RowCost(0, 10), RowCost(3, 10)], 100)) == [[Piece(0, 0, 2), Piece(2, 0, 3)]]
 
 
-def test_a_cost_may_be_corrected_while_rows_are_cut() -> None:
-    cost = RowCost(10, 50)
-    pieces = cut_pieces([cost], 100)
-    assert next(pieces) == [Piece(0, 0, 2)]
-    cost.row_bytes = 20
-    assert next(pieces) == [Piece(0, 2, 5)]
+def test_a_heavy_row_is_cut_into_runs_of_its_elements() -> None:
+    cost = RowCost(4, 0, offsets_of(np.array([20, 4 + 5 * 16, 4, 36])), element_bytes=16)
+    assert list(cut_pieces([cost, RowCost(1, 9)], 40)) == [
+        [Piece(0, 0, 1)],
+        [Piece(0, 1, 1, Run(0, 2, 5))],
+        [Piece(0, 1, 1, Run(2, 2, 5))],
+        [Piece(0, 1, 1, Run(4, 1, 5))],
+        [Piece(0, 2, 2)],
+        [Piece(1, 0, 1)],
+    ]
+    assert cost.heaviest == 84
 
 
 def test_ids_are_narrow_where_they_fit() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, RaggedArray
 from hopstream.errors import (
     AccessDenied,
     FormatError,
@@ -23,10 +23,10 @@ from hopstream.errors import (
     UnknownNameError,
     VersionMismatch,
 )
-from hopstream.graph.graph import Graph, NodeTable
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.write import write_parts
-from hopstream.store.contract import KEY, FetchRequest, SampleReply, SampleRequest
+from hopstream.store.contract import KEY, SampleReply, SampleRequest
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
@@ -40,13 +40,17 @@ CITES = ("paper", "cites", "paper")
 
 def ask(client: flight.FlightClient, request: bytes) -> list[Frame]:
     """The frames of an answer to raw bytes."""
-    frames = []
-    stream = client.do_get(flight.Ticket(request), flight.FlightCallOptions(timeout=20))
+    return list(frames_of(client.do_get(flight.Ticket(request), flight.FlightCallOptions(timeout=20))))
+
+
+def frames_of(stream: flight.FlightStreamReader) -> Iterator[Frame]:
+    """The frames of an answer, one after the other."""
     while True:
         try:
-            frames.append(decode_frame(from_batch(stream.read_chunk().data)))
+            chunk = stream.read_chunk()
         except StopIteration:
-            return frames
+            return
+        yield decode_frame(from_batch(chunk.data))
 
 
 @pytest.fixture
@@ -364,22 +368,111 @@ def test_sigterm_exits_with_1_where_a_client_has_stopped_reading(big: Path) -> N
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that the process shares with nobody; its maps of files are shared with the page cache."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Private_Dirty:", "Private_Hugetlb:")))
+    """Memory of the process that no file stands behind; pages of mapped files are the page cache's."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
-def test_a_servers_memory_does_not_grow_with_its_answers(big: Path) -> None:
-    with ServerProcess(big) as process, RemoteStore(process.location) as store:
-        ids = np.random.default_rng(1).integers(0, BIG_ROWS, 2 * BIG_ROWS)
-        out = np.empty((len(ids), BIG_WIDTH), np.float32)
-        pending = [
-            store.submit_fetch([FetchRequest(owner="node", names=("x",), ids=ids[i::2], out={"x": out}, positions=p)])
-            for i, p in enumerate((np.arange(0, len(ids), 2), np.arange(1, len(ids), 2)))
-        ]
-        peak = private_bytes(process.pid)
-        for each in pending:
-            each.result()
-            peak = max(peak, private_bytes(process.pid))
-        assert out[:, 0].tolist() == ids.tolist()
-        assert peak < 300 << 20
+class PeakMemory:
+    """The most private memory that a process has while a block runs, looked at without a pause."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.num_bytes = 0
+        self.num_looks = 0
+
+    def _watch(self) -> None:
+        while not self._is_done.is_set():
+            self.num_bytes = max(self.num_bytes, private_bytes(self._pid))
+            self.num_looks += 1
+            self._is_done.wait(0.001)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        self._thread.join(20)
+
+
+HUB_EDGES = 12_000_000
+LONG_ROWS, LONG_BYTES = 500, 200_000
+MANY = 300_000
+LINKS = ("node", "to", "node")
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A node of 12 million edges of 300 000 nodes, 500 strings of 200 kB, and a column of 1.2 kB rows."""
+    root = tmp_path_factory.mktemp("heavy") / "parts"
+    src = np.arange(HUB_EDGES, dtype=np.int64) % MANY
+    texts = RaggedArray(
+        np.full(LONG_ROWS * LONG_BYTES, 65, np.uint8), np.arange(0, LONG_ROWS * LONG_BYTES + 1, LONG_BYTES), True
+    )
+    nodes = {
+        "node": NodeTable(num_nodes=MANY, features={"x": np.ones((MANY, 300), np.float32)}),
+        "text": NodeTable(num_nodes=LONG_ROWS, features={"body": texts}),
+    }
+    edges = {LINKS: EdgeTable(src_keys=src, dst_keys=np.zeros(HUB_EDGES, np.int64))}
+    write_parts(Graph(nodes=nodes, edges=edges).check(), root, method="hash")
+    return root
+
+
+def heavy_sample(ids: IntArray, count: int, *, is_replacing: bool = False) -> tuple[dict[str, object], IntArray]:
+    request = {"owner": [*LINKS, "in"], "ids": 0, "count": count, "rng_seed": 1}
+    return {"op": "sample", "requests": [{**request, "is_replacing": is_replacing, "wants_edge_ids": True}]}, ids
+
+
+def heavy_fetch(owner: str, name: str, ids: IntArray) -> tuple[dict[str, object], IntArray]:
+    return {"op": "fetch", "requests": [{"owner": owner, "names": [name], "ids": 0}]}, ids
+
+
+HUB = np.zeros(1, np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("what", "ends_with"),
+    [
+        (heavy_fetch("node", "x", np.arange(MANY, dtype=np.uint32)), None),
+        (heavy_fetch("text", "body", np.arange(3000, dtype=np.uint32) % LONG_ROWS), None),
+        (heavy_sample(HUB, -1), None),
+        (heavy_sample(HUB, HUB_EDGES), None),
+        (heavy_sample(np.zeros(1 << 18, np.uint32), 64), None),
+        (heavy_sample(HUB, 2_000_000), None),
+        (heavy_sample(HUB, 2_000_000, is_replacing=True), None),
+        (heavy_sample(HUB, HUB_EDGES - 1), "one row of the answer has up to 191.* bytes; this server sends 33554432"),
+        (heavy_sample(HUB, 150_000_000, is_replacing=True), "draw fewer neighbours per node"),
+    ],
+    ids=["fixed width", "strings", "hub", "hub by count", "frontier", "draws", "draws again", "too many", "very many"],
+)
+def test_a_servers_memory_does_not_grow_with_its_answers(
+    heavy: Path, what: tuple[dict[str, object], IntArray], ends_with: str | None
+) -> None:
+    request = encode_frame({"dataset": open_dataset(heavy).manifest.dataset_id, **what[0]}, [what[1]])
+    with ServerProcess(heavy) as process, flight.FlightClient(process.location) as client:
+        with PeakMemory(process.pid) as peak:
+            stream = client.do_get(flight.Ticket(request.tobytes()), flight.FlightCallOptions(timeout=120))
+            num_frames, num_bytes, last = 0, 0, Frame({}, [])
+            for last in frames_of(stream):
+                num_frames, num_bytes = num_frames + 1, num_bytes + sum(array.nbytes for array in last.arrays)
+        assert peak.num_bytes < 300 << 20
+    if ends_with is None:
+        raise_error(last, "the server", "a test")
+        assert num_bytes > 20_000_000
+    else:
+        assert num_frames == 1
+        with pytest.raises(SettingsError, match=ends_with):
+            raise_error(last, "the server", "a test")
+
+
+def test_all_edges_of_a_hub_come_in_stored_order(heavy: Path) -> None:
+    request = SampleRequest(edge_type=LINKS, direction="in", ids=HUB.astype(np.int64), count=-1, wants_edge_ids=True)
+    with LocalStore(open_dataset(heavy)) as local, StoreServer(local) as server, RemoteStore(server.location) as store:
+        (far,), (near,) = store.sample([request]), local.sample([request])
+        assert far.counts.tolist() == near.counts.tolist() == [HUB_EDGES]
+        assert np.array_equal(far.neighbor_ids, near.neighbor_ids)
+        assert far.edge_ids is not None
+        assert np.array_equal(far.edge_ids, np.asarray(near.edge_ids))

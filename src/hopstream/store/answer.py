@@ -2,7 +2,8 @@
 
 Every answer is a stream of frames of about ``frame_bytes``. A frame carries pieces: runs of rows of the requests, each
 with the position at which it starts. The next frame is gathered only when the last one is on its way, so a server's
-memory does not grow with the answer, and gathering overlaps sending.
+memory does not grow with the answer, and gathering overlaps sending. What every row weighs is known before any is
+gathered: the edges of a node of very many are sent in runs, and any other row that is too heavy is refused.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
 from hopstream.partition.book import Owner
 from hopstream.schema import EdgeType, FeatureSchema
-from hopstream.store.contract import FetchRequest, SampleRequest, Store
+from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
+from hopstream.store.local import LocalStore
 from hopstream.store.requests import (
     Piece,
     RowCost,
@@ -42,10 +44,12 @@ from hopstream.store.wire import (
 
 ID_DTYPES = ("uint32", "int64")
 MAX_REQUESTS = 1 << 14
+ROW_BYTES = 4
+"""What a row of an answer to ``sample`` weighs beside its neighbours."""
+LENGTH_BYTES = 8
+"""What a ragged row weighs beside its elements."""
 FEW_NEIGHBORS = 64
 """Up to this count an answer is taken to be full; above it, degrees tell how large it will be."""
-FIRST_RAGGED_BYTES = 256
-"""What a ragged row is taken to weigh before any has been seen."""
 
 RequestT = TypeVar("RequestT", SampleRequest, FetchRequest)
 Operation = Callable[[Frame], Iterator[Bytes]]
@@ -55,7 +59,7 @@ Operation = Callable[[Frame], Iterator[Bytes]]
 class StoreAnswers:
     """Answers what clients ask of a store."""
 
-    def __init__(self, store: Store, limits: ServerLimits, facts: StoreFacts) -> None:
+    def __init__(self, store: LocalStore, limits: ServerLimits, facts: StoreFacts) -> None:
         """Answer for ``store`` within ``limits``."""
         self._store = store
         self._limits = limits
@@ -113,31 +117,38 @@ class StoreAnswers:
         for request in requests:
             check_sample_request(self._store, request)
         costs = [self._sample_cost(request) for request in requests]
-        self._check_reply_bytes(sum(cost.total for cost in costs))
+        self._check_costs(costs)
         for pieces in cut_pieces(costs, self._limits.frame_bytes):
-            replies = self._store.sample([_cut_ids(requests[p.request], p) for p in pieces])
+            cut = [_cut_ids(requests[p.request], p) for p in pieces]
+            run = pieces[0].run
+            replies = self._store.sample(cut) if run is None else [self._store.sample_run(cut[0], run.first, run.num)]
             arrays: list[Array] = []
             for reply in replies:
-                arrays += [reply.counts, reply.neighbor_ids]
-                arrays += [] if reply.edge_ids is None else [reply.edge_ids]
+                arrays += _sample_arrays(reply, is_run=run is not None)
             yield encode_frame(_pieces_header(pieces), arrays)
 
     def _sample_cost(self, request: SampleRequest) -> RowCost:
+        """What each node's draws weigh. All edges of a node need no draws, so they can be cut anywhere."""
         num_ids = len(request.ids)
         edge_bytes = 16 if request.wants_edge_ids else 8
-        if request.count >= 0 and (request.is_replacing or request.count <= FEW_NEIGHBORS):
-            return RowCost(num_ids, 4 + request.count * edge_bytes)
+        if 0 <= request.count <= FEW_NEIGHBORS:
+            return RowCost(num_ids, ROW_BYTES + request.count * edge_bytes)
         degrees = self._store.degrees(request.edge_type, request.direction, request.ids.astype(np.int64))
-        num_drawn = degrees if request.count < 0 else np.minimum(degrees, request.count)
-        return RowCost(num_ids, 0, offsets_of(num_drawn * edge_bytes + 4))
+        wants_all = request.count < 0 or (not request.is_replacing and request.count >= degrees.max(initial=0))
+        num_drawn = degrees
+        if not wants_all:
+            num_drawn = (
+                np.where(degrees > 0, request.count, 0) if request.is_replacing else degrees.clip(max=request.count)
+            )
+        return RowCost(num_ids, 0, offsets_of(num_drawn * edge_bytes + ROW_BYTES), edge_bytes if wants_all else 0)
 
     def _fetch(self, frame: Frame) -> Iterator[Bytes]:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
         for request in requests:
             check_fetch_request(self._store, request)
         features = [[column_feature(self._store, r.owner, name) for name in r.names] for r in requests]
-        costs = [RowCost(len(r.ids), _row_bytes(fs)) for r, fs in zip(requests, features, strict=True)]
-        self._check_reply_bytes(sum(cost.total for cost in costs))
+        costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
+        self._check_costs(costs)
         is_fixed = [all(feature.is_fixed_width for feature in fs) for fs in features]
         for pieces in cut_pieces(costs, self._limits.frame_bytes):
             cut = [_cut_ids(requests[p.request], p) for p in pieces]
@@ -146,10 +157,20 @@ class StoreAnswers:
                 continue
             arrays: list[Array] = []
             for piece, columns in zip(pieces, self._store.fetch(cut), strict=True):
-                found = _column_arrays(columns, requests[piece.request].names)
-                costs[piece.request].row_bytes = max(1.0, sum(a.nbytes for a in found) / piece.num_rows)
-                arrays += found
+                arrays += _column_arrays(columns, requests[piece.request].names)
             yield encode_frame(_pieces_header(pieces), arrays)
+
+    def _fetch_cost(self, request: FetchRequest, features: Sequence[FeatureSchema]) -> RowCost:
+        """What each row weighs, with the lengths of ragged rows, which are told by their offsets alone."""
+        row_bytes = sum(feature.row_bytes for feature in features if feature.is_fixed_width)
+        ragged = [(n, f) for n, f in zip(request.names, features, strict=True) if not f.is_fixed_width]
+        if not ragged:
+            return RowCost(len(request.ids), row_bytes)
+        weights = np.full(len(request.ids), row_bytes, np.int64)
+        for name, feature in ragged:
+            lengths = self._store.row_lengths(request.owner, name, request.ids)
+            weights += lengths * feature.row_bytes + LENGTH_BYTES
+        return RowCost(len(request.ids), 0, offsets_of(weights))
 
     def _gather_in_place(
         self, pieces: list[Piece], cut: Sequence[FetchRequest], features: list[list[FeatureSchema]]
@@ -183,11 +204,14 @@ class StoreAnswers:
     def _split(self, frame: Frame) -> Iterator[Bytes]:
         node_type, name = frame.text("node_type"), frame.text("name")
         check_split(self._store, node_type, name)
-        keys = self._store.split(node_type, name)
-        yield encode_frame({"num_keys": len(keys)})
-        for pieces in cut_pieces([RowCost(len(keys), 8)], self._limits.frame_bytes):
-            piece = pieces[0]
-            yield encode_frame(_pieces_header(pieces), [keys[piece.start : piece.start + piece.num_rows]])
+        runs = self._store.split_runs(node_type, name)
+        yield encode_frame({"num_keys": sum(len(run) for run in runs)})
+        done = 0
+        for run in runs:
+            for (piece,) in cut_pieces([RowCost(len(run), 8)], self._limits.frame_bytes):
+                keys = run[piece.start : piece.start + piece.num_rows]
+                yield encode_frame(_pieces_header([replace(piece, start=done + piece.start)]), [keys])
+            done += len(run)
 
     def _records(self, frame: Frame) -> list[dict[str, Any]]:
         records = frame.records("requests")
@@ -204,6 +228,17 @@ class StoreAnswers:
         if len(ids) > self._limits.max_ids:
             raise SettingsError(f"{len(ids)} ids in one request; this server takes {self._limits.max_ids}")
         return ids
+
+    def _check_costs(self, costs: Sequence[RowCost]) -> None:
+        """Refuse an answer that is too large, or has a row that is, before anything is gathered."""
+        self._check_reply_bytes(sum(cost.total for cost in costs))
+        heaviest = max((cost.heaviest for cost in costs if not cost.element_bytes), default=0)
+        if heaviest > self._limits.max_row_bytes:
+            raise SettingsError(
+                f"one row of the answer has up to {heaviest:.0f} bytes; this server sends {self._limits.max_row_bytes} "
+                "(max_row_bytes); draw fewer neighbours per node, or all of them with count -1, or open the dataset's "
+                "folder itself"
+            )
 
     def _check_reply_bytes(self, num_bytes: float) -> None:
         limit = self._limits.max_reply_bytes
@@ -234,7 +269,7 @@ class StoreAnswers:
         return FetchRequest(owner=owner_from_json(record.get("owner")), names=tuple(names), ids=ids)
 
 
-def warm_up(store: Store) -> None:
+def warm_up(store: LocalStore) -> None:
     """Do a little of everything, so that no client waits while kernels are compiled or loaded."""
     none = np.empty(0, np.int64)
     for node_type in store.book.node_offsets:
@@ -253,11 +288,17 @@ def _cut_ids(request: RequestT, piece: Piece) -> RequestT:
 
 
 def _pieces_header(pieces: Sequence[Piece]) -> dict[str, Any]:
-    return {"pieces": [[piece.request, piece.start, piece.num_rows] for piece in pieces]}
+    return {"pieces": [_piece_entry(piece) for piece in pieces]}
 
 
-def _row_bytes(features: Sequence[FeatureSchema]) -> float:
-    return sum(feature.row_bytes if feature.is_fixed_width else FIRST_RAGGED_BYTES for feature in features)
+def _piece_entry(piece: Piece) -> list[int]:
+    entry = [piece.request, piece.start, piece.num_rows]
+    return entry if piece.run is None else [*entry, piece.run.first, piece.run.num, piece.run.total]
+
+
+def _sample_arrays(reply: SampleReply, *, is_run: bool) -> list[Array]:
+    counts: list[Array] = [] if is_run else [reply.counts]
+    return [*counts, reply.neighbor_ids, *([] if reply.edge_ids is None else [reply.edge_ids])]
 
 
 def _column_arrays(columns: Mapping[str, Column], names: Sequence[str]) -> list[Array]:

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray
 from hopstream.partition.book import Owner, PartitionBook
-from hopstream.schema import Direction, EdgeType, GraphSchema
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
 KEY = "\x00key"
 """The column of original keys, fetched like a feature: int64[rows]. No user's feature can have this name."""
+KEY_SCHEMA = FeatureSchema(dtype="int64")
+"""The schema of that column."""
 
 MAX_COUNT = (1 << 31) - 1
 """The most neighbours that one node can be answered with; counts are int32."""
@@ -145,7 +147,10 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections and maps; a second call does nothing."""
+        """End requests under way at once and release connections and maps; a second call does nothing.
+
+        Safe to call while other threads are inside the store: they get ``StoreUnavailable``, or their answer.
+        """
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
         """Draw neighbours for several edge types in one round trip per owner; replies are in request order."""

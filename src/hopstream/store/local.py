@@ -24,11 +24,20 @@ from hopstream.kernels.ownership import first_unowned
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import (
+    KEY,
+    KEY_SCHEMA,
+    MAX_COUNT,
+    FetchRequest,
+    Pending,
+    SampleReply,
+    SampleRequest,
+    Store,
+)
+from hopstream.store.requests import check_split
 
 T = TypeVar("T")
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
-KEY_SCHEMA = FeatureSchema(dtype="int64")
 
 
 class _Deferred(Generic[T]):
@@ -137,11 +146,12 @@ class LocalStore(Store):
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
-        self.schema.check_node_type(node_type)
-        known = self.schema.splits.get(node_type, ())
-        if name not in known:
-            raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; known: {list(known)}")
-        return np.concatenate([m.splits[node_type][name] for m in self._maps if m is not None])
+        return np.concatenate(self.split_runs(node_type, name))
+
+    def split_runs(self, node_type: str, name: str) -> list[IntArray]:
+        """The keys of ``split`` as they lie in the files, one array per part, not copied."""
+        check_split(self, node_type, name)
+        return [m.splits[node_type][name] for m in self._maps if m is not None]
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
@@ -154,6 +164,49 @@ class LocalStore(Store):
         )
         check_range(total, ids, owner_label((edge_type, direction)))
         return degrees
+
+    def sample_run(self, request: SampleRequest, first: int, num_edges: int) -> SampleReply:
+        """Some of all the edges of one node, so that a node of very many edges can be answered piece by piece.
+
+        Args:
+            request: Names one node; its ``count`` and ``is_replacing`` are not looked at.
+            first: The first edge of the node that is wanted, counted from 0 in stored order.
+            num_edges: How many; the node has ``first + num_edges`` or more.
+        """
+        owner = (request.edge_type, request.direction)
+        tables = self.tables(*owner)
+        ids = self.check_ids(tables.node_type, request.ids)
+        parts, counts = np.empty(1, np.int32), np.empty(1, np.int32)
+        starts, degrees = np.empty(1, np.int64), np.empty(1, np.int64)
+        total = edge_ranges(
+            ids[:1], tables.offsets, tables.indptrs, tables.indices, -1, False, parts, starts, degrees, counts
+        )
+        check_range(total, ids, owner_label(owner))
+        part = self._maps[int(parts[0])]
+        if len(ids) != 1 or part is None or first < 0 or num_edges < 0 or first + num_edges > int(degrees[0]):
+            raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; it has {degrees[0]}")
+        positions = np.arange(starts[0] + first, starts[0] + first + num_edges, dtype=np.int64)
+        neighbor_ids = part.edges[owner].indices[int(starts[0]) + first : int(starts[0]) + first + num_edges]
+        return SampleReply(
+            counts=np.array([num_edges], np.int32),
+            neighbor_ids=np.asarray(neighbor_ids),
+            edge_ids=positions + tables.edge_offsets[int(parts[0])] if request.wants_edge_ids else None,
+        )
+
+    def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
+        """int64[n], elements in each row of a ragged or string column.
+
+        Raises:
+            UnknownNameError: The dataset has no such type, direction or column.
+            SettingsError: The rows of the column all have one length.
+            IdRangeError: An id is out of range or of a part that is not here.
+        """
+        self._check_owner(owner)
+        table = self._column(owner, name)
+        if table.feature.is_fixed_width:
+            raise SettingsError(f"{owner_label(owner)}.{name} is {table.feature}; lengths are told of ragged columns")
+        ids = self.check_ids(owner, ids)
+        return _ragged_ranges(table, ids, self.book.offsets(owner), f"{owner_label(owner)}.{name}")[2]
 
     def close(self) -> None:
         """Refuse further requests. The files stay mapped until the store is collected: a kernel may still read them."""
@@ -359,13 +412,22 @@ def check_range(total: int, ids: IntArray, where: str) -> None:
 
 def _gather_ragged(table: _ColumnTable, ids: IntArray, offsets: IntArray, where: str) -> RaggedArray:
     feature = table.feature
-    parts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
-    lengths = np.empty(len(ids), np.int64)
-    width = feature.row_bytes // table.word.itemsize
-    total = gather_ranges(ids, offsets, table.row_offsets, table.values, width, parts, starts, lengths)
-    check_range(total, ids, where)
+    parts, starts, lengths = _ragged_ranges(table, ids, offsets, where)
+    total = int(lengths.sum())
     values = np.empty((total, *feature.shape), feature.numpy_dtype)
     if feature.row_bytes and total:
         words = cast(Array, values.reshape(total, -1).view(table.word))
         gather_elements(table.values, parts, starts, lengths, words)
     return RaggedArray(values, offsets_of(lengths), feature.is_string)
+
+
+def _ragged_ranges(
+    table: _ColumnTable, ids: IntArray, offsets: IntArray, where: str
+) -> tuple[NDArray[np.int32], IntArray, IntArray]:
+    """Part, first element and length of each row of a ragged column, int32[n], int64[n] and int64[n]."""
+    parts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
+    lengths = np.empty(len(ids), np.int64)
+    width = table.feature.row_bytes // table.word.itemsize
+    total = gather_ranges(ids, offsets, table.row_offsets, table.values, width, parts, starts, lengths)
+    check_range(total, ids, where)
+    return parts, starts, lengths

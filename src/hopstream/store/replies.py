@@ -7,6 +7,7 @@ arrays must have the dtypes and shapes that follow from the request, and ids mus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,17 +17,21 @@ from hopstream.kernels.stitch import scatter_rows
 from hopstream.partition.book import ends_of
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
-from hopstream.store.requests import Piece, column_feature, neighbor_dtype
+from hopstream.store.requests import Piece, Run, column_feature, neighbor_dtype
 from hopstream.store.wire import Frame
 
 
 class PieceReader:
     """Hands out the pieces of frames, and the arrays of each, in the order in which they must come."""
 
+    takes_runs = False
+    """Whether a row may come in several pieces."""
+
     def __init__(self, num_rows: Sequence[int]) -> None:
         """Expect ``num_rows[i]`` rows for request ``i``."""
         self._num_rows = num_rows
         self._done = [0] * len(num_rows)
+        self._open: Run | None = None
         self._asked: Sequence[Piece] = ()
         self._arrays: list[Array] = []
 
@@ -72,9 +77,13 @@ class PieceReader:
                 raise FormatError(f"the answer ended after {done} of {wanted} rows of request {request}")
 
     def _piece(self, entry: object) -> Piece:
-        if not isinstance(entry, list) or len(entry) != 3 or not all(type(n) is int for n in entry):
-            raise FormatError(f"piece {str(entry)[:100]} is not [request, start, rows]")
-        index, start, num_rows = entry
+        if (
+            not isinstance(entry, list)
+            or len(entry) not in ((3, 6) if self.takes_runs else (3,))
+            or not all(type(n) is int for n in entry)
+        ):
+            raise FormatError(f"piece {str(entry)[:100]} is not [request, start, rows] or such a list with a run")
+        index, start, num_rows = entry[:3]
         if not 0 <= index < len(self._asked):
             raise FormatError(f"the answer has a piece of request {index}; {len(self._asked)} were asked")
         asked = self._asked[index]
@@ -82,12 +91,31 @@ class PieceReader:
         done = self._done[piece.request]
         if start < 0 or num_rows < 1 or piece.start != done or start + num_rows > asked.num_rows:
             raise FormatError(f"piece {entry} is not the next one; {done} rows of request {piece.request} are here")
+        if len(entry) == 6:
+            return replace(piece, run=self._run_of(piece, entry))
+        if self._open is not None:
+            raise FormatError(f"piece {entry} comes before row {done} of request {piece.request} is complete")
         self._done[piece.request] += num_rows
         return piece
+
+    def _run_of(self, piece: Piece, entry: list[int]) -> Run:
+        """The elements of a row that a piece brings; the row counts as answered with the last of them."""
+        run = Run(*entry[3:])
+        before = self._open or Run(0, 0, run.total)
+        is_next = run.first == before.first + before.num and run.total == before.total
+        if piece.num_rows != 1 or not is_next or run.num < 1 or run.first + run.num > run.total:
+            raise FormatError(f"piece {entry} is not the next run of its row; {before.first + before.num} are here")
+        self._open = run
+        if run.first + run.num == run.total:
+            self._open = None
+            self._done[piece.request] += 1
+        return run
 
 
 class SampleReader(PieceReader):
     """Puts an answer to ``sample`` together."""
+
+    takes_runs = True
 
     def __init__(self, store: Store, requests: Sequence[SampleRequest]) -> None:
         """Expect an answer to these requests."""
@@ -100,18 +128,32 @@ class SampleReader(PieceReader):
         """Check and keep what a frame holds."""
         for piece in self.pieces(frame):
             request = self._requests[piece.request]
-            self._runs[piece.request].append(self._run(request, piece.num_rows))
+            self._runs[piece.request].append(self._reply(request, self._counts(request, piece)))
 
     def result(self) -> list[SampleReply]:
         """All replies, in new arrays."""
         self.check_complete()
         return [self._joined(request, runs) for request, runs in zip(self._requests, self._runs, strict=True)]
 
-    def _run(self, request: SampleRequest, num_rows: int) -> SampleReply:
-        counts = self.array(("int32",), (num_rows,))
+    def _counts(self, request: SampleRequest, piece: Piece) -> tuple[Array, int]:
+        """Counts of the rows that are complete with a piece, and how many neighbours it brings."""
+        run = piece.run
+        if run is None:
+            counts = self.array(("int32",), (piece.num_rows,))
+        else:
+            most = min(self._store.book.num_ids((request.edge_type, request.direction)), np.iinfo(np.int32).max)
+            if run.total > most:
+                raise FormatError(f"the answer tells of {run.total} neighbours of one node; there are {most} at most")
+            counts = np.array([run.total], np.int32)
         if int(counts.min()) < 0 or (request.count >= 0 and int(counts.max()) > request.count):
             raise FormatError(f"counts are {int(counts.min())}..{int(counts.max())} where {request.count} were asked")
-        total = int(counts.sum(dtype=np.int64))
+        if run is None:
+            return counts, int(counts.sum(dtype=np.int64))
+        return counts if run.first + run.num == run.total else counts[:0], run.num
+
+    def _reply(self, request: SampleRequest, counted: tuple[Array, int]) -> SampleReply:
+        """What a piece brings; the counts of a row that comes in several are with the last."""
+        counts, total = counted
         edges = (request.edge_type, request.direction)
         neighbors = self.array(("uint32", "int64"), (total,))
         _check_range("neighbour", neighbors, self._store.book.num_ids(ends_of(*edges)[1]))

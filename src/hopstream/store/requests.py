@@ -12,34 +12,46 @@ from hopstream.arrays import Array, IntArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleRequest, Store
 
-KEY_FEATURE = FeatureSchema(dtype="int64")
 UINT32_IDS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Some of the elements of one row: ``first`` to ``first + num - 1`` of ``total``."""
+
+    first: int
+    num: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of rows of one request out of several."""
+    """A run of rows of one request out of several; with ``run``, only those elements of its one row."""
 
     request: int
     start: int
     num_rows: int
+    run: Run | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RowCost:
     """What the rows of one request weigh, by which requests are cut.
 
     Attributes:
         num_rows: Rows of the request.
-        row_bytes: Weight of one row; may be corrected while the rows are being cut.
-        offsets: int64[num_rows + 1], running weight, where rows differ and their weights are known.
+        row_bytes: Weight of one row, where all weigh the same.
+        offsets: int64[num_rows + 1], running weight, where rows differ.
+        element_bytes: Weight of one element of a row that can be cut inside; 0 where none can. What a row weighs beside
+            its elements is less than one of them.
     """
 
     num_rows: int
     row_bytes: float
     offsets: IntArray | None = None
+    element_bytes: int = 0
 
     def rows_within(self, start: int, budget: float) -> int:
         """How many rows from ``start`` on weigh no more than the budget."""
@@ -59,11 +71,26 @@ class RowCost:
         """The weight of all rows."""
         return self.weight(0, self.num_rows)
 
+    @property
+    def heaviest(self) -> float:
+        """The weight of the heaviest row."""
+        if self.offsets is not None:
+            return int(np.diff(self.offsets).max(initial=0))
+        return self.row_bytes if self.num_rows else 0
+
+    def runs(self, row: int, budget: float) -> list[Run]:
+        """A row heavier than the budget in runs that are not, or are one element; none where it must stay whole."""
+        num_elements = int(self.weight(row, 1)) // self.element_bytes if self.element_bytes else 0
+        if num_elements < 2 or self.weight(row, 1) <= budget:
+            return []
+        step = max(1, int(budget) // self.element_bytes)
+        return [Run(first, min(step, num_elements - first), num_elements) for first in range(0, num_elements, step)]
+
 
 def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]:
-    """Cut requests into lists of pieces that each weigh no more than the budget, or are one row.
+    """Cut requests into lists of pieces that each weigh no more than the budget, or are one row or element.
 
-    Rows come in order; a request without rows has no piece.
+    Rows come in order; a request without rows has no piece. A run of a row's elements has a list of its own.
     """
     pieces: list[Piece] = []
     left = budget
@@ -74,6 +101,11 @@ def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]
             if num_rows <= 0 and pieces:
                 yield pieces
                 pieces, left = [], budget
+                continue
+            runs = cost.runs(start, budget) if num_rows <= 0 else []
+            if runs:
+                yield from ([Piece(request, start, 1, run)] for run in runs)
+                start += 1
                 continue
             num_rows = max(1, num_rows)
             pieces.append(Piece(request, start, num_rows))
@@ -100,7 +132,7 @@ def column_feature(store: Store, owner: Owner, name: str) -> FeatureSchema:
         UnknownNameError: The dataset has no such type, direction or feature.
     """
     check_owner(store, owner)
-    return KEY_FEATURE if name == KEY else store.schema.feature(owner if isinstance(owner, str) else owner[0], name)
+    return KEY_SCHEMA if name == KEY else store.schema.feature(owner if isinstance(owner, str) else owner[0], name)
 
 
 def check_owner(store: Store, owner: Owner) -> None:

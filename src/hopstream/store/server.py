@@ -1,7 +1,7 @@
 """How are parts served to other machines?
 
-A ``StoreServer`` is an Arrow Flight server around any store. It keeps nothing about its clients: a request is one call,
-a call that ends leaves no trace, and a restarted server goes on where the last one stopped.
+A ``StoreServer`` is an Arrow Flight server around a local store. It keeps nothing about its clients: a request is one
+call, a call that ends leaves no trace, and a restarted server goes on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pyarrow import flight
 
 from hopstream.errors import StoreUnavailable
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
-from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
+from hopstream.store.local import LocalStore
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error, encode_frame, to_batch
@@ -53,11 +53,11 @@ class ServerStats:
 
 
 class StoreServer:
-    """Serves a store until it is closed. The store stays the caller's, to be closed after the server."""
+    """Serves mapped parts until it is closed. The store stays the caller's, to be closed after the server."""
 
     def __init__(
         self,
-        store: Store,
+        store: LocalStore,
         location: str = "grpc://127.0.0.1:0",
         *,
         security: ServerSecurity | None = None,

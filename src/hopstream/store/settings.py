@@ -49,6 +49,10 @@ class ServerLimits:
         default=1 << 20, metadata={"help": "most ids in one request; clients cut larger requests by themselves"}
     )
     max_reply_bytes: int = field(default=16 << 30, metadata={"help": "most bytes in the answer to one request"})
+    max_row_bytes: int = field(
+        default=32 << 20,
+        metadata={"help": "most bytes in one row of an answer, which is held whole; all edges of a node are not one"},
+    )
     frame_bytes: int = field(
         default=3 << 19, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
     )
@@ -57,6 +61,7 @@ class ServerLimits:
         """Check every field."""
         _check_int("max_ids", self.max_ids, 1, 1 << 32)
         _check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
+        _check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
         _check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
 
 
