@@ -21,10 +21,9 @@ from hopstream.load.order import SeedOrder
 from hopstream.load.seeds import Seeds
 from hopstream.partition.book import Owner
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, FetchRequest, Store
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 
 Convert = Callable[["MiniBatch"], Any]
-KEY_SCHEMA = FeatureSchema(dtype="int64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
