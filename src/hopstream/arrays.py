@@ -393,6 +393,27 @@ def preload(arrays: Iterable[Array], budget_bytes: int) -> int:
     return done
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process can use without swapping, within its control group; 0 where the system does not say.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are mounted.
+    """
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split(":", 1) for line in lines)
+    available = int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
+    group = root / "sys/fs/cgroup"
+    try:
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else max(0, min(available, int(limit) - used))
+
+
 def check_file(path: Path, record: FileRecord) -> None:
     """Read a file and compare its checksum with its record.
 

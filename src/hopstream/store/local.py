@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of, preload
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, available_bytes, offsets_of, preload
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
 from hopstream.kernels.memory import address_table
@@ -116,7 +115,7 @@ class LocalStore(Store):
         self._is_present = np.array([m is not None for m in self._maps])
         self._is_closed = False
         if preloads:
-            preload(_by_use(self._maps), _available_bytes() // 2)
+            preload(_by_use(self._maps), available_bytes() // 2)
         self._columns: dict[tuple[Owner, str], _ColumnTable] = {}
         self._tables = {owner: self._sampling_tables(*owner) for owner in self.book.edge_offsets}
 
@@ -345,16 +344,6 @@ def _by_use(maps: Sequence[PartArrays | None]) -> Iterator[Array]:
                 yield from (column.offsets, column.values) if isinstance(column, RaggedArray) else (column,)
     for part in parts:
         yield from (edges.keys for edges in part.edges.values() if edges.keys is not None)
-
-
-def _available_bytes() -> int:
-    """Memory that can be used without swapping; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
 
 
 def word_dtype(row_bytes: int) -> np.dtype[Any]:
