@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,6 +279,24 @@ def test_memory_stays_flat_over_epochs(tmp_path):
         for batch in loader:
             addresses.add(batch.edge_index["node", "to", "node"].ctypes.data)
     assert len(addresses) < 15  # of 100 batches, of which at most six are alive at once
+
+
+@pytest.mark.parametrize("collate", ["numpy", "pyg"])
+def test_private_memory_of_the_process_stays_flat_over_epochs(tmp_path, collate):
+    rng = np.random.default_rng(0)
+    store = local_store(make_plain_graph(rng, num_nodes=20_000, num_edges=200_000), tmp_path / "parts", 2)
+    with plain_loader(store, batch_size=500, num_neighbors=[10, 10], num_threads=2, collate=collate) as loader:
+        after = []
+        for _ in range(12):
+            assert sum(1 for _ in loader) == 40
+            after.append(private_bytes())
+    assert after[11] - after[2] < 16 << 20  # 360 batches of about a megabyte are made in between
+
+
+def private_bytes():
+    """Memory of this process that no file and no other process holds."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
 
 @pytest.mark.parametrize("edge_keys", [None, False])
