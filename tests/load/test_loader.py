@@ -13,11 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, StoreTimeout, UnknownNameError
+from hopstream.errors import (
+    FormatError,
+    IdRangeError,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+    UnknownNameError,
+)
 from hopstream.load.loader import NeighborLoader
+from hopstream.store.server import StoreServer
 from tests.conftest import make_typed_graph
 from tests.load.contract import LoaderContract
 from tests.load.graphs import WatchedStore, flat, local_store, make_plain_graph
+from tests.store.processes import wait_until
 
 DEADLINE_S = 20.0
 
@@ -181,6 +191,37 @@ def test_after_a_failure_a_loader_goes_on_from_its_state(plain_stores, num_threa
     assert seen + [flat(batch) for batch in other] == whole
     loader.load_state_dict(loader.state_dict())
     assert seen + [flat(batch) for batch in loader] == whole
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_every_batch_comes_once_where_a_server_dies_and_comes_back(plain_stores, num_threads):
+    settings = {"batch_size": 1, "num_threads": num_threads}
+    near = plain_loader(plain_stores[4], **settings)
+    wanted = [flat(batch) for _ in range(2) for batch in near]
+    server = StoreServer(plain_stores[4])
+    with plain_loader(server.location, **settings) as loader:
+        seen = []
+        with pytest.raises(StoreUnavailable):
+            for batch in loader:
+                seen.append(flat(batch))
+                server.close()
+        assert 1 <= len(seen) < len(loader) == 80
+        with pytest.raises(StoreUnavailable):  # it is still gone
+            list(loader)
+        with StoreServer(plain_stores[4], server.location):
+            wait_until(lambda: take_epoch(loader, seen), "the loader reaches the server again")
+            seen += [flat(batch) for batch in loader]
+    assert seen == wanted
+
+
+def take_epoch(loader, seen):
+    """Whether the server could be reached to the end of the epoch."""
+    try:
+        for batch in loader:
+            seen.append(flat(batch))
+    except StoreUnavailable:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
