@@ -129,3 +129,14 @@ def test_a_file_where_the_folder_should_be(run_command, npz: Path, tmp_path: Pat
     (tmp_path / "file").write_text("mine")
     result = run_command("ingest", npz, "--out", tmp_path / "file", "--overwrite")
     assert result.status == 2 and (tmp_path / "file").read_text() == "mine"
+
+
+def test_arrays_that_fit_nothing(run_command, npz: Path, tables: Path, tmp_path: Path):
+    np.savez(tmp_path / "a.npz", edge_index=np.array([[0], [1]]), x=np.ones(2), w=np.ones(3))
+    result = run_command("ingest", tmp_path / "a.npz", "--out", tmp_path / "d")
+    assert result.status == 2 and result.err.endswith("or leave them out with --ignore NAME,NAME or --ignore all\n")
+    for number, words in enumerate(("w", "all", "w,x")):
+        result = run_command("ingest", tmp_path / "a.npz", "--out", tmp_path / str(number), "--ignore", words)
+        assert result.status == 0, result.err
+    result = run_command("ingest", tables, "--out", tmp_path / "d", "--ignore", "w")
+    assert result.status == 2 and "--ignore is for .npz files" in result.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import write_parts
 from hopstream.store import open_store
+from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
 
 DEADLINE_S = 60.0
@@ -177,3 +179,25 @@ def test_public_names_open_the_cluster(processes, parts: Path):
         assert store.book.num_ids("paper") == 60
     os.kill(up.process.pid, signal.SIGTERM)
     assert processes.wait_for_end(up).status == 0
+
+
+def test_a_cluster_file_has_one_owner(run_command, processes, parts: Path):
+    up = processes.start("up", parts, "--servers", 1, "--json")
+    processes.wait_for_fact(up, "stage", "ready")
+    before = (parts / "cluster.json").read_text()
+    result = run_command("up", parts)
+    location = json.loads(before)["servers"][0]["location"]
+    assert result.status == 2 and f"names {location}, which is running; stop it, or give another" in result.err
+    assert (parts / "cluster.json").read_text() == before
+    os.kill(up.process.pid, signal.SIGINT)
+    assert processes.wait_for_end(up).status == 0
+
+
+def test_a_stale_cluster_file_goes_before_servers_are_ready(run_command, parts: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        location = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+    cluster = Cluster(dataset_id="0" * 32, servers=(ServerEntry(location=location, parts=(0, 1)),))
+    write_cluster(parts / "cluster.json", cluster)
+    (parts / "part-00001/node/paper/key.npy").unlink()  # so that no server becomes ready
+    result = run_command("up", parts)
+    assert result.status == 1 and not (parts / "cluster.json").exists()

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.arrays import RaggedArray, column_schema
-from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest import read_graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.npz import read_npz, write_npz
 from hopstream.schema import EDGE, NODE
@@ -110,6 +111,62 @@ def test_names_with_types(tmp_path):
     assert graph.splits["paper"]["val"].tolist() == [1]
 
 
+NO_EDGES = {"edge_index": np.empty((2, 0), int)}
+SOME_EDGES = {"edge_index": np.array([[0, 1], [1, 2]]), "x": np.ones((4, 2))}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"edges": np.zeros((9, 2), int), "node_features": np.ones((4, 2)), "train_masks": np.ones((10, 4), bool)},
+            r"has no edge_index, integers \[2, num_edges\]; it has edges int64\[9, 2\], node_features .*, train_masks",
+        ),
+        (
+            {**SOME_EDGES, "train_masks": np.ones((10, 4), bool)},
+            r"train_masks bool\[10, 4\] fit neither nodes nor edges",
+        ),
+        ({**SOME_EDGES, "neg_index": np.zeros((2, 3), int), "w": np.ones(3)}, r"neg_index .*, w .* fit neither"),
+        ({**SOME_EDGES, "t.values": np.ones(2), "t.offsets": np.array([0, 1, 2, 2])}, r"t.values float64\[2\] fit"),
+        (
+            {"a/x": np.ones(2), "a_to_a/edge_index": np.zeros((2, 1), int)},
+            "'a_to_a' is no edge type; name it source__r",
+        ),
+        ({"a/x": np.ones(2), "a/face": np.ones((3, 2))}, r"a/face float64\[3, 2\] fit neither"),
+        (
+            {"a__to__a/edge_index": np.zeros((2, 1), int), "a__to__a/edge_label_index": np.zeros((2, 1), int)},
+            "label_in",
+        ),
+    ],
+)
+def test_arrays_that_become_nothing_are_an_error(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(SchemaError, match=message):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_arrays_are_ignored_by_name_or_all(tmp_path):
+    masks = np.ones((10, 4), bool)
+    np.savez(tmp_path / "a.npz", **SOME_EDGES, train_masks=masks, w=np.ones(3), num_classes=np.array(3))
+    for ignore in (["train_masks", "w"], "all"):
+        graph = read_graph(tmp_path / "a.npz", ignore=ignore)
+        assert set(graph.nodes[NODE].features) == {"x"} and graph.edges[EDGE].num_edges == 2
+    assert set(read_npz(tmp_path / "a.npz", ["train_masks", "w", "x"]).nodes[NODE].features) == set()
+    with pytest.raises(SchemaError, match=r"w float64\[3\] fit"):
+        read_npz(tmp_path / "a.npz", ["train_masks"])
+    with pytest.raises(SettingsError, match=r"ignore names 'y'; .*a\.npz has edge_index int64\[2, 2\], x"):
+        read_npz(tmp_path / "a.npz", ["y"])
+    with pytest.raises(SettingsError, match="ignore is 'w'; wanted a list of names of arrays, or 'all'"):
+        read_graph(tmp_path / "a.npz", ignore="w")
+    with pytest.raises(SettingsError, match=r"no option 'ignored'; known: \['ignore'\]"):
+        read_graph(tmp_path / "a.npz", ignored=["w"])
+
+
+def test_a_typed_graph_without_edge_types(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"paper/x": np.ones((3, 2))})
+    assert read_npz(tmp_path / "a.npz").nodes["paper"].num_nodes == 3
+
+
 @pytest.mark.parametrize(
     ("arrays", "error", "message"),
     [
@@ -118,9 +175,17 @@ def test_names_with_types(tmp_path):
         ({"edge_index": np.zeros((2, 1))}, SchemaError, "keys are integers"),
         ({"a__to__a/w": np.ones(1)}, SchemaError, "a__to__a has no edge_index"),
         ({"x": np.ones(1), "t.values": np.ones(1)}, FormatError, "t.values needs t.offsets"),
-        ({"x": np.ones(1), "t.values": np.ones(1), "t.offsets": np.array([0, 2])}, SchemaError, "ascend from 0 to 1"),
-        ({"x": np.ones(1), "a.split": np.array([0, 0])}, SchemaError, "names node 0 twice"),
-        ({"x": np.ones(1), "t.utf8": np.ones(1), "t.offsets": np.array([0, 1])}, SchemaError, "UTF-8 bytes"),
+        (
+            {**NO_EDGES, "x": np.ones(1), "t.values": np.ones(1), "t.offsets": np.array([0, 2])},
+            SchemaError,
+            "ascend from 0 to 1",
+        ),
+        ({**NO_EDGES, "x": np.ones(1), "a.split": np.array([0, 0])}, SchemaError, "names node 0 twice"),
+        (
+            {**NO_EDGES, "x": np.ones(1), "t.utf8": np.ones(1), "t.offsets": np.array([0, 1])},
+            SchemaError,
+            "UTF-8 bytes",
+        ),
     ],
 )
 def test_arrays_that_are_no_graph(tmp_path, arrays, error, message):

@@ -472,7 +472,7 @@ def test_damaged_files(tables):
     (tables.root / "cut.parquet").write_bytes(b"PAR1 and then nothing")
     for name in ("bad.csv.gz", "latin.csv", "cut.parquet"):
         tables.rates["files"] = name
-        with pytest.raises(FormatError, match=f"{name}.* cannot be read as"):
+        with pytest.raises(FormatError, match=f"{name}.* (cannot be read as|is not UTF-8)"):
             tables.read()
 
 
@@ -635,3 +635,32 @@ def test_movielens(tmp_path):
     assert "Misérables, Les (1995)" in set(titles)
     time = graph.edges["user", "rates", "movie"].features["time"]
     assert (time.dtype, time.min(), time.max()) == (np.int64, 828_124_615, 1_537_799_250)
+
+
+@pytest.mark.parametrize(("dtype", "cell"), [("float32", "1e300"), ("float16", "70000"), ("float64", "-1e400")])
+def test_a_number_that_overflows_names_its_line(tables, dtype, cell):
+    tables.write("users.csv", f"uid,age\nada,inf\nbob,-Infinity\ncy,{cell}\n")
+    tables.nodes["user"] = {"files": "users.csv", "id": "uid", "features": {"age": {"column": "age", "dtype": dtype}}}
+    tables.write("ratings.csv", "user,film,stars\n")
+    with pytest.raises(SchemaError, match=rf"user\.age is '{cell}' at users\.csv line 4; wanted {dtype}, -.* to "):
+        tables.read()
+    tables.write("users.csv", "uid,age\nada,inf\nbob,-Infinity\n")
+    assert column(tables.read(), "user", "age") == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("features", [["age"], ["name"]])
+def test_text_that_is_not_utf8_names_its_line(tables, features):
+    (tables.root / "users.csv").write_bytes(b"uid,age,name\nada,1,x\nbob,2,b\xffb\n")
+    tables.nodes["user"] = {"files": "users.csv", "id": "uid", "features": features}
+    tables.write("ratings.csv", "user,film,stars\n")
+    if features == ["age"]:  # columns that nobody asked for are not looked at
+        assert column(tables.read(), "user", "age") == [1, 2]
+        return
+    with pytest.raises(FormatError, match=r"users\.csv line 3 is not UTF-8; convert the file"):
+        tables.read()
+
+
+def test_tables_have_no_complex_numbers(tables):
+    tables.feature("user", age={"column": "age", "dtype": "complex64"})
+    with pytest.raises(SchemaError, match="dtype is 'complex64'; wanted one of bool, int8"):
+        tables.read()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """How tables are read; other sources have nothing to choose."""
+    """How tables and ``.npz`` files are read; other sources have nothing to choose."""
 
     on_dangling: Literal["error", "drop"] = field(
         default="error",
@@ -28,10 +28,20 @@ class SourceSettings:
         default=True, metadata={"help": "keep the raw ids of tables as a feature named like their column"}
     )
 
+    ignore: str = field(
+        default="",
+        metadata={"help": "arrays of an .npz file to leave out: names and commas, or all that fit nothing: all"},
+    )
+
     def __post_init__(self) -> None:
         """Check the choice."""
         if self.on_dangling not in ("error", "drop"):
             raise SettingsError(f"on_dangling is {self.on_dangling!r}; it must be one of error, drop")
+
+    @property
+    def ignored(self) -> str | list[str]:
+        """As ``read_graph`` takes it."""
+        return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +91,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     """
     if not path.exists():
         raise FormatError(f"{path} is missing; give an .npz file, a metadata.json, its folder, or a dataset")
+    if settings.ignore and path.suffix != ".npz":
+        raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
     if (path / "manifest.json").exists():
         from hopstream.partition.read_back import read_dataset
 
@@ -95,7 +107,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         return Source(graph=result.graph, kind="tables", num_dropped=result.num_dropped)
     from hopstream.ingest import read_graph
 
-    return Source(graph=read_graph(path), kind=path.suffix.lstrip(".") or "graph")
+    options = {"ignore": settings.ignored} if path.suffix == ".npz" else {}
+    return Source(graph=read_graph(path, **options), kind=path.suffix.lstrip(".") or "graph")
 
 
 def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Source:

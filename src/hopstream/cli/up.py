@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from hopstream.store.cluster import Cluster
 
 MAX_WAIT_S = 3600.0
+PROBE_S = 2.0
+"""How long a server that a cluster file names may take to accept a connection."""
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
 """A server that is told to stop before it is ready has nothing to finish, and ends by the signal itself."""
 
@@ -76,7 +79,7 @@ def run(
     output, clock = Output(is_json=json), Clock()
     opened = open_dataset(dataset)
     path = settings.cluster_file or dataset / "cluster.json"
-    _check_cluster_file(path)
+    _free_cluster_file(path)
     groups = share_parts(opened.manifest.book.num_parts, settings.servers) * settings.replicas
     children = Children(grace_s=settings.grace_s + EXIT_SLACK_S)
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
@@ -84,6 +87,7 @@ def run(
         fleet = _Fleet(opened, children, signals)
         fleet.start(groups, settings)
         if fleet.wait_until_ready(settings.start_timeout_s):
+            _free_cluster_file(path)  # another may have been quicker
             with _ClusterFile(path) as file:
                 file.write(fleet.cluster())
                 fleet.show(output, clock, path)
@@ -232,11 +236,11 @@ class _ClusterFile:
                 self._path.unlink()
 
 
-def _check_cluster_file(path: Path) -> None:
-    """Refuse to replace a file that is not what an earlier run left.
+def _free_cluster_file(path: Path) -> None:
+    """Remove what an earlier run left, so that nobody takes it for this one's before the servers are ready.
 
     Raises:
-        SettingsError: The path is something else.
+        SettingsError: The path is something else, or a server that it names is running.
     """
     from hopstream.store.cluster import read_cluster
 
@@ -245,9 +249,25 @@ def _check_cluster_file(path: Path) -> None:
             raise SettingsError(f"{path} lies in no folder; give a path in one that exists")
         return
     try:
-        read_cluster(path)
+        cluster = read_cluster(path)
     except (FormatError, OSError) as error:
         raise SettingsError(f"{path} is there and is no cluster file; give another path ({error})") from error
+    for entry in cluster.servers:
+        if _is_listening(entry.location):
+            raise SettingsError(
+                f"{path} names {entry.location}, which is running; stop it, or give another --cluster-file"
+            )
+    path.unlink(missing_ok=True)
+
+
+def _is_listening(location: str) -> bool:
+    """Whether anything accepts connections at an address."""
+    from hopstream.store.security import Location
+
+    place = Location.parse(location)
+    with suppress(OSError), socket.create_connection((place.host, place.port), PROBE_S):
+        return True
+    return False
 
 
 def _location_of(child: Child) -> str:

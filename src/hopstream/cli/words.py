@@ -5,7 +5,8 @@ from __future__ import annotations
 _WORDS = (
     ("overwrite=True", "--overwrite"),
     ('on_dangling="drop"', "--on-dangling drop"),
-    ("ignore=[", "--ignore with ["),
+    ("ignore=[names] or ignore='all'", "--ignore NAME,NAME or --ignore all"),
+    ("ignore names", "--ignore names"),
     ("use grpc+tls://, or allow it with insecure", "serve and name it as grpc+tls://"),
     ("allow it with insecure", "allow it with --insecure"),
     ("raise num_parts", "raise --parts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
@@ -22,7 +23,8 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
     Args:
         source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables,
             a folder with such a ``metadata.json``, or a PyG ``Data`` or ``HeteroData``.
-        options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``.
+        options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
+            names of arrays to leave out, or ``"all"`` for all that become nothing of the graph.
 
     Returns:
         A graph that passed ``Graph.check``; its arrays may be memory maps.
@@ -42,8 +44,12 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
     if path.suffix == ".npz":
         from hopstream.ingest.npz import read_npz
 
-        _refuse_options(options, ".npz files")
-        return read_npz(path)
+        ignore = options.pop("ignore", ())
+        if options:
+            raise SettingsError(f".npz files have no option {sorted(options)[0]!r}; known: ['ignore']")
+        if ignore != "all" and (isinstance(ignore, str) or not isinstance(ignore, Collection)):
+            raise SettingsError(f"ignore is {ignore!r}; wanted a list of names of arrays, or 'all'")
+        return read_npz(path, ignore)
     if path.suffix == ".json":
         from hopstream.ingest.tables import TableSettings, read_tables
 
@@ -64,4 +70,4 @@ def _metadata_of(folder: Path) -> Path:
 
 def _refuse_options(options: dict[str, object], kind: str) -> None:
     if options:
-        raise SettingsError(f"{kind} have no option {sorted(options)[0]!r}; only tables have options")
+        raise SettingsError(f"{kind} have no option {sorted(options)[0]!r}; only tables and .npz files have options")

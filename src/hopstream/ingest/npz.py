@@ -5,6 +5,7 @@ With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, `
 ``hopstream.ingest.attributes`` says which attribute becomes what. Three endings of a name add what PyG cannot say:
 ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of strings,
 and ``pretrain.split`` the keys of a split. Strings may also be a numpy array of strings. Pickles are never loaded.
+An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, Column, RaggedArray, read_header
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import (
     ADJACENCY,
@@ -32,7 +33,7 @@ from hopstream.ingest.attributes import (
     graph_from_typed_attributes,
     named_columns,
 )
-from hopstream.schema import EdgeType, type_label
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
 
@@ -40,15 +41,25 @@ MAX_DEFLATE_RATIO = 1100
 """Deflate makes no byte out of less than 1/1032 of one; a file that claims more is damaged or hostile."""
 
 
-def read_npz(path: Path) -> Graph:
+def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
     """Read a graph out of an ``.npz`` file.
+
+    Args:
+        path: The file.
+        ignore: Names of arrays that are left out, or ``"all"`` for whatever becomes nothing of the graph.
 
     Raises:
         FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
-        SchemaError: The arrays make no graph; see ``graph_from_attributes`` and ``graph_from_typed_attributes``.
+        SettingsError: ``ignore`` names an array that is not there.
+        SchemaError: The arrays make no graph, or some become nothing of it; see ``graph_from_attributes`` and
+            ``graph_from_typed_attributes``.
         IdRangeError: An edge or split names a node that is not there.
     """
     arrays = _load_arrays(path)
+    shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
+    for name in () if ignore == "all" else ignore:
+        if arrays.pop(name, None) is None:
+            raise SettingsError(f"ignore names {name!r}; {path} has {', '.join(shown.values())}")
     groups: dict[str, dict[str, Array]] = defaultdict(dict)
     for name, array in arrays.items():
         owner, slash, attribute = name.partition("/")
@@ -60,10 +71,48 @@ def read_npz(path: Path) -> Graph:
         splits[owner] = {name.removesuffix(SPLIT): group.pop(name) for name in list(group) if name.endswith(SPLIT)}
         attributes[owner] = _joined(f"{path}: {owner}", group)
     if "" in groups:
-        return graph_from_attributes(attributes[""], splits[""])
+        if not {"edge_index", *ADJACENCY} & attributes[""].keys():
+            raise SchemaError(f"{path} has no edge_index, integers [2, num_edges]; it has {', '.join(shown.values())}")
+        graph = graph_from_attributes(attributes[""], splits[""])
+        used = {"": {"edge_index"} | _used_by_nodes(graph, NODE) | set(graph.edges[EDGE].features)}
+    else:
+        graph = _typed_graph(attributes, splits)
+        used = {t: _used_by_nodes(graph, t) for t in graph.nodes}
+        used |= {type_label(t): {"edge_index", *table.features} for t, table in graph.edges.items()}
+    if ignore != "all":
+        _refuse_unused(path, attributes, used, shown)
+    return graph
+
+
+def _typed_graph(attributes: Mapping[str, Attributes], splits: Mapping[str, Mapping[str, Array]]) -> Graph:
     edges = {cast(EdgeType, tuple(o.split("__"))): named for o, named in attributes.items() if _is_edge_label(o)}
     nodes = {owner: named for owner, named in attributes.items() if not _is_edge_label(owner)}
+    for owner, named in nodes.items():
+        if "edge_index" in named:
+            raise SchemaError(f"{owner}/edge_index: {owner!r} is no edge type; name it source__relation__destination")
     return graph_from_typed_attributes(nodes, edges, {owner: named for owner, named in splits.items() if named})
+
+
+def _used_by_nodes(graph: Graph, node_type: str) -> set[str]:
+    """Names of the attributes that became something of a node type."""
+    splits = graph.splits.get(node_type, {})
+    return {*graph.nodes[node_type].features, *(mask for mask, split in MASKS.items() if split in splits)}
+
+
+def _refuse_unused(
+    path: Path, attributes: Mapping[str, Attributes], used: Mapping[str, set[str]], shown: Mapping[str, str]
+) -> None:
+    """Refuse arrays that became nothing of the graph: most are misnamed."""
+    unused: list[str] = []
+    for owner, named in attributes.items():
+        for name in named.keys() - used[owner] - {"num_nodes", "num_edges"}:
+            full = f"{owner}/{name}" if owner else name
+            unused += [text for file_name, text in shown.items() if file_name in (full, full + VALUES, full + TEXT)]
+    if unused:
+        raise SchemaError(
+            f"{path}: {', '.join(sorted(unused))} fit neither nodes nor edges; wanted a row per node or edge, "
+            f"edge_index, or {', '.join(MASKS)}; rename them, or leave them out with ignore=[names] or ignore='all'"
+        )
 
 
 def write_npz(graph: Graph, path: Path) -> None:

@@ -88,7 +88,7 @@ class ColumnReader:
         except pa.ArrowInvalid as error:
             row = _first_refused(filled, lambda part: _parse(part, dtype, is_cast=self._spec.is_cast))
             raise SchemaError(
-                f"{self._label} is {filled[row].as_py()!r} at {origin.place(row)}; wanted {dtype}"
+                f"{self._label} is {filled[row].as_py()!r} at {origin.place(row)}; wanted {_range_text(dtype)}"
             ) from error
 
     def _values(self, origin: Origin, values: pa.Array) -> Column:
@@ -231,7 +231,8 @@ def _parse(cells: pa.Array, dtype: str, *, is_cast: bool) -> Column:
     if dtype == STRING:
         return strings_column([cells])
     if dtype == "float16":
-        return cast(Array, cells.cast(pa.float32()).to_numpy().astype(np.float16))
+        with np.errstate(over="ignore"):
+            return _finite(cells, cells.cast(pa.float32()).to_numpy().astype(np.float16))
     arrow_type = _arrow_type(dtype)
     try:
         values = cells.cast(arrow_type)
@@ -239,7 +240,24 @@ def _parse(cells: pa.Array, dtype: str, *, is_cast: bool) -> Column:
         if not (is_cast and pa.types.is_integer(arrow_type)):
             raise
         values = cells.cast(pa.float64()).cast(arrow_type)
-    return cast(Array, values.to_numpy(zero_copy_only=False))
+    return _finite(cells, values.to_numpy(zero_copy_only=False))
+
+
+def _finite(cells: pa.Array, values: Array) -> Array:
+    """The values, unless one is infinite whose cell does not say so: its number is too large for the dtype."""
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        says_so = pc.match_substring(cells, "inf", ignore_case=True).to_numpy(zero_copy_only=False)
+        if (np.isinf(values) & ~says_so).any():
+            raise pa.ArrowInvalid(f"too large for {values.dtype}")
+    return values
+
+
+def _range_text(dtype: str) -> str:
+    """A dtype, with its range where it is one of numbers."""
+    if dtype in (STRING, "bool"):
+        return dtype
+    info = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+    return f"{dtype}, {info.min} to {info.max}"
 
 
 def _arrow_type(dtype: str) -> pa.DataType:

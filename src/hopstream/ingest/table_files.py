@@ -68,6 +68,11 @@ def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
                 yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
                 first_row += arrow.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            undecodable = _undecodable_line(path) if files.format == "csv" else None
+            if undecodable is not None:
+                raise FormatError(
+                    f"{shown_path(files, path)} line {undecodable} is not UTF-8; convert the file, or mend the line"
+                ) from error
             uneven = _uneven_line(files, path) if files.format == "csv" else None
             place = shown_path(files, path) + ("" if uneven is None else f" line {uneven}")
             raise FormatError(f"{place} cannot be read as {files.format}: {error}") from error
@@ -125,6 +130,20 @@ def _uneven_line(files: TableFiles, path: Path) -> int | None:
     records = _records(files, path)
     num_cells = len(files.column_names or next(records, (1, []))[1])
     return next((line for line, cells in records if len(cells) != num_cells), None)
+
+
+def _undecodable_line(path: Path) -> int | None:
+    """The first line, from 1, that is not UTF-8; None where that is not what is wrong."""
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            for number, line in enumerate(cast(IO[bytes], file), 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError:
+                    return number
+    except (OSError, EOFError):
+        return None
+    return None
 
 
 def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:
