@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -204,6 +206,22 @@ def test_servers_of_another_dataset_are_refused(
         path = write(tmp_path, Cluster(dataset_id=typed_case.dataset.manifest.dataset_id, servers=(entry,)))
         with pytest.raises(VersionMismatch, match=f"{other.location} serves dataset .*restart the server"):
             open_store(path, FAR)
+
+
+@pytest.mark.parametrize("num_silent", [40, 70])
+def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silent: int) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]
+        server = stack.enter_context(StoreServer(typed_case.shared()))
+        locations = [f"grpc://127.0.0.1:{each.getsockname()[1]}" for each in silent]
+        started = time.monotonic()
+        with pytest.raises(StoreTimeout, match=r"gave no answer in .* to hello"):
+            open_store(",".join(locations), StoreSettings(prefer_local=False, timeout_s=2))
+        assert time.monotonic() - started < 3.5
+        settings = StoreSettings(prefer_local=False, timeout_s=2)
+        with open_store(",".join([*locations, server.location]), settings) as store:
+            check_answers(typed_case, store)
+        assert time.monotonic() - started < 7
 
 
 def test_a_token_opens_a_cluster(typed_case: Case) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.replies import SplitReader
+from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.store.wire import encode_frame
@@ -190,6 +192,76 @@ def test_closing_ends_calls_under_way(typed_case: Case) -> None:
     may_go_on.set()
     server.close()
     waiting.close()
+
+
+def test_closing_lets_go_who_waits_for_a_frozen_server(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process:
+        store = RemoteStore(process.location, StoreSettings(timeout_s=12))
+        with RoutedStore([store]) as routed:
+            process.freeze()
+            feature = typed_case.dataset.manifest.schema.nodes["paper"]["feat"]
+            out = np.full((5, *feature.shape), 7, feature.numpy_dtype)
+            fetch = FetchRequest(owner="paper", names=("feat",), ids=np.arange(5), out={"feat": out})
+            asked: list[Callable[[], object]] = [
+                lambda: store.sample(one_sample()),
+                lambda: store.fetch([fetch]),
+                lambda: store.lookup("paper", np.arange(5)),
+                lambda: routed.sample(one_sample()),
+                lambda: routed.fetch([fetch]),
+                store.submit_sample(one_sample()).result,
+                routed.submit_fetch([fetch]).result,
+            ]
+            errors: list[StoreUnavailable] = []
+            threads = [threading.Thread(target=record, args=(ask, errors)) for ask in asked]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: store._channel._num_calls == len(asked), "all calls are under way")
+            started = time.monotonic()
+            routed.close()
+            for thread in threads:
+                thread.join(20)
+            assert time.monotonic() - started < 5
+            assert ["closed" in str(error) for error in errors] == [True] * len(asked)
+            process.thaw()
+            wait_until(lambda: store._channel._num_calls == 0, "the store's own threads have left")
+            assert (out == 7).all()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            store.sample(one_sample())
+
+
+def record(ask: Callable[[], object], errors: list[StoreUnavailable]) -> None:
+    try:
+        ask()
+    except StoreUnavailable as error:
+        errors.append(error)
+
+
+def test_closing_waits_until_calls_that_are_being_answered_have_left(typed_case: Case) -> None:
+    """Many threads are inside the store while it is closed, some of them reading an answer."""
+    with StoreServer(typed_case.shared()) as server:
+        for _ in range(20):
+            store = RemoteStore(server.location, StoreSettings(timeout_s=20))
+            errors: list[StoreUnavailable] = []
+            many = FetchRequest(owner="author", names=("feat",), ids=np.zeros(200_000, np.int64))
+            threads = [threading.Thread(target=record, args=(partial(ask_on, store, many), errors)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            wait_until(partial(is_reading, store), "an answer is being read")
+            store.close()
+            assert not store._channel._streams
+            for thread in threads:
+                thread.join(20)
+            assert [str(error).rsplit(" ", 1)[1] for error in errors if "closed" not in str(error)] == []
+            assert len(errors) == 4
+
+
+def is_reading(store: RemoteStore) -> bool:
+    return bool(store._channel._streams)
+
+
+def ask_on(store: RemoteStore, request: FetchRequest) -> None:
+    while True:
+        store.fetch([request])
 
 
 def test_many_requests_can_be_under_way_at_once(typed_case: Case) -> None:

@@ -25,6 +25,7 @@ from hopstream.store.wire import (
     BATCH_SCHEMA,
     MAGIC,
     PREFIX,
+    SHARED_ERRORS,
     VERSION,
     decode_frame,
     encode_error,
@@ -171,7 +172,10 @@ def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
     with pytest.raises(IdRangeError) as caught:
         told(IdRangeError("ids[3] is 9"))
     assert str(caught.value) == "ids[3] is 9"
-    assert caught.value.__notes__ == ["answered by part 2 at grpc://there:1 to sample(a)"]
+    where, lines = caught.value.__notes__
+    assert where == "answered by part 2 at grpc://there:1 to sample(a)"
+    assert lines.startswith("--- server traceback ---\nTraceback (most recent call last):\n")
+    assert "raise error" in lines
     with pytest.raises(UnknownNameError, match="no ghost"):
         told(UnknownNameError("no ghost"))
 
@@ -182,6 +186,17 @@ def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
     assert str(caught.value).startswith("part 2 at grpc://there:1 failed in sample(a): ZeroDivisionError: by zero\n")
     assert caught.value.remote_traceback.startswith("Traceback (most recent call last):\n")
     assert "raise error" in caught.value.remote_traceback
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("kind", [*SHARED_ERRORS, "StoreUnavailable"])
+def test_every_servers_traceback_comes_unchanged(kind: str) -> None:
+    sent = "Traceback (most recent call last):\n  one\n    two\n" + kind
+    frame = decode_frame(encode_frame({"error": {"kind": kind, "message": "m", "traceback": sent}}))
+    with pytest.raises(HopstreamError) as caught:
+        raise_error(frame, "there", "work")
+    assert type(caught.value).__name__ == kind
+    assert caught.value.__notes__[-1] == f"--- server traceback ---\n{sent}"
 
 
 def test_a_server_that_goes_away_is_unavailable() -> None:

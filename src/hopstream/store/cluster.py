@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from hopstream.store.settings import StoreSettings
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
-MAX_CONNECTING = 32
+MAX_CONNECTING = 64
+"""Servers that are asked at once when a cluster is opened; where there are more, they share the deadline."""
 LOG = logging.getLogger(__name__)
 
 
@@ -202,17 +203,19 @@ class _Opening:
         return True
 
     def _connect(self, entries: Sequence[ServerEntry]) -> list[RemoteStore]:
-        """Connect to all servers at once; those that cannot be reached are kept in mind."""
+        """Connect to all servers within one deadline; those that cannot be reached are kept in mind."""
         if not entries:
             return []
+        num_rounds = -(-len(entries) // MAX_CONNECTING)
+        hasty = replace(self._settings, timeout_s=self._settings.timeout_s / num_rounds)
         with ThreadPoolExecutor(min(len(entries), MAX_CONNECTING)) as pool:
-            futures = [pool.submit(RemoteStore, entry.location, self._settings) for entry in entries]
+            futures = [pool.submit(RemoteStore, entry.location, hasty) for entry in entries]
         found: list[RemoteStore] = []
         failure: BaseException | None = None
         for entry, future in zip(entries, futures, strict=True):
             error = future.exception()
             if error is None:
-                found.append(future.result())
+                found.append(future.result().with_timeout(self._settings.timeout_s))
             elif isinstance(error, StoreTimeout | StoreUnavailable):
                 self._dead.append((entry, error))
             else:

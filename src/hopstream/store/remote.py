@@ -1,7 +1,8 @@
 """How is a store on another machine asked?
 
 Every request is one call with a deadline that the transport itself keeps, so a server that is gone, stopped or cut off
-is noticed in time. Requests that are submitted run in a few threads of the store, which read the answer as it comes.
+is noticed in time. Calls are made in a few threads of the store, which read the answer as it comes: the transport
+cannot end a call that the server has not begun to answer, but who waits for such a thread can be let go.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -57,6 +60,8 @@ from hopstream.store.wire import (
 T = TypeVar("T")
 MAX_THREADS = 64
 """Requests of one store that can be under way at once; threads are started as they are needed."""
+CANCEL_S = 10.0
+"""How long a closing store waits for calls that it has ended to leave; they take milliseconds."""
 SLACK_S = 5.0
 """How much later than the transport's deadline a waiting thread gives up."""
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
@@ -92,8 +97,9 @@ class Channel:
         self._client = flight.FlightClient(
             str(location), generic_options=CHANNEL_OPTIONS, **security.flight_options(location)
         )
-        self._lock = threading.Lock()
-        self._readers: set[Any] = set()
+        self._changed = threading.Condition()
+        self._streams: set[Any] = set()
+        self._num_calls = 0
         self._is_closed = False
 
     def call(self, request: Bytes, timeout_s: float, what: str, reader: FrameReader) -> None:
@@ -106,8 +112,9 @@ class Channel:
             RemoteError: The server failed.
             FormatError: The answer makes no sense.
         """
-        if self._is_closed:
-            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
+        with self._changed:
+            self.check_open(what)
+            self._num_calls += 1
         options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
         try:
             stream = self._client.do_get(flight.Ticket(request.tobytes()), options)
@@ -116,25 +123,46 @@ class Channel:
             if isinstance(error, HopstreamError):
                 raise
             raise self._explained(error, timeout_s, what) from error
+        finally:
+            self._leave()
 
-    def close(self) -> None:
-        """End calls under way and disconnect; a second call does nothing."""
-        with self._lock:
-            self._is_closed = True
-            readers = list(self._readers)
-        for stream in readers:
-            stream.cancel()
+    def check_open(self, what: str) -> None:
+        """Raise ``StoreUnavailable`` after the connection was closed."""
+        if self._is_closed:
+            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
 
-    def disconnect(self) -> None:
-        """Free the connection; no call may be under way."""
-        self._client.close()
+    def close(self) -> bool:
+        """Refuse calls, end those that are being answered and wait until their threads have left; twice is once.
+
+        A call that the server has not begun to answer cannot be ended: its thread leaves at the deadline and then hands
+        nothing to its reader. The connection is freed by whoever leaves last.
+
+        Returns:
+            True where no thread is inside a call any more.
+        """
+        with self._changed:
+            was_closed, self._is_closed = self._is_closed, True
+            for stream in self._streams:
+                stream.cancel()
+            self._changed.wait_for(lambda: not self._streams, CANCEL_S)
+            is_idle = self._num_calls == 0
+        if is_idle and not was_closed:
+            self._client.close()
+        return is_idle
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._num_calls -= 1
+            is_last = self._is_closed and self._num_calls == 0
+        if is_last:
+            self._client.close()
 
     def _read(self, stream: Any, what: str, reader: FrameReader) -> None:
-        with self._lock:
-            self._readers.add(stream)
-            was_closed = self._is_closed
-        if was_closed:  # after the call began, so ``close`` did not see it
-            stream.cancel()
+        with self._changed:
+            if self._is_closed:  # after the call began, so ``close`` did not see it
+                stream.cancel()
+                self.check_open(what)
+            self._streams.add(stream)
         try:
             while (chunk := _next_chunk(stream)) is not None:
                 frame = decode_frame(from_batch(chunk.data))
@@ -146,8 +174,9 @@ class Channel:
                 error.add_note(f"answered by {self.name} to {what}")
             raise
         finally:
-            with self._lock:
-                self._readers.discard(stream)
+            with self._changed:
+                self._streams.discard(stream)
+                self._changed.notify_all()
 
     def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
         """A transport's error in our words."""
@@ -179,8 +208,6 @@ class _Submitted(Generic[T]):
     def result(self) -> T:
         try:
             return self._future.result(max(0.0, self._ends - time.monotonic()))
-        except CancelledError as error:
-            raise StoreUnavailable(f"{self._where} was asked to {self._describe()}; the store was closed") from error
         except TimeoutError as error:
             if isinstance(error, HopstreamError):
                 raise
@@ -212,6 +239,9 @@ class RemoteStore(Store):
         self.timeout_s = settings.timeout_s
         self._channel = Channel(Location.parse(location), settings)
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"hopstream {location}")
+        self._is_inside = False
+        self._lock = threading.Lock()
+        self._waited_for: set[Future[Any]] = set()
         try:
             self.facts = facts or _ask_facts(self._channel, settings.timeout_s)
         except BaseException:
@@ -241,28 +271,44 @@ class RemoteStore(Store):
         store.timeout_s = timeout_s
         return store
 
-    def start(self, work: Callable[[], T], describe: Callable[[], str]) -> Pending[T]:
+    def start(self, work: Callable[[RemoteStore], T], describe: Callable[[], str]) -> Pending[T]:
         """Let a thread of this store do something that asks it.
 
         Args:
-            work: What to do; it must ask this store once, within its deadline.
+            work: What to do with this store, as seen from its own thread; it must ask once, within the deadline.
             describe: Gives the operation as messages name it.
         """
+        inside = copy.copy(self)
+        inside._is_inside = True
+        answer: Future[T] = Future()
+        answer.add_done_callback(self._forget)
+        with self._lock:
+            self._waited_for.add(answer)
         try:
-            return _Submitted(self._pool.submit(work), self.timeout_s, self.label, describe)
-        except RuntimeError as error:  # the pool takes no more work after it was shut down
-            raise StoreUnavailable(f"{self.label} was asked to {describe()}; the store is closed") from error
+            self._pool.submit(_settle, answer, partial(work, inside))
+        except RuntimeError:  # the pool takes no more work after it was shut down
+            self._let_go(answer)
+        return _Submitted(answer, self.timeout_s, self.label, describe)
+
+    def _let_go(self, answer: Future[Any]) -> None:
+        """Tell who waits for an answer that it will not come."""
+        with suppress(InvalidStateError):
+            answer.set_exception(StoreUnavailable(f"{self.label} will not answer; the store is closed"))
+
+    def _forget(self, answer: Future[Any]) -> None:
+        with self._lock:
+            self._waited_for.discard(answer)
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Start drawing neighbours; see ``Store.sample``."""
-        return self.start(lambda: self.sample(requests), lambda: describe_sample(requests))
+        return self.start(lambda inside: inside.sample(requests), lambda: describe_sample(requests))
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Start reading columns; see ``Store.fetch``."""
-        return self.start(lambda: self.fetch(requests), lambda: describe_fetch(requests))
+        return self.start(lambda inside: inside.fetch(requests), lambda: describe_fetch(requests))
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
-        """Draw neighbours in the calling thread; see ``Store.sample``."""
+        """Draw neighbours; see ``Store.sample``."""
         for request in requests:
             check_sample_request(self, request)
         reader = SampleReader(self, requests)
@@ -279,7 +325,7 @@ class RemoteStore(Store):
         return reader.result()
 
     def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
-        """Read columns in the calling thread; see ``Store.fetch``."""
+        """Read columns; see ``Store.fetch``."""
         for request in requests:
             check_fetch_request(self, request)
         reader = FetchReader(self, requests)
@@ -328,13 +374,18 @@ class RemoteStore(Store):
         return self._ask_rows("degrees", {"owner": owner_to_json(owner)}, ids, limits, what)
 
     def close(self) -> None:
-        """End calls under way, end the threads and disconnect; a second call does nothing.
+        """End calls under way, let go who waits for one, and disconnect; a second call does nothing.
 
-        A call to a server that does not even take it ends at its deadline, and is waited for.
+        Safe to call while other threads are inside. It takes milliseconds, and no array of a caller is written after
+        it; only a thread of the store that waits for a server which says nothing ends later, at the call's deadline.
         """
-        self._channel.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._channel.disconnect()
+        is_idle = self._channel.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            answers = list(self._waited_for)
+        for answer in answers:
+            self._let_go(answer)
+        self._pool.shutdown(wait=is_idle)
 
     def _ask_rows(self, op: str, header: dict[str, Any], ids: IntArray, limits: tuple[int, int], what: str) -> IntArray:
         """Ask for one int64 per id; ``limits`` are those of the ids and of the answers."""
@@ -365,9 +416,24 @@ class RemoteStore(Store):
         request = encode_frame({"op": op, "dataset": self.dataset_id, **header}, arrays)
         left_s = max(1e-3, ends - time.monotonic())
         try:
-            self._channel.call(request, left_s, what, reader)
+            if self._is_inside:
+                self._channel.call(request, left_s, what, reader)
+            else:
+                self.start(lambda inside: inside._channel.call(request, left_s, what, reader), lambda: what).result()
         except StoreTimeout as error:
             raise StoreTimeout(f"{self.label} gave no answer in {self.timeout_s:.3g} s to {what}") from error
+
+
+def _settle(answer: Future[T], work: Callable[[], T]) -> None:
+    """Do work and hand its outcome to who waits for it, unless they have been let go."""
+    try:
+        result = work()
+    except BaseException as error:
+        with suppress(InvalidStateError):
+            answer.set_exception(error)
+    else:
+        with suppress(InvalidStateError):
+            answer.set_result(result)
 
 
 class _HelloReader:

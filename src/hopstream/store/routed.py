@@ -84,16 +84,16 @@ class RoutedStore(Store):
         return self._start(SampleStitch(self, requests), lambda: describe_sample(requests))
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
-        """Draw neighbours, one owner's in the calling thread; see ``Store.sample``."""
-        return self._answer(SampleStitch(self, requests), lambda: describe_sample(requests))
+        """Draw neighbours; see ``Store.sample``."""
+        return self.submit_sample(requests).result()
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
         return self._start(FetchStitch(self, requests), lambda: describe_fetch(requests))
 
     def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
-        """Read columns, one owner's in the calling thread; see ``Store.fetch``."""
-        return self._answer(FetchStitch(self, requests), lambda: describe_fetch(requests))
+        """Read columns; see ``Store.fetch``."""
+        return self.submit_fetch(requests).result()
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
         """Ids of nodes given by key; see ``Store.lookup``."""
@@ -117,7 +117,7 @@ class RoutedStore(Store):
         return self._answer(stitch, lambda: f"degrees({len(ids)} ids)")
 
     def close(self) -> None:
-        """Close all stores; a second call does nothing."""
+        """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
         for store in self._stores:
             store.close()
 
@@ -127,9 +127,7 @@ class RoutedStore(Store):
         return asking
 
     def _answer(self, stitch: Stitch[T], describe: Callable[[], str]) -> T:
-        asking = _Asking(stitch, self._stores, self._replicas, self._timeout_s, describe)
-        asking.begin(is_waiting=True)
-        return asking.result()
+        return self._start(stitch, describe).result()
 
 
 class _Asking(Generic[T]):
@@ -157,14 +155,9 @@ class _Asking(Generic[T]):
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
         self._under_way: list[tuple[int, list[int], Callable[[], None]]] = []
 
-    def begin(self, *, is_waiting: bool = False) -> None:
-        """Ask the first replica of each part.
-
-        Args:
-            is_waiting: The caller will wait next, so its thread may ask one of the owners itself: 0.1 ms less than to
-                wake another thread.
-        """
-        self._ask(list(self._untried), is_waiting=is_waiting)
+    def begin(self) -> None:
+        """Ask the first replica of each part."""
+        self._ask(list(self._untried))
 
     def result(self) -> T:
         """Do what is to be done here, wait for the others, and ask other replicas where one failed."""
@@ -179,32 +172,27 @@ class _Asking(Generic[T]):
                     self._failures[part].append(error)
                 fatal = fatal or self._given_up(parts)
                 if fatal is None:
-                    self._ask(parts, is_waiting=True)
+                    self._ask(parts)
             except Exception as error:  # the others are waited for: they may be writing into the caller's arrays
                 fatal = fatal or error
         if fatal is not None:
             raise fatal
         return self._stitch.result()
 
-    def _ask(self, parts: Sequence[int], *, is_waiting: bool) -> None:
+    def _ask(self, parts: Sequence[int]) -> None:
         """Ask the next replica of each part; what this thread is to do itself comes last, so it is done first."""
         groups: dict[int, list[int]] = {}
         for part in parts:
             groups.setdefault(self._untried[part].pop(0), []).append(part)
         here: list[tuple[int, list[int], Callable[[], None]]] = []
-        there: list[tuple[int, list[int], RemoteStore]] = []
         for index, group in groups.items():
             store = self._stores[index]
             if isinstance(store, RemoteStore):
-                there.append((index, group, store.with_timeout(self._share_s(group))))
+                remote = store.with_timeout(self._share_s(group))
+                pending = remote.start(partial(self._stitch.ask, parts=group), self._describe)
+                self._under_way.append((index, group, pending.result))
             else:
                 here.append((index, group, partial(self._stitch.ask, store, group)))
-        if is_waiting and there and not here:
-            index, group, remote = there.pop()
-            here.append((index, group, partial(self._stitch.ask, remote, group)))
-        for index, group, remote in there:
-            pending = remote.start(partial(self._stitch.ask, remote, group), self._describe)
-            self._under_way.append((index, group, pending.result))
         self._under_way += here
 
     def _share_s(self, parts: Sequence[int]) -> float:
@@ -230,9 +218,13 @@ class _Asking(Generic[T]):
             return failures[0]
         kind = StoreTimeout if any(isinstance(error, StoreTimeout) for error in failures) else StoreUnavailable
         tried = "; ".join(str(error) for error in failures)
-        return kind(
+        error = kind(
             f"no replica of {parts_label(lost)} answered {self._describe()} in {self._timeout_s:.3g} s: {tried}"
         )
+        for failure in failures:
+            for note in getattr(failure, "__notes__", []):
+                error.add_note(note)
+        return error
 
 
 def store_label(store: Store) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hopstream import errors
 from hopstream.arrays import Array
-from hopstream.errors import FormatError, RemoteError, StoreUnavailable, VersionMismatch
+from hopstream.errors import FormatError, HopstreamError, RemoteError, StoreUnavailable, VersionMismatch
 from hopstream.partition.book import Owner
 from hopstream.schema import NUMERIC_DTYPES, Direction, EdgeType
 
@@ -36,6 +36,8 @@ MAX_FRAME_BYTES = 1 << 30
 BATCH_SCHEMA = pa.schema([pa.field("frame", pa.large_binary(), nullable=False)])
 SHARED_ERRORS = ("IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch")
 """Errors that say what the asker did wrong, raised again as the same class; any other becomes a ``RemoteError``."""
+
+TRACEBACK_TITLE = "--- server traceback ---"
 
 Bytes = NDArray[np.uint8]
 ArraySpec = tuple[np.dtype[Any], tuple[int, ...]]
@@ -192,21 +194,25 @@ def raise_error(frame: Frame, where: str, what: str) -> None:
         what: The operation, as messages name it.
 
     Raises:
-        HopstreamError: The server's error, of the same class where the asker was wrong, else ``RemoteError``.
+        HopstreamError: The server's error, of the same class where the asker was wrong, else ``RemoteError``. The
+            server's traceback is with it unchanged: in the message of a ``RemoteError``, else as a note.
     """
     told = frame.header.get("error")
     if told is None:
         return
     if not isinstance(told, dict):
         raise FormatError(f"{where} told of an error in an unknown form: {str(told)[:200]}")
-    kind, message = str(told.get("kind")), str(told.get("message"))
+    kind, message, lines = str(told.get("kind")), str(told.get("message")), str(told.get("traceback", ""))
     if kind in SHARED_ERRORS:
-        error = getattr(errors, kind)(message)
+        error: HopstreamError = getattr(errors, kind)(message)
         error.add_note(f"answered by {where} to {what}")
-        raise error
-    if kind == "StoreUnavailable":
-        raise StoreUnavailable(f"{where} cannot answer {what}: {message}")
-    raise RemoteError(f"{where} failed in {what}: {message}", str(told.get("traceback", "")))
+    elif kind == "StoreUnavailable":
+        error = StoreUnavailable(f"{where} cannot answer {what}: {message}")
+    else:
+        raise RemoteError(f"{where} failed in {what}: {message}", lines)
+    if lines:
+        error.add_note(f"{TRACEBACK_TITLE}\n{lines}")
+    raise error
 
 
 def owner_to_json(owner: Owner) -> str | list[str]:
