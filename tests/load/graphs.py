@@ -53,6 +53,7 @@ class WatchedStore(Store):
         self.schema, self.book, self.parts = store.schema, store.book, store.parts
         self.directions, self.dataset_id, self.graph_id = store.directions, store.dataset_id, store.graph_id
         self.on_fetch = on_fetch
+        self.on_close: Callable[[], None] = lambda: None
         self.num_fetches = 0
         self.is_closed = False
         self._lock = threading.Lock()
@@ -77,6 +78,7 @@ class WatchedStore(Store):
 
     def close(self) -> None:
         self.is_closed = True
+        self.on_close()
         self.store.close()
 
 

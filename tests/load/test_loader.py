@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -24,10 +25,11 @@ from hopstream.errors import (
 )
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
 from tests.conftest import make_typed_graph
 from tests.load.contract import LoaderContract
 from tests.load.graphs import WatchedStore, flat, local_store, make_plain_graph
-from tests.store.processes import wait_until
+from tests.store.processes import ServerProcess, wait_until
 
 DEADLINE_S = 20.0
 
@@ -352,6 +354,49 @@ def test_a_loader_opens_and_closes_its_own_store(tmp_path, edge_keys, seeds, mon
     assert store.is_closed
     with pytest.raises(StateError, match="the loader is closed; make a new one"):
         iter(loader)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_closing_does_not_wait_for_a_store_that_hangs(tmp_path, monkeypatch, num_threads):
+    closed, inside = threading.Event(), threading.Event()
+
+    def hang():
+        inside.set()
+        if closed.wait(DEADLINE_S):
+            raise StoreUnavailable("the store was closed meanwhile")
+
+    store = WatchedStore(local_store(make_plain_graph(np.random.default_rng(0)), tmp_path / "parts"))
+    monkeypatch.setattr("hopstream.load.loader.open_store", lambda source, settings: store)
+    loader = plain_loader("parts", num_threads=num_threads)
+    store.on_fetch, store.on_close = hang, closed.set
+    iterator = iter(loader)
+    threads = loader._threads
+    assert inside.wait(DEADLINE_S)
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < DEADLINE_S / 2
+    assert not any(thread.is_alive() for thread in threads)
+    with pytest.raises(StateError, match="ended because the loader was closed"):
+        next(iterator)
+
+
+def test_closing_does_not_wait_for_a_server_that_hangs(tmp_path):
+    local_store(make_plain_graph(np.random.default_rng(0)), tmp_path / "parts", 2)
+    settings = {"batch_size": 2, "num_threads": 2, "store_settings": StoreSettings(timeout_s=DEADLINE_S)}
+    with ServerProcess(tmp_path / "parts") as process:
+        loader = plain_loader(process.location, **settings)
+        iterator = iter(loader)
+        next(iterator)
+        desk, threads = iterator._batches._desk, loader._threads
+        wait_until(lambda: len(desk.done) == desk.num_ahead, "the workers have run ahead")
+        process.freeze()
+        next(iterator)
+        wait_until(lambda: any(step is not None for step in desk.making), "a worker is at the batch after those")
+        started = time.monotonic()
+        loader.close()
+        assert time.monotonic() - started < DEADLINE_S / 4
+        assert not any(thread.is_alive() for thread in threads)
+        process.thaw()
 
 
 def test_a_store_that_is_given_stays_open(plain_stores):

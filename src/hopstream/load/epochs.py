@@ -148,6 +148,12 @@ class EpochLoader:
         self._end_iteration("the loader was closed")
         self._makers.clear()
 
+    def stop(self, reason: str) -> None:
+        """End the iteration that is alive, and do not wait for its threads; ``close`` does."""
+        running = self._running and self._running()
+        if running:
+            running.stop(reason)
+
     def __enter__(self) -> Self:
         """Use the loader as a context that closes it."""
         return self
@@ -223,9 +229,14 @@ class EpochIterator:
         Raises:
             StoreTimeout: A thread did not end in time.
         """
+        self.stop(reason)
+        self._batches.close()
+
+    def stop(self, reason: str) -> None:
+        """End the iteration, and do not wait for its threads."""
         if self._end_reason is None:
             self._end_reason = reason
-        self._batches.close()
+        self._batches.stop()
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration; the next one begins with the batch that was not given out."""

@@ -184,13 +184,16 @@ class NeighborLoader(EpochLoader):
     def close(self) -> None:
         """End the iteration that is alive, and close what the loader opened; a second call does nothing.
 
+        The store is closed before threads are waited for, so that none of them waits for a server that hangs.
+
         Raises:
             StoreTimeout: A thread did not end in time.
         """
+        self.stop("the loader was closed")
         try:
-            super().close()
-        finally:
             self._closer()
+        finally:
+            super().close()
 
     def __repr__(self) -> str:
         """The loader in one line."""
