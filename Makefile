@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SCALE ?= 21
 
-.PHONY: help setup demo test test-bounds test-all lint format types imports bench clean
+.PHONY: help setup demo test test-bounds soak test-all lint format types imports bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -33,6 +33,9 @@ test: test-bounds ## Run every default test, the kernels' also with bounds check
 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q tests/kernels
+
+soak: $(READY) ## Kill and restart servers under load for a minute
+	@$(BIN)/python -m pytest -q -m soak
 
 test-all: $(READY) ## Run every test, the slow and the large ones too
 	@$(BIN)/python -m pytest -q -m ''
