@@ -16,13 +16,11 @@ from hopstream import arrays
 from hopstream.arrays import (
     FileRecord,
     RaggedArray,
-    available_bytes,
     check_file,
     column_paths,
     column_schema,
     offsets_of,
     open_array,
-    preload,
     write_array,
     write_blocks,
     write_text,
@@ -375,24 +373,3 @@ def test_a_map_holds_no_file_descriptor_and_ends_with_its_last_view(tmp_path):
     del view
     gc.collect()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-
-def test_preload_maps_what_fits_the_budget(tmp_path):
-    for name in ("a", "b", "c"):
-        write_array(tmp_path / f"{name}.npy", np.zeros(1000))
-    maps = [open_array(tmp_path / f"{name}.npy") for name in ("a", "b", "c")]
-    assert preload([maps[0], np.zeros(0), maps[1], maps[2]], 16_000) == 16_000
-    assert preload(maps, 100) == 0
-
-
-def test_available_memory_heeds_the_control_group(tmp_path):
-    assert available_bytes(tmp_path) == 0
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  100 kB\nMemAvailable:  64 kB\n")
-    assert available_bytes(tmp_path) == 64 << 10
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    for limit, wanted in (("max", 64 << 10), (str(48 << 10), 40 << 10), ("100", 0)):
-        (group / "memory.max").write_text(f"{limit}\n")
-        (group / "memory.current").write_text(f"{8 << 10}\n")
-        assert available_bytes(tmp_path) == wanted

@@ -28,13 +28,11 @@ from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 IntArray = NDArray[np.int64]
 Array = NDArray[Any]
 CHUNK_BYTES = 8 << 20
-MADV_POPULATE_READ = 22
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 BROKEN_ARRAY_ERRORS = (ValueError, EOFError, OSError, OverflowError, MemoryError, tokenize.TokenError)
 """What numpy raises at a broken ``.npy`` header; it lets the tokenizer's own errors out."""
 
@@ -367,51 +365,6 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     return shape, is_fortran, dtype
-
-
-def preload(arrays: Iterable[Array], budget_bytes: int) -> int:
-    """Map the pages of memory maps now, in bulk, as far as a budget goes.
-
-    A page that is first touched in a kernel costs about a microsecond, even where the file is cached: a loader's first
-    hundred batches of 80 000 rows took 5 times as long without. In bulk it is 0.2 s for 1.7 GB of cached files.
-
-    Args:
-        arrays: What to map, most wanted first.
-        budget_bytes: Maps beyond this many bytes are left as they are.
-
-    Returns:
-        Bytes that were mapped; 0 where the system cannot do it (Linux 5.14 and later can).
-    """
-    done = 0
-    for array in arrays:
-        if array.nbytes == 0 or done + array.nbytes > budget_bytes:
-            continue
-        first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
-        if _LIBC.madvise(first, array.ctypes.data + array.nbytes - first, MADV_POPULATE_READ) != 0:
-            return done
-        done += array.nbytes
-    return done
-
-
-def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that this process can use without swapping, within its control group; 0 where the system does not say.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are mounted.
-    """
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    fields = dict(line.split(":", 1) for line in lines)
-    available = int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
-    group = root / "sys/fs/cgroup"
-    try:
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return available
-    return available if limit == "max" else max(0, min(available, int(limit) - used))
 
 
 def check_file(path: Path, record: FileRecord) -> None:

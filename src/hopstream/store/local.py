@@ -7,14 +7,14 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, available_bytes, offsets_of, preload
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
 from hopstream.kernels.memory import address_table
@@ -87,13 +87,12 @@ class _ColumnTable:
 class LocalStore(Store):
     """Answers from the mapped files of some or all parts of a dataset."""
 
-    def __init__(self, dataset: Dataset, parts: Sequence[int] | None = None, *, preloads: bool = True) -> None:
+    def __init__(self, dataset: Dataset, parts: Sequence[int] | None = None) -> None:
         """Map the parts.
 
         Args:
             dataset: An opened dataset.
             parts: The parts to map; None means all of them.
-            preloads: Have the files' pages mapped at once, topology first, as far as half of the available memory goes.
 
         Raises:
             UnknownNameError: The dataset has no such part.
@@ -114,8 +113,6 @@ class LocalStore(Store):
             self._maps[part] = dataset.open_part(part)
         self._is_present = np.array([m is not None for m in self._maps])
         self._is_closed = False
-        if preloads:
-            preload(_by_use(self._maps), available_bytes() // 2)
         self._columns: dict[tuple[Owner, str], _ColumnTable] = {}
         self._tables = {owner: self._sampling_tables(*owner) for owner in self.book.edge_offsets}
 
@@ -329,21 +326,6 @@ class LocalStore(Store):
             raise IdRangeError(f"{what}[{row}] is {identifier}; they are 0..{int(offsets[-1]) - 1}")
         part = int(np.searchsorted(offsets, identifier, side="right")) - 1
         raise IdRangeError(f"{what}[{row}] is {identifier} of part {part}; this store holds parts {list(self.parts)}")
-
-
-def _by_use(maps: Sequence[PartArrays | None]) -> Iterator[Array]:
-    """The arrays that kernels read at random, those that every batch reads most first."""
-    parts = [part for part in maps if part is not None]
-    for part in parts:
-        for edges in part.edges.values():
-            yield from (edges.indptr, edges.indices)
-        yield from part.node_keys.values()
-    for part in parts:
-        for columns in part.node_features.values():
-            for column in columns.values():
-                yield from (column.offsets, column.values) if isinstance(column, RaggedArray) else (column,)
-    for part in parts:
-        yield from (edges.keys for edges in part.edges.values() if edges.keys is not None)
 
 
 def word_dtype(row_bytes: int) -> np.dtype[Any]:
