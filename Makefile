@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SCALE ?= 21
 
-.PHONY: help setup demo test test-bounds soak test-all lint format types imports bench clean
+.PHONY: help setup demo test test-bounds soak test-all lint format types imports bench bench-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -57,6 +57,9 @@ imports: $(READY) ## Check that rooms import downwards only
 
 bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
 	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))
+
+bench-check: $(READY) ## Check that no way to sample is far slower than plain sampling; a minute
+	@$(BIN)/python -m pytest -q -m bench
 
 clean: ## Remove the environment and every cache
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks build dist

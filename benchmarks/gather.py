@@ -8,7 +8,7 @@ from benchmarks.harness import FANOUT, NUM_FEATURES, read_options, repeat, repor
 from benchmarks.seeds import draw_seeds
 from hopstream.partition.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import plan_from_num_neighbors
+from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
 from hopstream.schema import NODE
 from hopstream.store.contract import FetchRequest
 from hopstream.store.local import LocalStore
@@ -21,9 +21,11 @@ def main() -> None:
     options = read_options(__doc__ or "")
     dataset = open_dataset(options.parts_path(1))
     with LocalStore(dataset) as store:
-        runner = PlanRunner(store, plan_from_num_neighbors(store.schema, FANOUT, NODE))
+        runner = PlanRunner(store, plan_from_num_neighbors(store.schema, FANOUT, (NODE,)))
         seeds = draw_seeds(store.split(NODE, "train"), NUM_BATCHES)
-        batches = [runner.run(keys, i).node_ids[NODE].copy() for i, keys in enumerate(seeds)]
+        batches = [
+            runner.run(SeedNodes(ids={NODE: keys}, rng_seed=i)).node_ids[NODE].copy() for i, keys in enumerate(seeds)
+        ]
         num_rows = sum(map(len, batches))
         buffer = np.zeros((max(map(len, batches)), NUM_FEATURES), np.float32)
 

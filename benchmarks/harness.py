@@ -59,6 +59,11 @@ class Options:
         """The prepared dataset of so many parts."""
         return self.data / f"rmat-{self.scale}-{num_parts}"
 
+    @property
+    def modes_path(self) -> Path:
+        """The prepared dataset of one part whose edges have times and weights, without features."""
+        return self.data / f"rmat-{self.scale}-modes"
+
     def to_arguments(self) -> list[str]:
         """The command line that ``read_options`` reads back."""
         return [
@@ -121,6 +126,74 @@ def repeat(work: Callable[[], object], num_repeats: int, *, num_warmups: int = 1
         work()
         seconds.append(time.perf_counter() - started)
     return Timing(tuple(seconds))
+
+
+Work = Callable[[int], tuple[int, int]]
+"""Does batch ``i``, and says how many edges that drew and how many units of work it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """What one way of working took, while it took turns with others.
+
+    Attributes:
+        seconds: Of each turn, in which the thread worked.
+        num_edges: Edges drawn in a turn.
+        num_units: Units of work in a turn, which ratios are per.
+        num_batches: Batches in a turn.
+    """
+
+    seconds: tuple[float, ...]
+    num_edges: int
+    num_units: int
+    num_batches: int
+
+    @property
+    def edges_per_s(self) -> float:
+        """Of the median turn."""
+        return self.num_edges / statistics.median(self.seconds)
+
+    @property
+    def units_per_s(self) -> float:
+        """Of the median turn."""
+        return self.num_units / statistics.median(self.seconds)
+
+    def ratio_to(self, plain: Turns) -> float:
+        """How much longer a unit takes than with another way: the median over turns that followed each other."""
+        seconds = zip(self.seconds, plain.seconds, strict=True)
+        return statistics.median(own / other for own, other in seconds) * plain.num_units / self.num_units
+
+
+def take_turns(
+    works: Mapping[str, Work], options: Options, max_batches: Mapping[str, int] | None = None
+) -> dict[str, Turns]:
+    """Measure several ways of working; each has its turn in every repetition, so that slow spells hit all alike.
+
+    Seconds are those that this thread worked: the work waits for nothing, and what others take of the core is not its.
+
+    Args:
+        works: Name to work, all of it in the caller's thread.
+        options: How many batches and repetitions.
+        max_batches: Name to the most batches of a turn, for work that is slow.
+    """
+    num_batches = {name: min((max_batches or {}).get(name, options.num_batches), options.num_batches) for name in works}
+    done = {name: [work(i) for i in range(num_batches[name])] for name, work in works.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(options.num_repeats):
+        for name, work in works.items():
+            started = time.thread_time()
+            for i in range(num_batches[name]):
+                work(i)
+            seconds[name].append(time.thread_time() - started)
+    return {
+        name: Turns(
+            seconds=tuple(seconds[name]),
+            num_edges=sum(edges for edges, _ in done[name]),
+            num_units=sum(units for _, units in done[name]),
+            num_batches=num_batches[name],
+        )
+        for name in works
+    }
 
 
 def report(case: str, settings: Mapping[str, object], figures: Mapping[str, float]) -> None:

@@ -1,12 +1,15 @@
 """How long does it take to make the graph of the benchmarks, and to write it as datasets?
 
-The datasets stay in the data folder for the other cases: one part, and two parts assigned at random, which is the
-hardest assignment for two trainers.
+The datasets stay in the data folder for the other cases: one part; two parts assigned at random, which is the hardest
+assignment for two trainers; and one part with a time and a weight for every edge, for the ways to sample.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
+
+import numpy as np
 
 from benchmarks.harness import (
     EDGES_PER_NODE,
@@ -19,11 +22,13 @@ from benchmarks.harness import (
     report,
 )
 from hopstream.errors import FormatError
-from hopstream.graph.graph import Graph
+from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.schema import EDGE, NODE
 
 PARTS = (1, 2)
+TIME_RANGE = 1_000_000
 
 
 def make_graph(scale: int) -> Graph:
@@ -33,11 +38,24 @@ def make_graph(scale: int) -> Graph:
     )
 
 
+def with_times_and_weights(graph: Graph) -> Graph:
+    """The same graph without features, but with random times and weights of edges."""
+    table = graph.edges[EDGE]
+    rng = np.random.default_rng(RNG_SEED)
+    features = {
+        "time": rng.integers(0, TIME_RANGE, table.num_edges),
+        "weight": rng.exponential(size=table.num_edges).astype(np.float32),
+    }
+    edges = EdgeTable(src_keys=table.src_keys, dst_keys=table.dst_keys, features=features)
+    nodes = {NODE: dataclasses.replace(graph.nodes[NODE], features={})}
+    return Graph(nodes=nodes, edges={EDGE: edges}, splits=graph.splits)
+
+
 def is_prepared(options: Options) -> bool:
     """The datasets are there and whole."""
     try:
-        for num_parts in PARTS:
-            open_dataset(options.parts_path(num_parts))
+        for path in (*map(options.parts_path, PARTS), options.modes_path):
+            open_dataset(path)
     except FormatError:
         return False
     return True
@@ -54,6 +72,13 @@ def prepare(options: Options) -> Figures:
         started = time.perf_counter()
         write_parts(graph, options.parts_path(num_parts), num_parts=num_parts, method="random", overwrite=True)
         figures[f"write_{num_parts}_parts_s"] = time.perf_counter() - started
+    timed = with_times_and_weights(graph)
+    started = time.perf_counter()
+    write_parts(
+        timed, options.modes_path, num_parts=1, time_attr="time", weight_attr="weight", keep_edge_keys=False,
+        overwrite=True,
+    )  # fmt: skip
+    figures["write_modes_s"] = time.perf_counter() - started
     return figures
 
 

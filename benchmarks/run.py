@@ -1,7 +1,7 @@
 """How fast is all of it on this machine: run every case, write the figures down, and show them in the README.
 
 Results go to ``benchmarks/results/rmat-<scale>.json``, those of some cases only to ``…-partial.json``. At the design
-scale a full run writes the README's table as well.
+scale a full run writes the README's tables as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.harness import (
     to_options,
 )
 from benchmarks.prepare import is_prepared
-from benchmarks.table import write_table
+from benchmarks.table import write_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
 PREPARE = "prepare"
@@ -64,6 +64,10 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         case("loader"),
         case("loader", 2),
         case("two_trainers"),
+        case("modes"),
+        case("links"),
+        case("walks"),
+        case("ppr"),
     ]
     for peer_python in peer_pythons:
         name, _, python = peer_python.partition("=")
@@ -149,7 +153,7 @@ def main() -> None:
     result = run_all(options, plans, values.attempts)
     write_result(result, RESULTS / f"rmat-{options.scale}{'-partial' if only else ''}.json")
     if options.scale == DESIGN_SCALE and not values.only:
-        write_table(result, ROOT / "README.md")
+        write_tables(result, ROOT / "README.md")
 
 
 if __name__ == "__main__":

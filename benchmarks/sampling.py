@@ -6,7 +6,7 @@ from benchmarks.harness import BATCH_SIZE, FANOUT, read_options, repeat, report
 from benchmarks.seeds import draw_seeds
 from hopstream.partition.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import plan_from_num_neighbors
+from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 
@@ -15,10 +15,16 @@ def main() -> None:
     """Sample the same batches in every repetition; the warm-up touches their pages."""
     options = read_options(__doc__ or "")
     with LocalStore(open_dataset(options.parts_path(1))) as store:
-        runner = PlanRunner(store, plan_from_num_neighbors(store.schema, FANOUT, NODE))
+        runner = PlanRunner(store, plan_from_num_neighbors(store.schema, FANOUT, (NODE,)))
         batches = draw_seeds(store.split(NODE, "train"), options.num_batches)
-        num_edges = sum(sum(runner.run(seeds, i).num_sampled_edges[EDGE]) for i, seeds in enumerate(batches))
-        timing = repeat(lambda: [runner.run(seeds, i) for i, seeds in enumerate(batches)], options.num_repeats)
+        num_edges = sum(
+            sum(runner.run(SeedNodes(ids={NODE: seeds}, rng_seed=i)).num_sampled_edges[EDGE])
+            for i, seeds in enumerate(batches)
+        )
+        timing = repeat(
+            lambda: [runner.run(SeedNodes(ids={NODE: seeds}, rng_seed=i)) for i, seeds in enumerate(batches)],
+            options.num_repeats,
+        )
     settings = {"scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "threads": 1}
     figures = {
         "ms_per_batch": timing.median_s / options.num_batches * 1e3,

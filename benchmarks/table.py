@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.limits import LIMITS
+
 BEGIN = "<!-- benchmarks: begin (written by `make bench`) -->"
 END = "<!-- benchmarks: end -->"
+WAYS_BEGIN = "<!-- ways to sample: begin (written by `make bench`) -->"
+WAYS_END = "<!-- ways to sample: end -->"
 
 NOTE = """\
 R-MAT scale {scale} (2.1 M nodes, 67 M directed edges), 1024 seeds, fan-out 15, 10, 5, 100 float32 features. Medians of
@@ -17,6 +21,14 @@ random read, {independent_read_ns} ns per independent one, {memcpy_gb_per_s} GB/
 independent read per edge and one copy of its rows at those speeds, over the cores in use.
 While a case ran, other processes took at most {others} of the cores. Ratios travel between machines, absolutes do not;
 `make bench` measures yours."""
+
+WAYS_NOTE = """\
+The same run, graph, seeds and fan-out; one thread, the graph mapped, and random times and weights on all edges. Times
+are per edge of the subgraphs, beside those of plain uniform sampling; of links per seed node, beside a loader of nodes
+that starts from the ends of the same links. Ways take turns, so that a slow spell of the machine hits all alike.
+A node of `labor`, and every node that an `induced` subgraph has found, has all of its edges read, which on a graph with
+hubs are many times those that are kept. `bidirectional` subgraphs count the reverses that are added as edges. Seeds of
+temporal sampling see three quarters of the edges. Walks are 20 steps long; node2vec has p = 0.5 and q = 2."""
 
 Figures = Mapping[str, float]
 ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
@@ -50,6 +62,31 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("peer-graphbolt", "GraphBolt: sample and relabel, 1 thread", lambda f: _graphbolt(f)),
 )
 
+WAYS: tuple[tuple[str, str, str, str], ...] = (
+    ("modes", "uniform", "uniform, without replacement", "edges"),
+    ("modes", "with_replacement", "uniform, with replacement", "edges"),
+    ("modes", "disjoint", "disjoint trees", "edges"),
+    ("modes", "temporal_uniform", "temporal, uniform", "edges"),
+    ("modes", "temporal_last", "temporal, the last", "edges"),
+    ("modes", "weighted", "weighted, without replacement", "edges"),
+    ("modes", "weighted_with_replacement", "weighted, with replacement", "edges"),
+    ("modes", "weighted_disjoint", "weighted, disjoint trees", "edges"),
+    ("modes", "weighted_temporal", "weighted, temporal", "edges"),
+    ("modes", "top_k", "top-k by weight", "edges"),
+    ("modes", "labor", "`labor`", "edges"),
+    ("modes", "bidirectional", "`bidirectional`", "edges"),
+    ("modes", "induced", "`induced`", "edges"),
+    ("links", "link", "links with one negative each", "seed_nodes"),
+    ("links", "link_excluded", "the same, the links themselves not followed", "seed_nodes"),
+    ("links", "link_strict", "the same, negatives never edges", "seed_nodes"),
+    ("links", "link_triplet", "triplets", "seed_nodes"),
+    ("walks", "uniform", "random walks", "steps"),
+    ("walks", "weighted", "random walks by weight", "steps"),
+    ("walks", "node2vec", "node2vec walks", "steps"),
+    ("ppr", "default", "neighbourhoods by personalised PageRank", "seeds"),
+)
+"""Case, name of its figures, what they are of, and the unit of speed."""
+
 
 def _loader(figures: Figures) -> str:
     with_e_id = figures["with_e_id_ms_per_batch"]
@@ -82,15 +119,38 @@ def make_table(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def write_table(result: Mapping[str, Any], readme: Path) -> None:
-    """Put the table between its markers.
+def make_ways_table(result: Mapping[str, Any]) -> str:
+    """The ways to sample beside plain uniform sampling, in Markdown."""
+    lines = ["| way to sample | speed of one core | times as long | wanted |", "|---|---|---|---|"]
+    for case, name, what, unit in WAYS:
+        if case not in result["cases"]:
+            continue
+        figures = result["cases"][case]["figures"]
+        ratio = figures.get(f"{name}_ratio")
+        is_plain = name == "uniform"
+        shown = "" if ratio is None or is_plain else f"{ratio:.2f}"
+        wanted = f"at most {LIMITS[name]:g}" if name in LIMITS else ""
+        lines.append(f"| {what} | {_speed(figures[f'{name}_{unit}_per_s'], unit)} | {shown} | {wanted} |")
+    return "\n".join([*lines, "", WAYS_NOTE])
+
+
+def _speed(per_s: float, unit: str) -> str:
+    size, letter = next(((s, m) for s, m in ((1e6, "M"), (1e3, "k")) if per_s >= s), (1.0, ""))
+    number = f"{per_s / size:.0f}" if per_s >= 10 * size else f"{per_s / size:.1f}"
+    return f"{number} {letter} {unit.replace('_', ' ')}/s".replace("  ", " ")
+
+
+def write_tables(result: Mapping[str, Any], readme: Path) -> None:
+    """Put each table between its markers.
 
     Raises:
-        ValueError: The file does not have both markers, in order, once each.
+        ValueError: The file does not have both markers of a table, in order, once each.
     """
     text = readme.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"{readme} must have the lines {BEGIN!r} and {END!r}, in this order and once each")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    readme.write_text(f"{head}{BEGIN}\n{make_table(result)}\n{END}{tail}", encoding="utf-8")
+    for begin, end, table in ((BEGIN, END, make_table(result)), (WAYS_BEGIN, WAYS_END, make_ways_table(result))):
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise ValueError(f"{readme} must have the lines {begin!r} and {end!r}, in this order and once each")
+        head, rest = text.split(begin)
+        tail = rest.split(end)[1]
+        text = f"{head}{begin}\n{table}\n{end}{tail}"
+    readme.write_text(text, encoding="utf-8")

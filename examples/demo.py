@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).parent
 HOPSTREAM = [sys.executable, "-m", "hopstream.cli"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
 NUM_PARTS, NUM_RANKS = 4, 2
-COMMAND_S, START_S, TRAIN_S, STOP_S, EXIT_S = 120.0, 120.0, 300.0, 30.0, 5.0
+COMMAND_S, START_S, TRAIN_S, STOP_S, EXIT_S = 120.0, 300.0, 300.0, 30.0, 5.0
 MARK = "HOPSTREAM_DEMO"
 """Environment variable that all processes of one demo inherit, however they were started: it holds the folder."""
 

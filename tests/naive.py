@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from hopstream.graph.graph import Graph
-from hopstream.sample.plan import SamplePlan
 from hopstream.schema import EdgeType
 
 MASK = (1 << 64) - 1
@@ -34,7 +32,11 @@ def draw_below(stream: int, turn: int, bound: int) -> int:
 
 def draw_positions(rng_seed: int, key: int, degree: int, count: int, is_replacing: bool) -> list[int]:
     """Positions in a node's list of edges that it draws; the rule of ``kernels/neighbors.py`` in words of one loop."""
-    stream = node_stream(rng_seed, key)
+    return draw_from_stream(node_stream(rng_seed, key), degree, count, is_replacing)
+
+
+def draw_from_stream(stream: int, degree: int, count: int, is_replacing: bool) -> list[int]:
+    """The positions that follow from a stream of draws."""
     if count == -1 or (count >= degree and not is_replacing):
         return list(range(degree))
     if is_replacing:
@@ -80,51 +82,6 @@ def rmat_edge(number: int, scale: int, rng_seed: int) -> tuple[int, int]:
         quadrant = sum(draw >= round(share * 2**16) / 2**16 for share in (0.57, 0.76, 0.95))
         src, dst = 2 * src + quadrant // 2, 2 * dst + quadrant % 2
     return src, dst
-
-
-def run_plan(graph: Graph, plan: SamplePlan, seed_keys: Sequence[int], rng_seed: int) -> NaiveSubgraph:
-    """Run a plan over a whole graph in memory, in keys, one node and one edge at a time."""
-    adjacency = {(op.edge_type, op.direction): _neighbors_by_key(graph, op.edge_type, op.direction) for op in plan.ops}
-    slot_of: dict[str, dict[int, int]] = {node_type: {} for node_type in graph.nodes}
-    for key in seed_keys:
-        slot_of[plan.seed_type][key] = len(slot_of[plan.seed_type])
-    discovered = {"seeds": list(seed_keys)}
-    edges: dict[EdgeType, list[tuple[int, int, int]]] = {edge_type: [] for edge_type in graph.edges}
-    num_nodes = {node_type: [len(slots)] for node_type, slots in slot_of.items()}
-    num_edges: dict[EdgeType, list[int]] = {edge_type: [] for edge_type in graph.edges}
-    levels = plan.levels()
-    for hop in range(plan.num_hops):
-        before = {edge_type: len(found) for edge_type, found in edges.items()}
-        sizes = {node_type: len(slots) for node_type, slots in slot_of.items()}
-        for op in levels[hop] if hop < len(levels) else []:
-            frontier = sorted({slot_of[op.expanded_type][k] for name in op.inputs for k in discovered[name]})
-            key_of = list(slot_of[op.expanded_type])
-            discovered[op.name] = []
-            for slot in [s for s in frontier if s < sizes[op.expanded_type]]:
-                incident = adjacency[op.edge_type, op.direction].get(key_of[slot], [])
-                seed = rng_seed ^ op.rng_salt
-                for position in draw_positions(seed, key_of[slot], len(incident), op.count, plan.is_replacing):
-                    neighbor, edge_key = incident[position]
-                    if neighbor not in slot_of[op.found_type]:
-                        slot_of[op.found_type][neighbor] = len(slot_of[op.found_type])
-                        discovered[op.name].append(neighbor)
-                    ends = (slot_of[op.found_type][neighbor], slot)
-                    edges[op.edge_type].append((*(ends if op.direction == "in" else ends[::-1]), edge_key))
-        for edge_type, found in edges.items():
-            num_edges[edge_type].append(len(found) - before[edge_type])
-        for node_type, slots in slot_of.items():
-            num_nodes[node_type].append(len(slots) - sizes[node_type])
-    return NaiveSubgraph({t: list(slots) for t, slots in slot_of.items()}, edges, num_nodes, num_edges)
-
-
-@dataclass(frozen=True)
-class NaiveSubgraph:
-    """Keys per node type in slot order; (source slot, destination slot, edge key) per edge type; counts per hop."""
-
-    node_keys: dict[str, list[int]]
-    edges: dict[EdgeType, list[tuple[int, int, int]]]
-    num_sampled_nodes: dict[str, list[int]]
-    num_sampled_edges: dict[EdgeType, list[int]]
 
 
 def _neighbors_by_key(graph: Graph, edge_type: EdgeType, direction: str) -> dict[int, list[tuple[int, int]]]:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SchemaError, UnknownNameError
-from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema, GraphSchema, type_label
+from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema, GraphSchema, reverse_by_name, type_label
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure."""
@@ -30,7 +30,10 @@ def schemas(draw):
     end = st.sampled_from(sorted(nodes))
     edges = draw(st.dictionaries(st.tuples(end, names, end), features, max_size=4))
     splits = draw(st.dictionaries(end, st.lists(names, max_size=3, unique=True).map(tuple), max_size=2))
-    return GraphSchema(nodes=nodes, edges=edges, splits=splits)
+    edge_splits = {edge_type: tuple(draw(st.lists(names, max_size=2, unique=True))) for edge_type in list(edges)[:2]}
+    pairs = [(a, b) for a in edges for b in edges if a != b and {a[0], a[2]} == {b[0], b[2]}]
+    label_types = {a: (b,) for a, b in draw(st.lists(st.sampled_from(pairs), max_size=2) if pairs else st.just([]))}
+    return GraphSchema(nodes=nodes, edges=edges, splits=splits, edge_splits=edge_splits, label_types=label_types)
 
 
 @patient
@@ -58,6 +61,8 @@ def test_json_round_trip(schema):
         {"nodes": {"a": {}}, "edges": [{"type": ["a", "to", "b"], "features": {}}]},
         {"nodes": {"a": {}}, "edges": [{"type": ["a", "to", "a"], "features": {}}] * 2},
         {"nodes": {"a": {}}, "edges": [], "splits": {"b": ["train"]}},
+        {"nodes": {"a": {}}, "edges": [], "edge_splits": [{"type": ["a", "to", "a"], "names": []}]},
+        {"nodes": {"a": {}}, "edges": [], "edge_splits": {"a": ["train"]}},
     ],
 )
 def test_from_json_refuses(value):
@@ -121,3 +126,73 @@ def test_edge_types_that_are_written_alike_are_refused():
     GraphSchema(nodes=nodes, edges={("a", "x__y", "b"): {}})
     with pytest.raises(SchemaError, match="are both written a__x__y__b"):
         GraphSchema(nodes=nodes, edges={("a", "x__y", "b"): {}, ("a__x", "y", "b"): {}})
+
+
+RATES, RATED, WILL = ("user", "rates", "movie"), ("movie", "rated_by", "user"), ("user", "will_rate", "movie")
+KNOWS = ("user", "knows", "user")
+
+
+def labelled(label_types: dict) -> GraphSchema:
+    return GraphSchema(
+        nodes={"user": {}, "movie": {}}, edges={RATES: {}, RATED: {}, WILL: {}, KNOWS: {}}, label_types=label_types
+    )
+
+
+def test_what_holds_labels_is_no_message_type():
+    schema = labelled({WILL: (RATES, RATED)})
+    assert schema.message_types == (RATES, RATED, KNOWS)
+    assert schema.holders_of(WILL) == ((RATES, False), (RATED, True))
+    assert schema.holders_of(RATES) == ((WILL, False), (RATED, True))
+    assert schema.holders_of(RATED) == ((WILL, True), (RATES, True))
+    assert schema.holders_of(KNOWS) == ()
+
+
+def test_between_nodes_of_one_type_the_order_tells_links_from_reverses():
+    back, will, more = ("user", "known_by", "user"), ("user", "will_know", "user"), ("user", "more", "user")
+    edges = {t: {} for t in (KNOWS, back, will, more)}
+    schema = GraphSchema(nodes={"user": {}}, edges=edges, label_types={will: (KNOWS, back), more: (will,)})
+    assert schema.holders_of(KNOWS) == ((will, False), (back, True), (more, False))
+    assert schema.holders_of(more) == ((will, False), (KNOWS, False), (back, True))
+    assert schema.holders_of(back) == ((will, True), (KNOWS, True), (more, True))
+
+
+def test_without_label_types_json_is_as_it_was_before_there_were_any():
+    value = labelled({}).to_json()
+    assert "label_types" not in value
+    assert GraphSchema.from_json(value).label_types == {}
+    assert labelled({WILL: (RATES,)}).to_json() != value
+
+
+@pytest.mark.parametrize("taken_from", [(), [RATES], (RATES, RATES), (WILL,), (KNOWS,), RATES])
+def test_label_types_that_make_no_sense_are_refused(taken_from):
+    with pytest.raises((SchemaError, UnknownNameError)):
+        labelled({WILL: taken_from})
+
+
+def test_label_types_that_are_not_there_are_refused():
+    with pytest.raises(UnknownNameError, match="unknown edge type"):
+        labelled({("user", "likes", "movie"): (RATES,)})
+    for wrong in (5, [{"type": list(WILL)}], [{"type": list(WILL), "taken_from": 5}], {"a": 1}):
+        with pytest.raises(SchemaError, match="not a graph schema"):
+            GraphSchema.from_json({**labelled({}).to_json(), "label_types": wrong})
+
+
+def test_reverses_are_known_by_name():
+    rev_rates, rev_knows = ("movie", "rev_rates", "user"), ("user", "rev_knows", "user")
+    assert reverse_by_name(RATES, {RATED}) is None
+    assert reverse_by_name(RATES, {RATED, rev_rates}) == rev_rates
+    assert reverse_by_name(rev_rates, {RATES}) == RATES
+    assert reverse_by_name(KNOWS, {KNOWS}) == KNOWS
+    assert reverse_by_name(KNOWS, {KNOWS, rev_knows}) == rev_knows
+
+
+def test_edge_types_are_read_from_words_and_labels():
+    schema = GraphSchema(nodes={"user": {}, "movie": {}}, edges={RATES: {}})
+    for words in (RATES, list(RATES), "user__rates__movie"):
+        assert schema.edge_type_of(words) == schema.find_edge_type(words) == RATES
+    for words in ("train", None, 3, ("user", "rates"), (1, 2, 3), [["user"], "rates", "movie"]):
+        assert schema.find_edge_type(words) is None
+        with pytest.raises(UnknownNameError, match="unknown edge type"):
+            schema.edge_type_of(words)
+    with pytest.raises(UnknownNameError, match=r"unknown edge type .*hates"):
+        schema.find_edge_type(("user", "hates", "movie"))

@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopstream.graph.graph import Graph
+    from hopstream.graph.held_out import hold_out_links
+    from hopstream.graph.splits import split_links, split_nodes
     from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
     from hopstream.ingest.synthetic import rmat_graph
+    from hopstream.load.ablp import ABLPLoader
+    from hopstream.load.embeddings import open_embeddings
+    from hopstream.load.layerwise import infer_layerwise
+    from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
+    from hopstream.load.ppr import PPRLoader
+    from hopstream.load.random_nodes import RandomNodeLoader
+    from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
     from hopstream.partition.write import write_parts
+    from hopstream.sample.negatives import NegativeSampling
+    from hopstream.sample.ppr_settings import PPRSettings
+    from hopstream.sample.walks import random_walks, walk_batches
     from hopstream.store import open_store
     from hopstream.store.security import ClientSecurity
     from hopstream.store.settings import StoreSettings
@@ -23,32 +35,62 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABLPLoader",
     "ClientSecurity",
     "Graph",
+    "LinkNeighborLoader",
+    "NegativeSampling",
     "NeighborLoader",
+    "PPRLoader",
+    "PPRSettings",
+    "RandomNodeLoader",
     "StoreSettings",
     "graph_from_arrays",
     "graph_from_data",
+    "hold_out_links",
+    "infer_layerwise",
     "open_dataset",
+    "open_embeddings",
     "open_store",
+    "random_walks",
+    "rank_links",
+    "rank_nodes",
     "read_dataset",
     "read_graph",
     "rmat_graph",
+    "split_links",
+    "split_nodes",
+    "walk_batches",
     "write_parts",
 ]
 
 _MODULE_OF = {
+    "ABLPLoader": "hopstream.load.ablp",
     "ClientSecurity": "hopstream.store.security",
     "Graph": "hopstream.graph.graph",
+    "LinkNeighborLoader": "hopstream.load.links",
+    "NegativeSampling": "hopstream.sample.negatives",
     "NeighborLoader": "hopstream.load.loader",
+    "PPRLoader": "hopstream.load.ppr",
+    "PPRSettings": "hopstream.sample.ppr_settings",
+    "RandomNodeLoader": "hopstream.load.random_nodes",
     "StoreSettings": "hopstream.store.settings",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
+    "hold_out_links": "hopstream.graph.held_out",
+    "infer_layerwise": "hopstream.load.layerwise",
     "open_dataset": "hopstream.partition.layout",
+    "open_embeddings": "hopstream.load.embeddings",
     "open_store": "hopstream.store",
+    "random_walks": "hopstream.sample.walks",
+    "rank_links": "hopstream.load.rank_splits",
+    "rank_nodes": "hopstream.load.rank_splits",
     "read_dataset": "hopstream.partition.read_back",
     "read_graph": "hopstream.ingest",
     "rmat_graph": "hopstream.ingest.synthetic",
+    "split_links": "hopstream.graph.splits",
+    "split_nodes": "hopstream.graph.splits",
+    "walk_batches": "hopstream.sample.walks",
     "write_parts": "hopstream.partition.write",
 }
 

@@ -7,7 +7,7 @@ so the same schema describes a raw graph, a partitioned dataset and a served one
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -29,6 +29,8 @@ NUMERIC_DTYPES = (
     "float16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 MAX_NAME_LENGTH = 200
+REVERSE_PREFIX = "rev_"
+"""PyG's ``ToUndirected`` names the reverse of ``("a", "r", "b")`` ``("b", "rev_r", "a")``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +92,18 @@ class GraphSchema:
         nodes: Node type to feature name to feature schema, in the order in which the types were declared.
         edges: Edge type to feature name to feature schema.
         splits: Node type to the names of its splits, for example ``{"paper": ("train", "val", "test")}``.
+        edge_splits: Edge type to the names of its splits. An edge type that is named here, if only with ``()``, has its
+            links kept: the ends of an edge can be found by its key.
+        label_types: Edge type that holds links to predict to the edge types that its links were taken from: the one
+            that messages follow first, then the one that holds the reverses. What holds labels is followed only where
+            it is named.
     """
 
     nodes: Mapping[str, Mapping[str, FeatureSchema]]
     edges: Mapping[EdgeType, Mapping[str, FeatureSchema]]
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edge_splits: Mapping[EdgeType, tuple[str, ...]] = field(default_factory=dict)
+    label_types: Mapping[EdgeType, tuple[EdgeType, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse names that no file could carry and edges between types that are not there."""
@@ -114,9 +123,55 @@ class GraphSchema:
             other = by_label.setdefault(type_label(edge_type), edge_type)
             if other != edge_type:
                 raise SchemaError(f"edge types {other!r} and {edge_type!r} are both written {type_label(edge_type)}")
+        self._check_splits()
+        self._check_label_types()
+
+    def _check_splits(self) -> None:
         for node_type, names in self.splits.items():
             self.check_node_type(node_type)
             _check_names(f"splits of {node_type!r}", names)
+        for edge_type, names in self.edge_splits.items():
+            self.check_edge_type(edge_type)
+            _check_names(f"splits of {type_label(edge_type)}", names)
+
+    def _check_label_types(self) -> None:
+        for label_type, taken_from in self.label_types.items():
+            self.check_edge_type(label_type)
+            where = f"label_types: {label_type!r} is said to be taken from"
+            if not isinstance(taken_from, tuple) or not taken_from or len(set(taken_from)) < len(taken_from):
+                raise SchemaError(f"{where} {taken_from!r}; give a tuple of edge types, each once")
+            for edge_type in taken_from:
+                self.check_edge_type(edge_type)
+                ends = (edge_type[0], edge_type[2])
+                if edge_type == label_type or (label_type[0], label_type[2]) not in (ends, ends[::-1]):
+                    raise SchemaError(f"{where} {edge_type!r}, which is not another edge type between the same nodes")
+
+    @property
+    def message_types(self) -> tuple[EdgeType, ...]:
+        """The edge types that are followed where none are named: all that hold no links to predict."""
+        return tuple(edge_type for edge_type in self.edges if edge_type not in self.label_types)
+
+    def holders_of(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
+        """Where else links of an edge type are, or (True) their reverses, as far as ``label_types`` says.
+
+        The links of a label type are in the types that they were taken from. Between two node types the ends of these
+        tell links from reverses; between nodes of one type the first holds the links and the others the reverses.
+        """
+        found = [(edge_type, False)]
+        for here, is_back in found:
+            for one, other, is_reverse in self._links_taken():
+                for start, end in ((one, other), (other, one)):
+                    if start == here and (end, is_back != is_reverse) not in found:
+                        found.append((end, is_back != is_reverse))
+        return tuple(found[1:])
+
+    def _links_taken(self) -> list[tuple[EdgeType, EdgeType, bool]]:
+        """Label type, an edge type that its links were taken from, and whether that holds their reverses."""
+        return [
+            (label, t, number > 0 if t[0] == t[2] else label[0] != t[0])
+            for label, taken_from in self.label_types.items()
+            for number, t in enumerate(taken_from)
+        ]
 
     @property
     def is_homogeneous(self) -> bool:
@@ -132,6 +187,31 @@ class GraphSchema:
         """Raise ``UnknownNameError`` unless the schema has this edge type."""
         if edge_type not in self.edges:
             raise UnknownNameError(f"unknown edge type {edge_type!r}; known: {list(self.edges)}")
+
+    def edge_type_of(self, given: object) -> EdgeType:
+        """The edge type that is meant by a tuple or list, or by ``src__rel__dst``.
+
+        Raises:
+            UnknownNameError: The schema has no such edge type.
+        """
+        edge_type = self.find_edge_type(given)
+        if edge_type is None:
+            raise UnknownNameError(f"unknown edge type {given!r}; known: {list(self.edges)}")
+        return edge_type
+
+    def find_edge_type(self, given: object) -> EdgeType | None:
+        """The edge type that is meant, or None where the value is neither three strings nor a known ``src__rel__dst``.
+
+        Raises:
+            UnknownNameError: Three strings that are no edge type of the schema.
+        """
+        if isinstance(given, str):
+            return next((edge_type for edge_type in self.edges if type_label(edge_type) == given), None)
+        if not isinstance(given, list | tuple) or len(given) != 3 or not all(isinstance(word, str) for word in given):
+            return None
+        edge_type = cast(EdgeType, tuple(given))
+        self.check_edge_type(edge_type)
+        return edge_type
 
     def feature(self, owner: str | EdgeType, name: str) -> FeatureSchema:
         """The schema of one feature of a node type (a string) or an edge type (a tuple).
@@ -150,7 +230,10 @@ class GraphSchema:
         return features[name]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back to an equal schema."""
+        """A JSON value that ``from_json`` reads back to an equal schema; without label types it does not name them."""
+        label_types = [
+            {"type": list(t), "taken_from": [list(other) for other in of]} for t, of in self.label_types.items()
+        ]
         return {
             "nodes": {t: {n: _feature_to_json(f) for n, f in fs.items()} for t, fs in self.nodes.items()},
             "edges": [
@@ -158,6 +241,8 @@ class GraphSchema:
                 for t, fs in self.edges.items()
             ],
             "splits": {t: list(names) for t, names in self.splits.items()},
+            "edge_splits": [{"type": list(t), "names": list(names)} for t, names in self.edge_splits.items()],
+            **({"label_types": label_types} if label_types else {}),
         }
 
     @classmethod
@@ -179,10 +264,42 @@ class GraphSchema:
                     for e in record["edges"]
                 },
                 splits={t: tuple(names) for t, names in record.get("splits", {}).items()},
+                edge_splits={
+                    cast(EdgeType, tuple(e["type"])): tuple(e["names"]) for e in record.get("edge_splits", [])
+                },
+                label_types={
+                    cast(EdgeType, tuple(e["type"])): tuple(cast(EdgeType, tuple(t)) for t in e["taken_from"])
+                    for e in record.get("label_types", [])
+                },
             )
         except (KeyError, TypeError, AttributeError) as error:
             shown = json.dumps(value, default=str)[:200]
             raise SchemaError(f"not a graph schema ({error!r}): {shown}") from error
+
+
+def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Direction) -> tuple[EdgeType, ...]:
+    """Edge types whose edges have a time: their own, that of the neighbour they lead to, or the later of the two."""
+    if time_attr is None:
+        return ()
+    return tuple(
+        edge_type
+        for edge_type, features in schema.edges.items()
+        if time_attr in features or time_attr in schema.nodes[edge_type[0] if direction == "in" else edge_type[2]]
+    )
+
+
+def reverse_by_name(edge_type: EdgeType, among: Container[EdgeType]) -> EdgeType | None:
+    """The edge type out of some that holds an edge type's reverses, as names have it, or None.
+
+    ``("a", "r", "b")`` and ``("b", "rev_r", "a")`` are each other's reverses; an edge type between nodes of one type
+    without such a partner is its own.
+    """
+    src, relation, dst = edge_type
+    names = [REVERSE_PREFIX + relation]
+    if relation.startswith(REVERSE_PREFIX):
+        names.append(relation.removeprefix(REVERSE_PREFIX))
+    partners = [(dst, name, src) for name in names if (dst, name, src) in among]
+    return partners[0] if partners else edge_type if src == dst else None
 
 
 def type_label(owner: str | EdgeType) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import run, table
-from benchmarks.harness import Options, repeat, run_case
+from benchmarks.harness import Options, Turns, repeat, run_case, take_turns
+from benchmarks.limits import LIMITS
+from benchmarks.prepare import is_prepared
 
 SMALL = {"scale": 9, "num_batches": 2, "num_repeats": 1, "num_threads": 1}
 
@@ -20,7 +23,11 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     return options
 
 
-@pytest.mark.parametrize("name", ["partition", "sampling", "gather", "loader", "loader-2-threads", "two_trainers"])
+LIMITED = ["sampling", "gather", "loader", "loader-2-threads", "two_trainers"]
+OTHERS = ["partition", "modes", "links", "walks", "ppr"]
+
+
+@pytest.mark.parametrize("name", [*LIMITED, *OTHERS])
 def test_every_case_runs_and_reports_positive_figures(options: Options, name: str):
     plan = next(plan for plan in run.plan_cases(options, []) if plan.name == name)
     record = run_case(plan.arguments, python=plan.python, timeout_s=100)
@@ -30,13 +37,20 @@ def test_every_case_runs_and_reports_positive_figures(options: Options, name: st
     assert all(value > 0 for value in record["figures"].values())
     probe = {"independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
     share = run.share_of_limit(name, record["figures"], [probe])
-    assert share is None if name == "partition" else 0 < share < 1
+    assert 0 < share < 1 if name in LIMITED else share is None
     shown = [show for case, _, show in table.ROWS if case == name]
     assert all(any(c.isdigit() for c in show(record["figures"])) for show in shown)
+    ways = [way for way in table.WAYS if way[0] == name]
+    lines = table.make_ways_table({"cases": {name: record}}).partition("\n\n")[0].splitlines()
+    assert len(lines) == 2 + len(ways)
+    assert all(f"{unit.replace('_', ' ')}/s" in line for line, (*_, unit) in zip(lines[2:], ways, strict=True))
+    assert all(any(way[1] == limited for way in table.WAYS) for limited in LIMITS)
 
 
 def test_the_data_are_prepared_before_anything_is_measured(options: Options):
     assert next(plan.name for plan in run.plan_cases(options, [])) == "prepare"
+    assert is_prepared(options)
+    assert not is_prepared(replace(options, scale=8))
 
 
 def test_a_failing_case_says_what_it_said(tmp_path: Path):
@@ -66,31 +80,61 @@ def test_an_unknown_peer_is_refused(options: Options, peer: str):
         run.plan_cases(options, [peer])
 
 
-def test_the_table_goes_between_its_markers(tmp_path: Path):
+def test_ways_take_turns_and_slow_ones_do_less(options: Options):
+    calls: list[tuple[str, int]] = []
+
+    def work(name: str):
+        return lambda i: (calls.append((name, i)), (10, 2))[1]
+
+    turns = take_turns({"fast": work("fast"), "slow": work("slow")}, options, {"slow": 1})
+    once = [("fast", 0), ("fast", 1), ("slow", 0)]
+    assert calls == once * (1 + options.num_repeats)
+    assert (turns["fast"].num_edges, turns["fast"].num_units, turns["fast"].num_batches) == (20, 4, 2)
+    assert (turns["slow"].num_edges, turns["slow"].num_units, turns["slow"].num_batches) == (10, 2, 1)
+
+
+def test_ratios_are_those_of_neighbouring_turns():
+    plain = Turns(seconds=(1.0, 10.0, 1.0), num_edges=100, num_units=50, num_batches=1)
+    other = Turns(seconds=(3.0, 30.0, 9.0), num_edges=200, num_units=100, num_batches=1)
+    assert other.ratio_to(plain) == 1.5
+    assert other.edges_per_s == 200 / 9
+    assert plain.units_per_s == 50
+
+
+def test_tables_go_between_their_markers(tmp_path: Path):
     machine = {"num_cores": 2, "cpu": "a core", "memory_gib": 4.0, "commit": "abc"}
     probe = {"dependent_read_ns": 100.0, "independent_read_ns": 4.0, "memcpy_gb_per_s": 20.0}
     figures = {"ms_per_batch": 3.14, "edges_per_s": 5e7, "share_of_limit": 0.25}
     case = {"figures": figures, "peak_rss_bytes": 2**30, "others_share": 0.02}
+    ways = {f"{name}_edges_per_s": 3.14e7 for which, name, *_ in table.WAYS if which == "modes"}
+    ways |= {"disjoint_ratio": 1.234, "labor_ratio": 20.5}
+    ppr = {"default_seeds_per_s": 2345.0}
     result = {
         "machine": machine, "probes": [probe, probe], "made_at": "2030-01-02 03:04", "scale": 21,
-        "cases": {"sampling": case},
+        "cases": {"sampling": case, "modes": {**case, "figures": ways}, "ppr": {**case, "figures": ppr}},
     }  # fmt: skip
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    table.write_table(result, readme)
+    readme.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n{table.WAYS_BEGIN}\n{table.WAYS_END}\nend\n")
+    table.write_tables(result, readme)
     text = readme.read_text()
     assert text.startswith(f"before\n{table.BEGIN}\n| what |")
-    assert text.endswith(f"\n{table.END}\nafter\n")
+    assert f"\n{table.END}\nafter\n{table.WAYS_BEGIN}\n| way to sample |" in text
+    assert text.endswith(f"\n{table.WAYS_END}\nend\n")
     assert "| sample and relabel, 1 thread | 3.1 ms per batch, 50 M edges/s | 25% | 1.0 GiB |" in text
+    assert "| uniform, without replacement | 31 M edges/s |  |  |" in text
+    assert "| disjoint trees | 31 M edges/s | 1.23 | at most 2 |" in text
+    assert "| `labor` | 31 M edges/s | 20.50 |  |" in text
+    assert "| neighbourhoods by personalised PageRank | 2.3 k seeds/s |  |  |" in text
     assert "old" not in text
     readme.write_text(f"{table.END}\n{table.BEGIN}\n")
     with pytest.raises(ValueError, match="in this order and once each"):
-        table.write_table(result, readme)
+        table.write_tables(result, readme)
 
 
 def test_the_readme_has_the_markers():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    assert text.index(table.BEGIN) < text.index(table.END)
+    places = [text.index(marker) for marker in (table.BEGIN, table.END, table.WAYS_BEGIN, table.WAYS_END)]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from hopstream.cli import inspect as inspect_module
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import read_manifest, write_parts
+from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from tests.processes import served_cluster
 
 WRITES = ["author", "writes", "paper"]
 
@@ -115,3 +117,46 @@ def test_verify_needs_files(run_command, tmp_path: Path):
 def test_an_address_is_no_path(run_command):
     result = run_command("inspect", "grpc://127.0.0.1:1")
     assert result.status == 2 and result.err.startswith("error: grpc://127.0.0.1:1 is an address; inspect")
+
+
+TIMED = {"time_attr": "time", "weight_attr": "rating", "neighbor_keys": True, "links": [KNOWS]}
+
+
+def test_times_weights_and_links_are_shown(run_command, rng, tmp_path: Path):
+    write_parts(timed_graph(rng, timed=("user", RATES)), tmp_path / "d", num_parts=2, direction="both", **TIMED)
+    result = run_command("inspect", tmp_path / "d", "--verify", "--html", tmp_path / "page.html")
+    assert result.status == 0
+    assert 'with times "time", weights "rating", keys of neighbours' in result.out
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert "edge type edges cut times weights links features" in lines
+    types = [line for line in lines if "%" in line and line.startswith(("user rates", "user knows", "movie like"))]
+    starts = {line.split()[1]: line for line in types}
+    assert "% in and out yes train" in starts["rates"] and ", all 150 " in starts["rates"]
+    assert "% in and out yes kept " in starts["knows"]
+    assert "% none 0 number" in starts["like"]
+    page = (tmp_path / "page.html").read_text()
+    assert "with times &quot;time&quot;, weights" in page and "all 150" in page and "kept" in page
+
+
+def test_json_of_times_weights_and_links(run_command, rng, tmp_path: Path):
+    graph = timed_graph(rng, timed=("user",))
+    write_parts(graph, tmp_path / "d", direction="both", **TIMED)
+    result = run_command("inspect", tmp_path / "d", "--json")
+    head = result.fact("stage", "inspect")
+    assert (head["time_attr"], head["weight_attr"], head["has_neighbor_keys"]) == ("time", "rating", True)
+    rates, knows, likes = (result.fact("edge_type", list(t)) for t in (RATES, KNOWS, LIKES))
+    assert [fact["times"] for fact in (rates, knows, likes)] == [["in"], ["in", "out"], []]
+    assert [fact["weights"] for fact in (rates, knows, likes)] == [True, True, False]
+    assert [fact["links"] for fact in (rates, knows, likes)] == [True, True, True]
+    assert rates["splits"] == {name: len(keys) for name, keys in graph.edge_splits[RATES].items()}
+    assert knows["splits"] == {} and likes["splits"] == {"none": 0}
+
+
+def test_servers_tell_of_splits_of_edges_what_files_tell(run_command, rng, tmp_path: Path):
+    manifest = write_parts(timed_graph(rng), tmp_path / "d", num_parts=2, **TIMED)
+    with served_cluster(tmp_path / "d", manifest.dataset_id, [[0], [1]]) as cluster:
+        served = run_command("inspect", cluster, "--json")
+    on_disk = run_command("inspect", tmp_path / "d", "--json")
+    for edge_type in (RATES, KNOWS, LIKES):
+        told, wanted = served.fact("edge_type", list(edge_type)), on_disk.fact("edge_type", list(edge_type))
+        assert told == {**wanted, "cut": None}

@@ -21,6 +21,7 @@ class Settings:
     is_hidden: int = 7
     folder: Path | None = field(default=None, metadata={"help": "where"})
     loud: bool = field(default=False, metadata={"help": "say more"})
+    names: tuple[str, ...] = field(default=(), metadata={"help": "which ones"})
 
 
 @with_settings("settings", Settings)
@@ -41,8 +42,22 @@ def test_defaults_are_the_fields():
 
 
 def test_every_field_with_help_has_a_flag():
-    given = run("x", "--parts", "5", "--method", "b", "--no-keep-keys", "--folder", "f", "--loud")
-    wanted = Settings(num_parts=5, method="b", keep_keys=False, folder=Path("f"), loud=True)
+    given = run(
+        "x",
+        "--parts",
+        "5",
+        "--method",
+        "b",
+        "--no-keep-keys",
+        "--folder",
+        "f",
+        "--loud",
+        "--names",
+        "x",
+        "--names",
+        "y",
+    )
+    wanted = Settings(num_parts=5, method="b", keep_keys=False, folder=Path("f"), loud=True, names=("x", "y"))
     assert given == f"x {wanted}"
 
 

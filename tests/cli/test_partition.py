@@ -11,6 +11,7 @@ import pytest
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
 from hopstream.partition.settings import PartitionSettings
+from tests.partition.timed_graphs import LIKES, timed_graph
 
 
 @pytest.fixture
@@ -55,6 +56,40 @@ def test_flags_are_the_settings(run_command, typed_graph: Graph, one: Path, tmp_
     wanted = write_parts(typed_graph, tmp_path / "q", settings=settings)
     got = read_manifest(tmp_path / "p")
     assert got.dataset_id == wanted.dataset_id and dict(got.made_by) == dict(wanted.made_by)
+
+
+def test_times_weights_and_links_have_flags(run_command, rng, tmp_path: Path):
+    graph = timed_graph(rng)
+    write_parts(graph, tmp_path / "one")
+    flags = "--parts 2 --method hash --time-attr time --weight-attr rating --neighbor-keys"
+    links = "--links user__knows__user --links user__rates__movie"
+    result = run_command("partition", tmp_path / "one", "--out", tmp_path / "p", *flags.split(), *links.split())
+    assert result.status == 0, result.err
+    wanted = write_parts(
+        graph, tmp_path / "q", num_parts=2, method="hash", time_attr="time", weight_attr="rating", neighbor_keys=True,
+        links=("user__knows__user", "user__rates__movie"),
+    )  # fmt: skip
+    got = read_manifest(tmp_path / "p")
+    assert got.dataset_id == wanted.dataset_id and dict(got.made_by) == dict(wanted.made_by)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--links", "user_knows_user"], "--links is ('user_knows_user',); it must be a list of edge types"),
+        (["--links", "a__b__c"], "links name edge type 'a__b__c'; known: ['user__rates__movie'"),
+        (["--time-attr", "when"], "time_attr is 'when'; no node or edge type has such a feature"),
+        (["--weight-attr", "number"], "movie__like__movie.number is 0"),
+        (["--time-attr", "rating"], "user__rates__movie.rating is float32[rows]; times are integers"),
+    ],
+)
+def test_bad_times_weights_and_links_are_the_users_fault(run_command, rng, tmp_path: Path, flags, message):
+    graph = timed_graph(rng)
+    graph.edges[LIKES].features["number"][:] = 0
+    write_parts(graph, tmp_path / "one")
+    result = run_command("partition", tmp_path / "one", "--out", tmp_path / "p", *flags)
+    assert result.status == 2 and message in result.err
+    assert not (tmp_path / "p").exists()
 
 
 def test_every_setting_has_a_flag(run_command):

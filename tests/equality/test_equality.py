@@ -27,7 +27,7 @@ from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings
 from tests.conftest import make_typed_graph
-from tests.processes import serve_parts
+from tests.processes import serve_datasets
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 TOPOLOGIES = [
@@ -113,11 +113,11 @@ class Sources:
 
     def __init__(self, folders: dict[tuple[str, int], Path], stack: ExitStack) -> None:
         self.folders = folders
-        self.locations = {
-            (name, topology): stack.enter_context(serve_parts(folders[name, num_parts], parts))
-            for name in CASES
-            for topology, (num_parts, parts) in SERVED.items()
-        }
+        self.locations: dict[tuple[str, str], list[str]] = {}
+        for topology, (num_parts, parts) in SERVED.items():
+            served = stack.enter_context(serve_datasets([folders[name, num_parts] for name in CASES], parts))
+            for name, locations in zip(CASES, served, strict=True):
+                self.locations[name, topology] = locations
 
     @contextmanager
     def open(self, name: str, topology: str) -> Iterator[Store]:

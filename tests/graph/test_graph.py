@@ -46,6 +46,15 @@ def test_a_sound_graph_passes_and_tells_its_schema():
     assert graph.edges[WRITES].num_edges == 4
 
 
+def test_edge_splits_are_in_the_schema_and_the_fingerprint():
+    plain, split = make_graph(), make_graph(edge_splits={WRITES: {"train": keys(0, 3), "val": keys(1)}}).check()
+    assert split.schema.edge_splits == {WRITES: ("train", "val")}
+    assert make_graph(edge_splits={WRITES: {}}).schema == plain.schema
+    assert make_graph(edge_splits={WRITES: {}}).fingerprint() == plain.fingerprint()
+    other = make_graph(edge_splits={WRITES: {"train": keys(0, 2), "val": keys(1)}})
+    assert len({graph.fingerprint() for graph in (plain, split, other)}) == 3
+
+
 def test_records_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         make_graph().nodes = {}
@@ -94,6 +103,22 @@ def test_graphs_without_edges_or_without_nodes_of_a_type():
         (make_graph(splits={"paper": {"train": keys(1, 1)}}), SchemaError, "ascending and distinct"),
         (make_graph(splits={"paper": {"train": keys(2, 0)}}), SchemaError, "ascending and distinct"),
         (make_graph(splits={"paper": {"train": np.array([True, False, True])}}), SchemaError, "int64"),
+        (make_graph(edge_splits={("a", "b", "c"): {"val": keys()}}), UnknownNameError, r"\('a', 'b', 'c'\); known"),
+        (
+            make_graph(edge_splits={WRITES: {"val": keys(1, 4)}}),
+            IdRangeError,
+            r"'val' of author__writes__paper\[1\] is 4; keys are 0\.\.3",
+        ),
+        (
+            make_graph(
+                edges={WRITES: EdgeTable(src_keys=keys(), dst_keys=keys())}, edge_splits={WRITES: {"a": keys(0)}}
+            ),
+            IdRangeError,
+            "the edge type has no edges",
+        ),
+        (make_graph(edge_splits={WRITES: {"val": keys(2, 0)}}), SchemaError, "ascending and distinct"),
+        (make_graph(edge_splits={WRITES: {"val": np.zeros(1)}}), SchemaError, "int64"),
+        (make_graph(edge_splits={WRITES: {"": keys()}}), SchemaError, "printable"),
     ],
 )
 def test_check_refuses(graph, error, message):

@@ -57,7 +57,9 @@ def test_typed():
         node_features={"paper": {"year": [2001, 2002, 2003]}},
         edge_features={WRITES: {"order": np.array([0, 1], np.int8)}},
         splits={"paper": {"train": [2, 0]}},
+        edge_splits={WRITES: {"val": [1, 0], "test": np.array([False, True])}},
     )
+    assert {n: k.tolist() for n, k in graph.edge_splits[WRITES].items()} == {"val": [0, 1], "test": [1]}
     assert list(graph.nodes) == ["venue", "paper", "author"]
     assert {t: table.num_nodes for t, table in graph.nodes.items()} == {"venue": 2, "paper": 3, "author": 2}
     assert graph.edges[CITES].num_edges == 0
@@ -105,6 +107,18 @@ def test_nodes_are_counted_by_what_knows_best():
         ({"edges": [[0], [0]], "num_nodes": 2, "splits": {"a": np.ones(3, bool)}}, SchemaError, "mask of 3 rows"),
         ({"edges": [[0], [0]], "edge_features": {"w": np.ones(2)}}, SchemaError, "'w' has 2 rows; the type has 1"),
         ({"edges": [[0], [2]], "splits": {"train": [1, 0, 1]}}, SchemaError, "names node 1 twice"),
+        (
+            {"edges": [[0], [2]], "edge_splits": {"a": [0, 0]}},
+            SchemaError,
+            "split 'a' of node__to__node names edge 0 twi",
+        ),
+        ({"edges": [[0], [2]], "edge_splits": {"a": [1]}}, IdRangeError, r"node__to__node\[0\] is 1; keys are 0\.\.0"),
+        (
+            {"edges": [[0], [2]], "edge_splits": {"a": np.ones(2, bool)}},
+            SchemaError,
+            "a mask of 2 rows; the type has 1",
+        ),
+        ({"edges": {CITES: [[0], [0]]}, "edge_splits": {WRITES: {"a": [0]}}}, UnknownNameError, "writes"),
         ({"edges": [[0], [2]], "splits": {"train": [0, 3]}}, IdRangeError, r"\[1\] is 3"),
         ({"edges": [[0], [2]], "splits": {"train": [-1]}}, IdRangeError, r"\[0\] is -1"),
         ({"edges": [[0], [2]], "splits": {"train": [0.5]}}, SchemaError, "keys are integers"),

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,13 @@ def assert_equal(got: Graph, wanted: Graph) -> None:
     for node_type, splits in wanted.splits.items():
         for name, keys in splits.items():
             assert np.array_equal(got.splits[node_type][name], keys)
+    for edge_type, splits in wanted.edge_splits.items():
+        for name, keys in splits.items():
+            assert np.array_equal(got.edge_splits[edge_type][name], keys)
 
 
 def test_a_typed_graph_comes_back(tmp_path, typed_graph):
+    typed_graph = replace(typed_graph, edge_splits={WRITES: {"train": np.arange(0, 70, 3), "none": np.arange(0)}})
     write_npz(typed_graph, tmp_path / "deep" / "graph.npz")
     assert_equal(read_npz(tmp_path / "deep" / "graph.npz"), typed_graph)
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["graph.npz"]
@@ -103,9 +108,12 @@ def test_names_with_types(tmp_path):
             "author/num_nodes": np.array(5),
             "author__writes__paper/edge_index": np.array([[4], [0]]),
             "author__writes__paper/edge_weight": np.array([0.5]),
+            "author__writes__paper/val.split": np.array([0]),
+            "author__writes__paper/train.split": np.array([False]),
         },
     )
     graph = read_npz(tmp_path / "a.npz")
+    assert {n: k.tolist() for n, k in graph.edge_splits[WRITES].items()} == {"val": [0], "train": []}
     assert {t: table.num_nodes for t, table in graph.nodes.items()} == {"paper": 3, "author": 5}
     assert graph.edges[WRITES].features["edge_weight"].tolist() == [0.5]
     assert graph.splits["paper"]["val"].tolist() == [1]

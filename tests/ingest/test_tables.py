@@ -93,6 +93,22 @@ def test_csv_tables(tables):
     assert {n: k.tolist() for n, k in graph.splits["user"].items()} == {"train": [0], "test": [2]}
 
 
+def test_edges_may_be_in_splits(tables):
+    tables.rates["split"] = "part"
+    tables.write("ratings.csv", "user,film,stars,part\n9,y,5,val\n11,x,3,\n9,y,4,train\n7,x,1,val\n")
+    assert {n: k.tolist() for n, k in tables.read().edge_splits[RATES].items()} == {"val": [0, 3], "train": [2]}
+    tables.write("ratings.csv", "user,film,stars,part\n9,z,5,val\n11,x,3,\n9,y,4,train\n7,x,1,val\n")
+    graph = tables.read(on_dangling="drop")
+    assert {n: k.tolist() for n, k in graph.edge_splits[RATES].items()} == {"val": [2], "train": [1]}
+    tables.write("ratings.csv", "user,film,stars,part\n9,y,5,\n")
+    assert tables.read().edge_splits == {}
+    tables.rates["split"] = "stars"
+    tables.rates["files"] = "ratings.parquet"
+    tables.write_parquet("ratings.parquet", user=[9], film=["y"], stars=[5])
+    with pytest.raises(SchemaError, match=r"user__rates__film\.stars is int64 at .*; a split column holds names"):
+        tables.read()
+
+
 def test_raw_ids_are_kept_unless_told_otherwise(tables):
     assert set(tables.read(keep_raw_ids=False).nodes["user"].features) == {"age", "height", "vip"}
     tables.feature("user", uid={"column": "uid", "dtype": "int16"})

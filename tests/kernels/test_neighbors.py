@@ -12,6 +12,8 @@ from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
 from tests import naive
 
+NO_TREES = np.empty(0, np.int64)
+
 
 class Parts:
     """A random graph cut into parts, as the kernels are given it."""
@@ -38,8 +40,8 @@ class Parts:
         assert total == counts.sum()
         neighbors, edge_ids = np.empty(total, self.dtype), np.empty(total, np.int64)
         draw_neighbors(
-            ids, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing and count >= 0, parts, starts,
-            degrees, counts, self.edge_offsets, neighbors, edge_ids,
+            ids, NO_TREES, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing and count >= 0, False,
+            parts, starts, degrees, counts, self.edge_offsets, neighbors, edge_ids,
         )  # fmt: skip
         return counts, neighbors, edge_ids
 
@@ -145,8 +147,8 @@ def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> N
             total = edge_ranges(offsets[:-1], offsets, *tables, count, is_replacing, parts, starts, degrees, counts)
             neighbors, edge_ids = np.empty(total, np.int64), np.empty(total, np.int64)
             draw_neighbors(
-                offsets[:-1], offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, parts, starts,
-                degrees, counts, np.zeros(n + 1, np.int64), neighbors, edge_ids,
+                offsets[:-1], NO_TREES, offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, False, parts,
+                starts, degrees, counts, np.zeros(n + 1, np.int64), neighbors, edge_ids,
             )  # fmt: skip
             drawn.append(neighbors.reshape(n, count))
     return np.concatenate(drawn)

@@ -52,6 +52,8 @@ class WatchedStore(Store):
         self.store = store
         self.schema, self.book, self.parts = store.schema, store.book, store.parts
         self.directions, self.dataset_id, self.graph_id = store.directions, store.dataset_id, store.graph_id
+        self.time_attr, self.weight_attr = store.time_attr, store.weight_attr
+        self.has_neighbor_keys = store.has_neighbor_keys
         self.on_fetch = on_fetch
         self.on_close: Callable[[], None] = lambda: None
         self.num_fetches = 0
@@ -76,6 +78,15 @@ class WatchedStore(Store):
     def degrees(self, edge_type, direction, ids):
         return self.store.degrees(edge_type, direction, ids)
 
+    def find_edges(self, edge_type, direction, ids, neighbor_ids):
+        return self.store.find_edges(edge_type, direction, ids, neighbor_ids)
+
+    def links(self, edge_type, edge_keys):
+        return self.store.links(edge_type, edge_keys)
+
+    def edge_split(self, edge_type, name):
+        return self.store.edge_split(edge_type, name)
+
     def close(self) -> None:
         self.is_closed = True
         self.on_close()
@@ -86,9 +97,14 @@ def flat(batch: MiniBatch) -> dict[str, object]:
     """Everything in a batch as bytes and lists, to compare two batches bit by bit."""
     found: dict[str, object] = {"seed_type": batch.seed_type, "index": batch.index, "epoch": batch.epoch}
     found["input_ids"] = batch.input_ids.tolist()
-    for name in ("node_keys", "edge_index", "edge_keys", "num_sampled_nodes", "num_sampled_edges"):
-        for owner, value in getattr(batch, name).items():
+    for name in ("node_keys", "edge_index", "edge_keys", "num_sampled_nodes", "num_sampled_edges", "trees"):
+        for owner, value in (getattr(batch, name) or {}).items():
             found[f"{name} {owner}"] = value if isinstance(value, list) else value.tolist()
+    for owner, attributes in batch.attributes.items():
+        for name, value in attributes.items():
+            if isinstance(value, np.ndarray):
+                value = (value.dtype.str, value.shape, value.tobytes())
+            found[f"attribute {owner} {name}"] = value
     for features in (batch.node_features, batch.edge_features):
         for owner, columns in features.items():
             for name, column in columns.items():
@@ -96,3 +112,47 @@ def flat(batch: MiniBatch) -> dict[str, object]:
                 offsets = getattr(column, "offsets", np.empty(0, np.int64))
                 found[f"{owner} {name}"] = (values.dtype.str, values.shape, values.tobytes(), offsets.tolist())
     return found
+
+
+RATES, RATED_BY = ("user", "rates", "paper"), ("paper", "rev_rates", "user")
+KNOWS, CITES = ("user", "knows", "user"), ("paper", "cites", "paper")
+
+
+def make_timed_graph(rng: np.random.Generator, num_papers: int = 60, num_users: int = 25) -> Graph:
+    """Papers have a ``time``, users have none; edges of every kind of time and weight; many times are equal.
+
+    ``rates`` has times of its own and ``stars``, some of them 0; ``rev_rates`` holds the reverses of most of them, with
+    times of its own beside those of the papers; ``cites`` has the papers' times; ``knows`` has none.
+    """
+    num_rates, num_cites, num_knows = 6 * num_users, 5 * num_papers, 3 * num_users
+    users, papers = rng.integers(0, num_users, num_rates), rng.integers(0, num_papers - 2, num_rates)
+    times, is_reversed = rng.integers(-10, 40, num_rates), rng.random(num_rates) < 0.8
+    return Graph(
+        nodes={
+            "paper": NodeTable(
+                num_nodes=num_papers,
+                features={
+                    "time": rng.integers(0, 40, num_papers).astype(np.int16),
+                    "x": rng.standard_normal((num_papers, 2)).astype(np.float32),
+                },
+            ),
+            "user": NodeTable(num_nodes=num_users),
+        },
+        edges={
+            RATES: EdgeTable(
+                src_keys=users,
+                dst_keys=papers,
+                features={"time": times, "stars": rng.integers(0, 5, num_rates).astype(np.float32)},
+            ),
+            RATED_BY: EdgeTable(
+                src_keys=papers[is_reversed], dst_keys=users[is_reversed], features={"time": times[is_reversed]}
+            ),
+            CITES: EdgeTable(
+                src_keys=rng.integers(0, num_papers, num_cites), dst_keys=rng.integers(0, num_papers, num_cites)
+            ),
+            KNOWS: EdgeTable(
+                src_keys=rng.integers(0, num_users, num_knows), dst_keys=rng.integers(0, num_users, num_knows)
+            ),
+        },
+        splits={"paper": {"train": np.arange(0, num_papers, 2)}},
+    ).check()

@@ -8,11 +8,12 @@ import pytest
 from hopstream.arrays import IntArray, RaggedArray
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.kernels.hashing import derive_seed
-from hopstream.load.batch import repeat_seeds
 from hopstream.load.loader import NeighborLoader
+from hopstream.load.nodes import repeat_seeds
+from hopstream.sample.plan import SeedNodes
 from tests.conftest import make_typed_graph
 from tests.load.graphs import WatchedStore, flat, local_store, make_plain_graph
-from tests.naive import run_plan
+from tests.naive_plans import Raw, run_plan
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 
@@ -59,7 +60,9 @@ def check_columns(graph, batch):
 
 
 def check_against_naive(graph, plan, batch, seed_keys, rng_seed):
-    found = run_plan(graph, plan, seed_keys, derive_seed(rng_seed, batch.epoch, batch.index))
+    ids = {plan.seed_types[0]: np.array(seed_keys, np.int64)}
+    seeds = SeedNodes(ids=ids, rng_seed=derive_seed(rng_seed, batch.epoch, batch.index))
+    found = run_plan(Raw(graph), plan, seeds)
     assert {t: keys.tolist() for t, keys in batch.node_keys.items()} == found.node_keys
     for edge_type, edges in found.edges.items():
         assert batch.edge_index[edge_type].tolist() == [[e[0] for e in edges], [e[1] for e in edges]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from torch_geometric.data import Data
 
 from hopstream.errors import SettingsError
-from hopstream.load import loader as loader_module
+from hopstream.load import setup as loader_setup
+from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.options import PYG_OPTIONS, check_seconds, read_flag, read_integer, read_rank
+from hopstream.load.ppr import PPRLoader
 from hopstream.store.settings import StoreSettings
 from tests.load.graphs import local_store, make_plain_graph
 
@@ -38,14 +41,19 @@ INTEGERS = {
     "prefetch": 0,
     "buffer_bytes": 0,
     "rng_seed": 0,
+    "batch_dependency": 1,
 }
-FLAGS = ["shuffle", "drop_last", "replace", "pin_memory", "edge_keys"]
+FLAGS = [
+    "shuffle", "drop_last", "replace", "pin_memory", "edge_keys", "disjoint", "time_inclusive", "layer_dependency"
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [1.5, 1.0, "4", True, np.True_, -1, [1], torch.tensor(1)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [1.5, 1.0, "4", True, np.True_, -1, [1], torch.tensor([1]), torch.tensor(1.0)], ids=repr
+)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_integers(folder, monkeypatch, name, value):
-    monkeypatch.setattr(loader_module, "open_store", refuse_to_open)
+    monkeypatch.setattr(loader_setup, "open_store", refuse_to_open)
     with pytest.raises(SettingsError, match=rf"^{name} is .*; it must be an integer, {INTEGERS[name]} "):
         NeighborLoader(folder, [2], **{name: value})
 
@@ -59,7 +67,7 @@ def test_integers_but_for_the_edge_keys_and_ranks_are_not_none(folder, name):
 @pytest.mark.parametrize("value", ["no", 0, 1, [], np.array([True])], ids=repr)
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags_are_true_or_false(folder, monkeypatch, name, value):
-    monkeypatch.setattr(loader_module, "open_store", refuse_to_open)
+    monkeypatch.setattr(loader_setup, "open_store", refuse_to_open)
     with pytest.raises(SettingsError, match=rf"^{name} is .*; it must be True or False"):
         NeighborLoader(folder, [2], **{name: value})
 
@@ -91,6 +99,17 @@ def test_numbers_of_numpy_are_taken_and_make_the_same_batches_and_states(folder)
         assert np.array_equal(one.edge_index["node", "to", "node"], two.edge_index["node", "to", "node"])
     assert check_seconds("timeout_s", Fraction(1, 2)) is None
     assert (type(read_integer("n", np.int8(3), 0)), type(read_flag("f", np.True_))) == (int, bool)
+
+
+def test_tensors_of_one_integer_are_integers(folder):
+    for value in (torch.tensor(7), torch.tensor(7, dtype=torch.uint8), np.array(7)):
+        found = read_integer("n", value, 0)
+        assert (type(found), found) == (int, 7)
+    with NeighborLoader(folder, [2], batch_size=torch.tensor(7)) as loader:
+        assert json.loads(json.dumps(loader.state_dict()))["loader"]["batch_size"] == 7
+    for value in (torch.tensor(True), torch.tensor(7.0), np.array(True), torch.tensor([7])):
+        with pytest.raises(SettingsError, match=r"^n is .*; it must be an integer, 0 or above$"):
+            read_integer("n", value, 0)
 
 
 def test_a_rank_is_needed_where_there_are_several(folder):
@@ -152,12 +171,19 @@ def test_other_things_are_no_sources(source):
         ("input_nodes", "it is called seeds= here"),
         ("num_workers", "it is called num_threads= here"),
         ("persistent_workers", "it is not needed here"),
-        ("time_attr", "it is not in this version"),
+        ("is_sorted", "it is not needed here: parts that are written with time_attr= keep edges sorted"),
     ],
 )
 def test_options_of_pyg_are_refused_with_what_stands_for_them(folder, name, remedy):
-    with pytest.raises(SettingsError, match=f"^{name}= is an option of PyG's NeighborLoader; {remedy}"):
+    with pytest.raises(SettingsError, match=f"^{name}= is no option of NeighborLoader: {remedy}"):
         NeighborLoader(folder, [2], **{name: 1})
+
+
+@pytest.mark.parametrize("loader", [NeighborLoader, LinkNeighborLoader, PPRLoader])
+def test_data_is_called_source(loader):
+    with pytest.raises(SettingsError, match=f"^data= is no option of {loader.__name__}: it is called source= here"):
+        loader(data=Data(), num_neighbors=[2])
+    assert next(iter(signature(loader).parameters)) == "source"
 
 
 def test_options_that_nobody_has_are_refused_as_python_does(folder):

@@ -70,6 +70,10 @@ def test_epochs_that_are_none_are_refused(epoch):
     [
         ({"batch_size": 8}, "of a loader with batch_size 4; this loader has 8"),
         ({"num_neighbors": {"hop1": 6}}, "num_neighbors {'hop1': 5}; this loader has {'hop1': 6}"),
+        (
+            {"graph_id": "abz"},
+            "^the state is of a loader over another graph; make this one from what",
+        ),
         ({"more": 1}, "more None; this loader has 1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
+from hopstream.arrays import RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.load.batch import ATTRIBUTE_NAMES
 from hopstream.load.loader import NeighborLoader
+from hopstream.load.pyg import to_pyg
+from hopstream.load.setup import open_setup
 from hopstream.schema import EDGE, NODE
 from tests.conftest import make_typed_graph
 from tests.load.graphs import local_store, make_plain_graph
@@ -158,6 +163,8 @@ def test_every_dtype_becomes_a_tensor(dtype, tmp_path):
     ("nodes", "edges", "message"),
     [
         ({"n_id": np.zeros(3)}, {}, "feature 'n_id' of the graph would hide the batch's own 'n_id'"),
+        ({"batch": np.zeros(3)}, {}, "feature 'batch' of the graph would hide"),
+        ({"seed_time": np.zeros(3)}, {}, "feature 'seed_time' of the graph would hide"),
         ({}, {"edge_index": np.zeros(3)}, "'edge_index'"),
         ({"weight": np.zeros(3)}, {"weight": np.zeros(3)}, "the graph has two columns.*'weight'"),
     ],
@@ -172,6 +179,61 @@ def test_columns_that_would_hide_each_other_are_refused(nodes, edges, message, t
         NeighborLoader(store, [1])
     assert len(batches_of(store, [1], None, 3, node_features=[], edge_features=[])) == 1
     assert len(batches_of(store, [1], None, 3, collate="numpy")) == 1
+
+
+ATTACHED = {
+    "whole": np.array([1, 2]),
+    "named": {0: np.array([3]), "deep": {"er": np.array([[4]])}},
+    "number": 5,
+    "words": RaggedArray.from_strings(["a", "b"]),
+    "rows": RaggedArray(np.arange(3), np.array([0, 1, 3])),
+}
+
+
+def with_attributes(store, seeds, num_neighbors, attributes):
+    """A numpy batch as if its loader had attached these."""
+    with NeighborLoader(store, num_neighbors, seeds, 4, collate="numpy", num_threads=0) as loader:
+        return replace(next(iter(loader)), attributes=attributes)
+
+
+def check_attached(store):
+    assert store["whole"].equal(torch.tensor([1, 2]))
+    assert store["named"][0].equal(torch.tensor([3]))
+    assert store["named"]["deep"]["er"].equal(torch.tensor([[4]]))
+    assert store["number"] == 5
+    assert store["words"] == ["a", "b"]
+    assert (store["rows"].tolist(), store["rows_offsets"].tolist()) == ([0, 1, 2], [0, 1, 3])
+
+
+@pytest.mark.parametrize("owner", [NODE, EDGE, None], ids=repr)
+def test_what_a_loader_attaches_is_an_attribute_of_data(plain, owner):
+    batch = to_pyg(with_attributes(plain[1], None, [2], {owner: ATTACHED}), is_homogeneous=True)
+    check_attached(batch)
+    assert batch.validate()
+
+
+@pytest.mark.parametrize("owner", ["author", CITES, None], ids=repr)
+def test_what_a_loader_attaches_is_an_attribute_of_its_type_or_of_the_whole(typed, owner):
+    batch = to_pyg(with_attributes(typed[1], "paper", {"default": [2]}, {owner: ATTACHED}), is_homogeneous=False)
+    check_attached(batch if owner is None else batch[owner])
+    assert "whole" not in batch["paper"]
+    assert batch.validate()
+    if owner is not None:
+        assert "whole" not in batch._global_store
+
+
+@pytest.mark.parametrize("name", sorted(ATTRIBUTE_NAMES))
+def test_features_that_a_loader_of_links_would_hide_are_left_to_loaders_of_nodes(tmp_path, name):
+    graph = Graph(
+        nodes={NODE: NodeTable(num_nodes=3)},
+        edges={EDGE: EdgeTable(src_keys=np.arange(3), dst_keys=np.arange(3), features={name: np.arange(3)})},
+    )
+    store = local_store(graph, tmp_path / "parts")
+    assert batches_of(store, [1], None, 3)[0][name].tolist() == [0, 1, 2]
+    with pytest.raises(SettingsError, match=f"feature '{name}' of the graph would hide the batch's own '{name}'"):
+        open_setup(store, "in", {})
+    open_setup(store, "in", {"collate": "numpy"})
+    open_setup(store, "in", {"edge_features": []})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

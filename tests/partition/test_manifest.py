@@ -40,11 +40,20 @@ def test_a_newer_format_is_named(root):
         read_manifest(root)
 
 
+def test_what_an_earlier_version_left_out_is_named(root):
+    assert set(json.loads((root / "manifest.json").read_text())) == {"format", *manifest_module.FIELDS}
+    edit(root, lambda value: [value.pop(name) for name in ("has_neighbor_keys", "time_attr", "weight_attr")])
+    wanted = r"manifest.json has no time_attr, weight_attr, has_neighbor_keys; an earlier .*; write the dataset again"
+    with pytest.raises(FormatError, match=wanted):
+        read_manifest(root)
+
+
+WRITES = ["author", "writes", "paper"]
 KEY_FILE = "part-00001/node/paper/key.npy"
 CONTRADICTIONS = [
     (lambda v: v.pop("format"), "no format number"),
     (lambda v: v.update(format="1"), "no format number"),
-    (lambda v: v.pop("schema"), "is not a manifest"),
+    (lambda v: v.pop("schema"), "has no schema; .*write the dataset again"),
     (lambda v: v.update(num_parts=3), r"\[0, 30, 60\] must be 4 ascending ids"),
     (lambda v: v.update(num_parts=True), "num_parts is True"),
     (lambda v: v.update(num_parts=10**9), "num_parts is 1000000000"),
@@ -68,6 +77,17 @@ CONTRADICTIONS = [
     (lambda v: v["schema"]["nodes"]["paper"]["feat"].update(dtype="object"), "is not a manifest"),
     (lambda v: v.update(has_edge_keys=False), "lists 'part-00000/edge/"),
     (lambda v: v.update(has_edge_keys=1), "must be true or false"),
+    (lambda v: v.update(has_neighbor_keys=None), "has_neighbor_keys must be true or false"),
+    (lambda v: v.update(has_neighbor_keys=True), "does not list part-00000/edge/.*/neighbor_key.npy"),
+    (lambda v: v.update(time_attr=3), "time_attr must be the name of a feature, or null"),
+    (lambda v: v.update(time_attr="year"), "does not list part-00000/edge/paper__cites__paper/in/time.npy"),
+    (lambda v: v.update(time_attr="nothing"), "has content"),
+    (lambda v: v.pop("weight_attr"), "has no weight_attr; .*write the dataset again"),
+    (lambda v: v.update(weight_attr=["weight"]), "weight_attr must be the name of a feature, or null"),
+    (lambda v: v.update(weight_attr="weight"), "does not list .*author__writes__paper/in/weight_sums.npy"),
+    (lambda v: v["schema"].update(edge_splits=[{"type": WRITES, "names": []}]), "list part-00000/link/.*src_key.npy"),
+    (lambda v: v["schema"].update(edge_splits=[{"type": ["a"], "names": []}]), "is not a manifest"),
+    (lambda v: v["schema"].update(edge_splits={"train": 1}), "is not a manifest"),
     (lambda v: v.update(report={}), "not a partition report"),
 ]
 
@@ -75,7 +95,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("change", "message"), CONTRADICTIONS, ids=map(str, range(len(CONTRADICTIONS))))
 def test_contradictions_are_refused(root, change, message):
     edit(root, change)
-    with pytest.raises(FormatError, match=message) as caught:
+    with pytest.raises(FormatError, match=message) as caught:  # ChecksumError is one
         read_manifest(root)
     assert str(root / "manifest.json") in str(caught.value)
 

@@ -11,7 +11,7 @@ import pytest
 from hopstream.arrays import Column, RaggedArray
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition import read_back
+from hopstream.partition import chunks
 from hopstream.partition.layout import Dataset, open_dataset, write_parts
 from hopstream.partition.read_back import graph_of_dataset, read_dataset
 from tests.conftest import mapped_file
@@ -69,7 +69,7 @@ def test_the_graph_comes_back(typed_graph: Graph, tmp_path: Path, num_parts: int
 def test_small_chunks_change_nothing(typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     graph = with_ragged_edges(typed_graph)
     write_parts(graph, tmp_path / "d", num_parts=3, method="random")
-    monkeypatch.setattr(read_back, "CHUNK_ITEMS", 3)
+    monkeypatch.setattr(chunks, "CHUNK_ITEMS", 3)
     assert_same_graph(graph_of_dataset(open_dataset(tmp_path / "d")), graph)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import get_type_hints
 
 import pytest
@@ -29,6 +29,14 @@ from hopstream.partition.settings import PartitionOptions, PartitionSettings
         {"imbalance": float("nan")},
         {"imbalance": "3%"},
         {"keep_edge_keys": 1},
+        {"neighbor_keys": "yes"},
+        {"time_attr": ""},
+        {"time_attr": ("paper", "year")},
+        {"weight_attr": 3},
+        {"links": "user__rates__movie"},
+        {"links": ("user", "rates", "movie")},
+        {"links": (("user", "rates"),)},
+        {"links": [("user", "rates", 3)]},
         {"num_threads": 0},
     ],
 )
@@ -41,10 +49,17 @@ def test_a_bad_value_is_refused_by_name(options):
 def test_every_field_has_help_and_a_default():
     for field in fields(PartitionSettings):
         assert field.metadata["help"][0].islower()
-        assert field.default is not None
+        assert field.default is not MISSING
     assert PartitionSettings().directions == ("in",)
     assert PartitionSettings(direction="both").directions == ("in", "out")
 
 
 def test_options_name_the_same_fields_with_the_same_types():
     assert get_type_hints(PartitionOptions) == get_type_hints(PartitionSettings)
+
+
+def test_links_are_edge_types_or_their_labels():
+    links = (("user", "rates", "movie"), "user__rates__movie")
+    settings = PartitionSettings(links=links)
+    assert settings.links == links == PartitionSettings(links=list(links)).links
+    assert settings.to_json()["links"] == [["user", "rates", "movie"], "user__rates__movie"]

@@ -12,6 +12,7 @@ from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.weights import node_weights
 from tests.partition.graphs import typed_graphs
+from tests.partition.timed_graphs import KNOWS, RATES, timed_graph
 
 ENDS = 8
 """The last entry of each offsets array, which belongs to no row."""
@@ -22,6 +23,8 @@ def stored_bytes(part) -> int:
     total = sum(keys.nbytes for keys in part.node_keys.values())
     columns = [c for features in part.node_features.values() for c in features.values()]
     for edges in part.edges.values():
+        optional = (edges.times, edges.weight_sums, edges.weight_order, edges.weight_alias, edges.neighbor_keys)
+        total += sum(array.nbytes for array in optional if array is not None)
         total += edges.indptr.nbytes - ENDS + edges.indices.nbytes + (0 if edges.keys is None else edges.keys.nbytes)
         columns += edges.features.values()
     for column in columns:
@@ -39,6 +42,25 @@ def test_bytes_are_those_that_are_written(tmp_path, graph: Graph, keep_edge_keys
     write_parts(graph, tmp_path, settings=chosen, overwrite=True)
     weights = node_weights(graph, chosen)
     dataset = open_dataset(tmp_path)
+    for part in map(dataset.open_part, range(3)):
+        weight = sum(int(weights[t][keys].sum()) for t, keys in part.node_keys.items())
+        assert weight == stored_bytes(part)
+
+
+@pytest.mark.parametrize("timed", [("user",), (RATES, KNOWS), ("movie", RATES)])
+@pytest.mark.parametrize("neighbor_keys", [True, False])
+def test_times_weights_and_keys_of_neighbors_weigh_what_is_written(tmp_path, rng, timed, neighbor_keys):
+    graph = timed_graph(rng, timed=timed)
+    chosen = PartitionSettings(
+        num_parts=3,
+        method="hash",
+        direction="both",
+        time_attr="time",
+        weight_attr="rating",
+        neighbor_keys=neighbor_keys,
+    )
+    write_parts(graph, tmp_path, settings=chosen)
+    weights, dataset = node_weights(graph, chosen), open_dataset(tmp_path)
     for part in map(dataset.open_part, range(3)):
         weight = sum(int(weights[t][keys].sum()) for t, keys in part.node_keys.items())
         assert weight == stored_bytes(part)

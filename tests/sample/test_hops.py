@@ -9,14 +9,12 @@ import pytest
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.graph.subgraph import Subgraph
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, plan_from_num_neighbors
-from hopstream.store.contract import KEY, FetchRequest, Store
+from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes, plan_from_num_neighbors
 from hopstream.store.local import LocalStore
-from tests import naive
 from tests.conftest import make_typed_graph
+from tests.naive_plans import Found, Raw, in_keys, run_plan, seeds_in_ids
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 PLANS = [
@@ -29,25 +27,13 @@ PLANS = [
 ]
 
 
-def in_keys(store: Store, subgraph: Subgraph) -> naive.NaiveSubgraph:
-    """A subgraph with ids replaced by keys."""
-    edges = {}
-    for edge_type, found in subgraph.edges.items():
-        assert found.edge_ids is not None
-        request = FetchRequest(owner=(edge_type, found.direction), names=(KEY,), ids=found.edge_ids)
-        edge_keys = store.fetch([request])[0][KEY]
-        slots = (found.src_slots.tolist(), found.dst_slots.tolist())
-        edges[edge_type] = list(zip(*slots, edge_keys.tolist(), strict=True))
-    node_keys = {
-        t: store.fetch([FetchRequest(owner=t, names=(KEY,), ids=ids)])[0][KEY].tolist()
-        for t, ids in subgraph.node_ids.items()
-    }
-    return naive.NaiveSubgraph(node_keys, edges, dict(subgraph.num_sampled_nodes), dict(subgraph.num_sampled_edges))
-
-
 def _write(graph: Graph, folder: Path, num_parts: int) -> LocalStore:
     write_parts(graph, folder, num_parts=num_parts, method="random", direction="both")
     return LocalStore(open_dataset(folder))
+
+
+def _run(store: LocalStore, runner: PlanRunner, seeds: SeedNodes) -> Found:
+    return in_keys(store, runner.run(seeds_in_ids(store, seeds)))
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 4])
@@ -55,13 +41,13 @@ def _write(graph: Graph, folder: Path, num_parts: int) -> LocalStore:
 def test_equals_the_naive_run(rng: np.random.Generator, tmp_path: Path, options: dict, num_parts: int) -> None:
     graph = make_typed_graph(rng)
     store = _write(graph, tmp_path / "parts", num_parts)
-    plan = plan_from_num_neighbors(graph.schema, seed_type="paper", wants_edge_ids=True, **options)
+    plan = plan_from_num_neighbors(graph.schema, seed_types=("paper",), wants_edge_ids=True, **options)
     runner = PlanRunner(store, plan)
     for batch in range(3):
         seed_keys = rng.choice(graph.nodes["paper"].num_nodes, 7, replace=False)
-        rng_seed = int(rng.integers(0, 1 << 63)) * 2
-        found = in_keys(store, runner.run(store.lookup("paper", seed_keys), rng_seed))
-        assert found == naive.run_plan(graph, plan, seed_keys.tolist(), rng_seed), f"batch {batch}"
+        seeds = SeedNodes(ids={"paper": seed_keys}, rng_seed=int(rng.integers(0, 1 << 63)) * 2)
+        found = _run(store, runner, seeds)
+        assert found == run_plan(Raw(graph), plan, seeds), f"batch {batch}"
         assert found.node_keys["paper"][:7] == seed_keys.tolist()
 
 
@@ -75,34 +61,42 @@ def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp
 
     ops = (op("back", SEEDS), op("forth", SEEDS, direction="out"), op("both", "back", "forth"))
     with pytest.raises(SettingsError, match="follows edge type paper__cites__paper in both directions"):
-        SamplePlan(seed_type="paper", ops=ops, num_hops=3)
+        SamplePlan(seed_types=("paper",), ops=ops, num_hops=3)
     ops = (op("back", SEEDS), op("again", "back"), op("wide", SEEDS, "again"))
-    plan = SamplePlan(seed_type="paper", ops=ops, num_hops=4, wants_edge_ids=True)
-    seed_keys = np.array([4, 9, 1])
-    found = in_keys(store, PlanRunner(store, plan).run(store.lookup("paper", seed_keys), 5))
-    assert found == naive.run_plan(graph, plan, seed_keys.tolist(), 5)
+    plan = SamplePlan(seed_types=("paper",), ops=ops, num_hops=4, wants_edge_ids=True)
+    seeds = SeedNodes(ids={"paper": np.array([4, 9, 1])}, rng_seed=5)
+    found = _run(store, PlanRunner(store, plan), seeds)
+    assert found == run_plan(Raw(graph), plan, seeds)
     assert found.num_sampled_edges[CITES][3] == 0
 
 
-def test_tables_grow_while_a_plan_runs(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("is_disjoint", [False, True])
+def test_tables_grow_while_a_plan_runs(tmp_path: Path, rng: np.random.Generator, is_disjoint: bool) -> None:
     """More nodes than the first table has room for, found in one hop."""
     graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
     store = _write(graph, tmp_path / "parts", 2)
-    plan = plan_from_num_neighbors(graph.schema, [-1, -1], "paper", wants_edge_ids=True)
+    num_neighbors = [3, -1] if is_disjoint else [-1, -1]
+    plan = plan_from_num_neighbors(
+        graph.schema, num_neighbors, ("paper",), wants_edge_ids=True, is_disjoint=is_disjoint
+    )
     runner = PlanRunner(store, plan)
     for rng_seed in (1, 2):
-        seed_keys = rng.choice(9000, 1500, replace=False)
-        found = in_keys(store, runner.run(store.lookup("paper", seed_keys), rng_seed))
-        assert found == naive.run_plan(graph, plan, seed_keys.tolist(), rng_seed)
+        seeds = SeedNodes(
+            ids={"paper": rng.choice(9000, 1500, replace=False)},
+            rng_seed=rng_seed,
+            trees={"paper": np.arange(1500)} if is_disjoint else None,
+        )
+        found = _run(store, runner, seeds)
+        assert found == run_plan(Raw(graph), plan, seeds)
     assert len(found.node_keys["paper"]) > 4096
 
 
 def test_seeds_given_twice_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     graph = make_typed_graph(rng)
     store = _write(graph, tmp_path / "parts", 2)
-    runner = PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], "paper"))
+    runner = PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], ("paper",)))
     with pytest.raises(SettingsError, match="3 seeds hold 2 distinct nodes"):
-        runner.run(np.array([1, 2, 1]), 0)
+        runner.run(SeedNodes(ids={"paper": np.array([1, 2, 1])}, rng_seed=0))
 
 
 def test_a_direction_that_the_dataset_lacks_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -110,4 +104,4 @@ def test_a_direction_that_the_dataset_lacks_is_refused(tmp_path: Path, rng: np.r
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="in")
     store = LocalStore(open_dataset(tmp_path / "parts"))
     with pytest.raises(SettingsError, match="follows direction 'out'; the dataset holds in"):
-        PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], "author", direction="out"))
+        PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], ("author",), direction="out"))

@@ -14,7 +14,7 @@ PLAIN = GraphSchema(nodes={"node": {}}, edges={EDGE: {}})
 
 
 def test_a_list_gives_one_op_per_hop() -> None:
-    plan = plan_from_num_neighbors(PLAIN, [15, -1], "node")
+    plan = plan_from_num_neighbors(PLAIN, [15, -1], ("node",))
     assert [(op.name, op.inputs, op.count) for op in plan.ops] == [
         ("hop1/node__to__node", (SEEDS,), 15),
         ("hop2/node__to__node", ("hop1/node__to__node",), -1),
@@ -24,20 +24,20 @@ def test_a_list_gives_one_op_per_hop() -> None:
 
 def test_only_edge_types_that_the_frontier_has_are_followed() -> None:
     """Authors have no incoming edges, so a hop that only reaches authors ends there."""
-    plan = plan_from_num_neighbors(SCHEMA, {WRITES: [3, 2], "paper__cites__paper": [0, 2]}, "paper")
+    plan = plan_from_num_neighbors(SCHEMA, {WRITES: [3, 2], "paper__cites__paper": [0, 2]}, ("paper",))
     assert [op.name for op in plan.ops] == ["hop1/author__writes__paper"]
     assert plan.num_hops == 2
     assert [len(level) for level in plan.levels()] == [1]
 
 
 def test_out_follows_edges_forwards() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, [1, 1], "author", direction="out")
+    plan = plan_from_num_neighbors(SCHEMA, [1, 1], ("author",), direction="out")
     assert [op.name for op in plan.ops] == ["hop1/author__writes__paper", "hop2/paper__cites__paper"]
     assert (plan.ops[0].expanded_type, plan.ops[0].found_type) == ("author", "paper")
 
 
 def test_default_stands_for_the_rest() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, {WRITES: [3], "default": [1]}, "paper")
+    plan = plan_from_num_neighbors(SCHEMA, {WRITES: [3], "default": [1]}, ("paper",))
     assert {op.edge_type: op.count for op in plan.ops} == {WRITES: 3, CITES: 1}
 
 
@@ -61,15 +61,15 @@ def test_default_stands_for_the_rest() -> None:
 )
 def test_wrong_counts_are_refused(num_neighbors: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        plan_from_num_neighbors(SCHEMA, num_neighbors, "paper")
+        plan_from_num_neighbors(SCHEMA, num_neighbors, ("paper",))
 
 
 @pytest.mark.parametrize("name", ["paper__likes__paper", ("paper", "likes", "paper")])
 def test_unknown_types_are_refused(name: object) -> None:
     with pytest.raises(UnknownNameError, match="unknown edge type"):
-        plan_from_num_neighbors(SCHEMA, {name: [1]}, "paper")
+        plan_from_num_neighbors(SCHEMA, {name: [1]}, ("paper",))
     with pytest.raises(UnknownNameError, match="unknown node type 'person'"):
-        plan_from_num_neighbors(SCHEMA, [1], "person")
+        plan_from_num_neighbors(SCHEMA, [1], ("person",))
 
 
 def _op(name: str, *inputs: str, edge_type: tuple[str, str, str] = CITES, count: int = 1) -> SampleOp:
@@ -89,4 +89,42 @@ def _op(name: str, *inputs: str, edge_type: tuple[str, str, str] = CITES, count:
 )
 def test_plans_that_are_no_dag_are_refused(ops: list[SampleOp], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        SamplePlan(seed_type="paper", ops=tuple(ops), num_hops=2)
+        SamplePlan(seed_types=("paper",), ops=tuple(ops), num_hops=2)
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"is_temporal": True}, "a temporal plan must be disjoint"),
+        ({"subgraph_type": "undirected"}, "subgraph_type is 'undirected'; give directional|bidirectional|induced"),
+        ({"reverse_types": {WRITES: CITES}}, "paper__cites__paper cannot hold the reverses of author__writes__paper; "),
+        ({"reverse_types": {WRITES: WRITES}}, "they lead from 'paper' to 'author'"),
+        ({"strategies": {CITES: "nearest"}}, "strategy is 'nearest'; give uniform|weighted|top_k|last|labor"),
+        ({"strategies": {CITES: "last"}, "is_replacing": True}, "strategy 'last' never draws with replacement"),
+        ({"strategies": {CITES: "top_k"}, "is_replacing": True}, "strategy 'top_k' never draws with replacement"),
+        ({"strategies": {CITES: "labor"}, "is_replacing": True}, "strategy 'labor' never draws with replacement"),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        plan_from_num_neighbors(SCHEMA, [1], ("paper",), **options)
+
+
+def test_weights_and_replacement_go_together() -> None:
+    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), strategies={CITES: "weighted"}, is_replacing=True)
+    assert [(op.edge_type, op.strategy) for op in plan.ops] == [(WRITES, "uniform"), (CITES, "weighted")]
+
+
+def test_a_reverse_is_said_once_for_the_two() -> None:
+    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), reverse_types={WRITES: ("paper", "by", "author")})
+    assert plan.reverse_of(WRITES) == ("paper", "by", "author")
+    assert plan.reverse_of(("paper", "by", "author")) == WRITES
+    assert plan.reverse_of(CITES) == CITES
+    assert plan.reverse_of(("author", "wrote", "paper")) is None
+
+
+def test_a_declared_reverse_between_nodes_of_one_type_is_not_its_own() -> None:
+    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), reverse_types={CITES: ("paper", "cited_by", "paper")})
+    assert plan.reverse_of(CITES) == ("paper", "cited_by", "paper")
+    assert plan.reverse_of(("paper", "cited_by", "paper")) == CITES

@@ -18,6 +18,10 @@ from hopstream.store.contract import KEY, FetchRequest, Store
 from hopstream.store.local import LocalStore
 from tests.conftest import make_typed_graph
 
+BUYS: EdgeType = ("user", "buys", "item")
+LIKES: EdgeType = ("user", "likes", "item")
+KNOWS: EdgeType = ("user", "knows", "user")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -61,9 +65,17 @@ class Case:
 
 def make_case(kind: str, num_parts: int, folder: Path) -> Case:
     """Write the graph of a kind, always the same one, in so many parts."""
+    root = folder / "parts"
+    if kind == "timed":
+        graph = make_timed_graph()
+        write_parts(
+            graph, root, num_parts=num_parts, method="hash", direction="both", time_attr="stamp", weight_attr="price",
+            neighbor_keys=True, links=[LIKES],
+        )  # fmt: skip
+        return Case(graph, root, num_parts)
     graph = make_typed_graph(np.random.default_rng(11)) if kind == "typed" else make_plain_graph()
-    write_parts(graph, folder / "parts", num_parts=num_parts, method="hash", direction="both")
-    return Case(graph, folder / "parts", num_parts)
+    write_parts(graph, root, num_parts=num_parts, method="hash", direction="both")
+    return Case(graph, root, num_parts)
 
 
 def make_plain_graph(num_nodes: int = 97, num_edges: int = 600) -> Graph:
@@ -88,6 +100,39 @@ def make_plain_graph(num_nodes: int = 97, num_edges: int = 600) -> Graph:
             )
         },
         splits={NODE: {"train": np.arange(0, num_nodes, 3, dtype=np.int64)}},
+    ).check()
+
+
+def make_timed_graph(num_users: int = 30, num_items: int = 20, num_hub_edges: int = 700) -> Graph:
+    """Users who buy, like and know each other.
+
+    ``buys`` has a ``stamp`` and a ``price``, 0 for some; items have a ``stamp``, so ``likes`` has times where they lead
+    to items; ``knows`` has neither. Item 0 is bought very often, and likes are shared by parallel edges. Of ``buys``
+    there are splits.
+    """
+    rng = np.random.default_rng(23)
+    num_buys, num_likes, num_knows = num_hub_edges + 200, 120, 90
+    items = np.where(np.arange(num_buys) % 9 < 7, 0, rng.integers(0, num_items - 2, num_buys))
+    prices = rng.random(num_buys).astype(np.float32) * (rng.random(num_buys) < 0.8)
+    return Graph(
+        nodes={
+            "user": NodeTable(num_nodes=num_users),
+            "item": NodeTable(num_nodes=num_items, features={"stamp": rng.integers(0, 40, num_items).astype(np.int32)}),
+        },
+        edges={
+            BUYS: EdgeTable(
+                src_keys=rng.integers(0, num_users - 1, num_buys),
+                dst_keys=items,
+                features={"stamp": rng.integers(-5, 50, num_buys), "price": prices},
+            ),
+            LIKES: EdgeTable(
+                src_keys=rng.integers(0, num_users, num_likes), dst_keys=rng.integers(0, num_items // 2, num_likes)
+            ),
+            KNOWS: EdgeTable(
+                src_keys=rng.integers(0, num_users // 2, num_knows), dst_keys=rng.integers(0, num_users, num_knows)
+            ),
+        },
+        edge_splits={BUYS: {"train": np.arange(0, num_buys, 2), "test": np.arange(1, num_buys, 7)}},
     ).check()
 
 

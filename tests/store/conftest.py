@@ -26,3 +26,9 @@ def find_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], 
 def typed_case(find_case: Callable[[str, int], Case]) -> Case:
     """A typed graph in three parts."""
     return find_case("typed", 3)
+
+
+@pytest.fixture
+def timed_case(find_case: Callable[[str, int], Case]) -> Case:
+    """A graph with times, weights and links in three parts."""
+    return find_case("timed", 3)

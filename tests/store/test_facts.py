@@ -22,9 +22,25 @@ def test_facts_come_back(typed_case: Case) -> None:
     assert (got.schema, got.directions) == (facts.schema, facts.directions)
     assert (got.dataset_id, got.graph_id) == (facts.dataset_id, facts.graph_id)
     assert (got.parts, got.max_ids, got.path) == ((0, 2), 9, Path("/data/mag"))
+    assert (got.time_attr, got.weight_attr, got.has_neighbor_keys) == (None, None, False)
     assert list(got.book.edge_offsets) == list(facts.book.edge_offsets)
     for owner in (*facts.book.node_offsets, *facts.book.edge_offsets):
         assert got.book.offsets(owner).tolist() == facts.book.offsets(owner).tolist()
+
+
+def test_times_weights_and_keys_of_neighbours_come_back(typed_case: Case) -> None:
+    facts = replace(
+        StoreFacts.of(typed_case.shared(), max_ids=9), time_attr="year", weight_attr="weight", has_neighbor_keys=True
+    )
+    got = StoreFacts.from_frame(decode_frame(facts.to_frame()))
+    assert (got.time_attr, got.weight_attr, got.has_neighbor_keys) == ("year", "weight", True)
+
+
+def test_a_server_that_says_nothing_of_times_is_told_apart(typed_case: Case) -> None:
+    frame = decode_frame(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
+    for name in ("time_attr", "weight_attr", "has_neighbor_keys"):
+        with pytest.raises(FormatError, match=name):
+            StoreFacts.from_frame(Frame({n: v for n, v in frame.header.items() if n != name}, frame.arrays))
 
 
 def change(name: str, value: object) -> Callable[[dict[str, Any], list[np.ndarray]], None]:
@@ -61,6 +77,10 @@ def flatten(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
         change("parts", []), change("parts", [3]), change("parts", [1, 0]), change("parts", [-1]),
         change("parts", ["x"]), change("num_parts", 0), change("num_parts", 1 << 40), change("num_parts", None),
         change("max_ids", 0), change("dataset", 7), change("graph", None),
+        change("time_attr", "ghost"), change("time_attr", 3), change("time_attr", ["year"]), change("time_attr", {}),
+        change("time_attr", "feat"), change("time_attr", "title"), change("time_attr", "tags"),
+        change("weight_attr", "ghost"), change("weight_attr", "year"), change("weight_attr", False),
+        change("has_neighbor_keys", None), change("has_neighbor_keys", 1), change("has_neighbor_keys", "yes"),
     ],
 )  # fmt: skip
 def test_facts_that_cannot_be_are_refused(

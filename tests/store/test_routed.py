@@ -13,7 +13,7 @@ import pytest
 from hopstream.arrays import Column, IntArray
 from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
@@ -122,11 +122,15 @@ class CountingStore(Store):
         self._inner = case.shared(parts)
         self.schema, self.book, self.directions = self._inner.schema, self._inner.book, self._inner.directions
         self.dataset_id, self.graph_id, self.parts = self._inner.dataset_id, self._inner.graph_id, self._inner.parts
+        self.time_attr, self.weight_attr = self._inner.time_attr, self._inner.weight_attr
+        self.has_neighbor_keys = self._inner.has_neighbor_keys
         self.num_asked = 0
+        self.asked: list[SampleRequest] = []
         self.failure: Exception | None = None
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         self.num_asked += 1
+        self.asked += requests
         if self.failure is not None:
             raise self.failure
         return self._inner.submit_sample(requests)
@@ -143,6 +147,15 @@ class CountingStore(Store):
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         return self._inner.degrees(edge_type, direction, ids)
 
+    def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+        return self._inner.find_edges(edge_type, direction, ids, neighbor_ids)
+
+    def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
+        return self._inner.links(edge_type, edge_keys)
+
+    def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
+        return self._inner.edge_split(edge_type, name)
+
     def close(self) -> None:
         """The shared store stays open."""
 
@@ -154,6 +167,34 @@ def test_owners_with_nothing_to_do_are_not_asked(typed_case: Case) -> None:
         store.sample([SampleRequest(edge_type=CITES, direction="in", ids=np.arange(first, second), count=1)])
         store.sample([SampleRequest(edge_type=CITES, direction="in", ids=np.empty(0, np.int64), count=1)])
     assert [each.num_asked for each in stores] == [1, 0, 0]
+
+
+def test_owners_are_given_trees_times_and_pairs_of_their_own_nodes(typed_case: Case) -> None:
+    stores = [CountingStore(typed_case, [part]) for part in range(3)]
+    offsets = typed_case.dataset.manifest.book.offsets("paper")
+    ids = np.random.default_rng(2).integers(0, 60, 40)
+    pairs = np.random.default_rng(3).integers(0, 60, (2, 30))
+    pairs[0] = np.where(pairs[0] < offsets[1], 59, pairs[0])  # none of part 0
+    request = SampleRequest(
+        edge_type=CITES, direction="in", ids=ids, count=2, trees=100 + ids, times=-ids, excluded=pairs,
+        candidates=np.arange(50),
+    )  # fmt: skip
+    with RoutedStore(stores) as store:
+        store.sample([request])
+    for part, each in enumerate(stores):
+        (asked,) = each.asked
+        is_own = (ids >= offsets[part]) & (ids < offsets[part + 1])
+        assert asked.ids.tolist() == ids[is_own].tolist()
+        assert asked.trees is not None
+        assert asked.times is not None
+        assert (asked.trees - 100).tolist() == (-asked.times).tolist() == asked.ids.tolist()
+        assert asked.candidates is request.candidates
+        own_pairs = [pair for pair in pairs.T.tolist() if offsets[part] <= pair[0] < offsets[part + 1]]
+        if part == 0:
+            assert asked.excluded is None
+        else:
+            assert asked.excluded is not None
+            assert asked.excluded.T.tolist() == own_pairs
 
 
 def test_the_replica_that_answered_is_asked_from_then_on(typed_case: Case) -> None:
@@ -188,7 +229,7 @@ def test_every_replica_that_failed_is_named(typed_case: Case) -> None:
         store.sample(requests_of(typed_case))
     assert str(caught.value) == (
         "no replica of parts 0, 1, 2 answered sample(paper__cites__paper/in, 60 ids; author__writes__paper/out, "
-        "25 ids) in 30 s: number 0 is gone; number 1 hangs; number 2 is gone"
+        "25 ids): number 0 is gone; number 1 hangs; number 2 is gone"
     )
 
 

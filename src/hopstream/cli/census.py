@@ -10,7 +10,7 @@ from hopstream.cli.progress import Facts
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook
 from hopstream.partition.layout import Dataset
-from hopstream.schema import EdgeType, GraphSchema
+from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types, type_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,15 @@ class Census:
         graph_id: Fingerprint of the graph that was cut; the same for every cut of it.
         schema: Types, features and splits.
         book: Ranges of ids, which say how many nodes and edges there are.
-        splits: (node type, split) to its number of nodes.
+        splits: (node type, split) to its number of nodes, and (edge type, split) to its number of edges.
         degrees: One summary per edge type and direction held.
         made_by: How the dataset was made, as its manifest says; empty where it is served.
         num_files: Files of the dataset; 0 where it is served.
         report: Cut and balance, as the manifest says; None where it is served.
         servers: Address to the parts that it answers for, where it is served.
+        time_attr: The feature that edges are sorted by, or None.
+        weight_attr: The feature that edges can be drawn by, or None.
+        has_neighbor_keys: Keys of neighbours are there.
     """
 
     name: str
@@ -36,12 +39,15 @@ class Census:
     graph_id: str
     schema: GraphSchema
     book: PartitionBook
-    splits: Mapping[tuple[str, str], int]
+    splits: Mapping[tuple[str | EdgeType, str], int]
     degrees: tuple[DegreeSummary, ...]
     made_by: Facts
     num_files: int
     report: PartitionReport | None
     servers: Mapping[str, tuple[int, ...]]
+    time_attr: str | None = None
+    weight_attr: str | None = None
+    has_neighbor_keys: bool = False
 
     @property
     def num_parts(self) -> int:
@@ -72,13 +78,32 @@ class Census:
         """Edges of one type."""
         return next(self.book.num_ids(owner) for owner in self.book.edge_offsets if owner[0] == edge_type)
 
+    def stored_text(self) -> str:
+        """What is stored beside edges so that they can be drawn by it: ``times "year", weights "rating"``."""
+        found = [f'times "{self.time_attr}"'] if self.time_attr is not None else []
+        found += [f'weights "{self.weight_attr}"'] if self.weight_attr is not None else []
+        return ", ".join([*found, *["keys of neighbours"] * self.has_neighbor_keys])
+
+    def made_by_text(self) -> str:
+        """How the dataset was made, in a line, without options that were left out."""
+        return ", ".join(f"{name} {value}" for name, value in self.made_by.items() if value not in (None, []))
+
+    def timed_directions(self, edge_type: EdgeType) -> tuple[Direction, ...]:
+        """The directions held in which edges of a type have times."""
+        held = [d for t, d in self.book.edge_offsets if t == edge_type]
+        return tuple(d for d in held if edge_type in timed_edge_types(self.schema, self.time_attr, d))
+
+    def splits_of(self, owner: str | EdgeType) -> dict[str, int]:
+        """Split name to its number of nodes or edges, of one type."""
+        return {name: count for (t, name), count in self.splits.items() if t == owner}
+
     def part_loads(self) -> dict[str, tuple[int, ...]]:
         """What each part holds: ``nodes``, ``edges``, and where a manifest says so ``bytes`` and each split's seeds."""
         if self.report is None:
             owners: dict[str, list[Owner]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
             return {what: self._part_sizes(of) for what, of in owners.items()}
         loads = {"nodes": self.report.nodes, "edges": self.report.edges, "bytes": self.report.bytes}
-        return loads | {f"seeds {t}/{split}": counts for (t, split), counts in self.report.seeds.items()}
+        return loads | {f"seeds {type_label(t)}/{split}": counts for (t, split), counts in self.report.seeds.items()}
 
     def _part_sizes(self, owners: list[Owner]) -> tuple[int, ...]:
         offsets = [self.book.offsets(owner) for owner in owners]
@@ -100,4 +125,7 @@ def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -
         num_files=len(manifest.files),
         report=manifest.report,
         servers={},
+        time_attr=manifest.time_attr,
+        weight_attr=manifest.weight_attr,
+        has_neighbor_keys=manifest.has_neighbor_keys,
     )

@@ -14,6 +14,7 @@ from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_ba
 from hopstream.cli.types import edge_type_text, write_types
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
+from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
@@ -78,12 +79,8 @@ def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:
     from hopstream.partition.layout import open_dataset
 
     dataset = open_dataset(path.parent if path.is_file() else path)
-    manifest = dataset.manifest
     if verify:
-        for part in range(manifest.book.num_parts):
-            progress("verify", part, manifest.book.num_parts)
-            dataset.verify([part])
-        progress("verify", manifest.book.num_parts, manifest.book.num_parts)
+        dataset.verify(progress=progress)
     return census_of_dataset(dataset, degrees_of_dataset(dataset, progress))
 
 
@@ -96,13 +93,21 @@ def _census_of_cluster(path: Path, access: ClientAccess, progress: Progress) -> 
     cluster = read_cluster(path)
     # What is served is wanted, so servers are asked even where their files are on this machine.
     with open_cluster(cluster, StoreSettings(security=access.read(), prefer_local=False)) as store:
+        splits: dict[tuple[str | EdgeType, str], int] = {
+            (t, name): len(store.split(t, name)) for t, names in store.schema.splits.items() for name in names
+        }
+        for edge_type, names in store.schema.edge_splits.items():
+            splits |= {(edge_type, name): len(store.edge_split(edge_type, name)) for name in names}
         return Census(
             name=str(path),
             dataset_id=store.dataset_id,
             graph_id=store.graph_id,
             schema=store.schema,
             book=store.book,
-            splits={(t, name): len(store.split(t, name)) for t, names in store.schema.splits.items() for name in names},
+            splits=splits,
+            time_attr=store.time_attr,
+            weight_attr=store.weight_attr,
+            has_neighbor_keys=store.has_neighbor_keys,
             degrees=tuple(degrees_of_store(store, progress)),
             made_by={},
             num_files=0,
@@ -122,6 +127,9 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
         "graph_id": census.graph_id,
         "parts": census.num_parts,
         "directions": census.directions,
+        "time_attr": census.time_attr,
+        "weight_attr": census.weight_attr,
+        "has_neighbor_keys": census.has_neighbor_keys,
         "nodes": census.num_nodes,
         "edges": census.num_edges,
         "bytes": census.num_bytes if census.report else None,
@@ -132,10 +140,11 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     }
     output.stage("inspect", "", text, facts, cost)
     output.text(f"{'':<16} direction {' and '.join(census.directions)}")
+    if census.stored_text():
+        output.text(f"{'':<16} with {census.stored_text()}")
     output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")
     if census.made_by:
-        made = ", ".join(f"{name} {value}" for name, value in census.made_by.items())
-        output.text(f"{'':<16} made by {made}")
+        output.text(f"{'':<16} made by {census.made_by_text()}")
     if is_verified:
         output.text(f"{'':<16} verified: every file is the one that was written")
 

@@ -57,6 +57,7 @@ def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[
         @functools.wraps(verb)
         def run(**arguments: Any) -> None:
             values = {name: arguments.pop(name) for name in names}
+            values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
             try:
                 settings = record(**values)
             except SettingsError as error:
@@ -91,4 +92,6 @@ def _annotation(field: Field[Any], hint: Any) -> Any:
     if hint is bool:
         both = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
+    if get_origin(hint) is tuple:
+        return Annotated[list[str], typer.Option(flag, help=f"{field.metadata['help']}; may be given several times")]
     return Annotated[hint, typer.Option(flag, help=field.metadata["help"])]

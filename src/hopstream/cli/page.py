@@ -15,6 +15,7 @@ from hopstream.cli.plots import MAX_BARS, MAX_HEAT_PARTS, balance_plot, bin_text
 from hopstream.cli.types import edge_type_text, features_text
 from hopstream.cli.units import bytes_text, count_text, percent_text
 from hopstream.partition.balance import max_over_mean
+from hopstream.schema import EdgeType
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --panel: #f6f7f9; --ink: #1b1f24; --faint: #5c6672;
@@ -87,12 +88,14 @@ def _head(census: Census) -> str:
     ]
     if report is not None:
         tiles += [("size", bytes_text(census.num_bytes)), ("edges cut", percent_text(report.cut.fraction))]
-    made = ", ".join(f"{name} {value}" for name, value in census.made_by.items())
+    made = census.made_by_text()
+    stored = f" with {census.stored_text()}" if census.stored_text() else ""
     made_line = f'<p class="faint">made by: {escape(made)}</p>' if made else ""
     return (
         f'<header><h1>{escape(census.name)}</h1><p class="faint">dataset {escape(census.dataset_id)}, '
         f"graph {escape(census.graph_id)}, "
-        f"edges grouped {' and '.join(_direction_text(d) for d in census.directions) or 'nowhere'}</p>{made_line}"
+        f"edges grouped {' and '.join(_direction_text(d) for d in census.directions) or 'nowhere'}{escape(stored)}</p>"
+        f"{made_line}"
         '<dl class="tiles">'
         + "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
         + "</dl></header>"
@@ -109,7 +112,7 @@ def _types(census: Census) -> str:
             node_type,
             f"{census.book.num_ids(node_type):,}",
             features_text(features) or "none",
-            ", ".join(f"{name} {n:,}" for (t, name), n in census.splits.items() if t == node_type) or "none",
+            _splits_text(census, node_type) or "none",
         )
         for node_type, features in census.schema.nodes.items()
     ]
@@ -117,11 +120,21 @@ def _types(census: Census) -> str:
     edge_rows = []
     for edge_type, features in census.schema.edges.items():
         cut = percent_text(census.report.cuts[edge_type].fraction) if census.report else "not told"
-        row = (edge_type_text(edge_type), f"{census.num_edges_of(edge_type):,}", cut, features_text(features) or "none")
+        has_links = edge_type in census.schema.edge_splits
+        row = (
+            edge_type_text(edge_type), f"{census.num_edges_of(edge_type):,}", cut, features_text(features) or "none",
+            " and ".join(census.timed_directions(edge_type)) or "none",
+            (_splits_text(census, edge_type) or "kept") if has_links else "none",
+        )  # fmt: skip
         edge_rows.append(row)
     if edge_rows:
-        tables.append(_table("Edge types", ("edge type", ">edges", ">cut", "features"), edge_rows))
+        headers = ("edge type", ">edges", ">cut", "features", "times", "links")
+        tables.append(_table("Edge types", headers, edge_rows))
     return _section("Types", "", *tables)
+
+
+def _splits_text(census: Census, owner: str | EdgeType) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in census.splits_of(owner).items())
 
 
 def _degrees(summaries: Sequence[DegreeSummary]) -> str:

@@ -18,6 +18,18 @@ def features_text(features: Mapping[str, FeatureSchema]) -> str:
     return ", ".join(f"{name} {feature}" for name, feature in features.items())
 
 
+def splits_text(splits: Mapping[str, int]) -> str:
+    """Splits with their sizes in one line: ``train 40.0 k, val 10.0 k``."""
+    return ", ".join(f"{name} {count_text(count)}" for name, count in splits.items())
+
+
+def links_text(census: Census, edge_type: EdgeType) -> str:
+    """What is known of the links of an edge type: its splits, ``kept`` where it has links but no splits, or nothing."""
+    if edge_type not in census.schema.edge_splits:
+        return ""
+    return splits_text(census.splits_of(edge_type)) or "kept"
+
+
 def edge_type_text(edge_type: EdgeType) -> str:
     """An edge type for people: ``author writes paper``."""
     return " ".join(edge_type)
@@ -40,10 +52,9 @@ def _write_node_types(output: Output, census: Census) -> None:
     rows: list[Sequence[str]] = []
     facts: list[Facts] = []
     for node_type, features in census.schema.nodes.items():
-        splits = {name: count for (t, name), count in census.splits.items() if t == node_type}
+        splits = census.splits_of(node_type)
         num_nodes = census.book.num_ids(node_type)
-        shown = ", ".join(f"{name} {count_text(count)}" for name, count in splits.items())
-        rows.append((node_type, count_text(num_nodes), shown, features_text(features)))
+        rows.append((node_type, count_text(num_nodes), splits_text(splits), features_text(features)))
         facts.append(
             {"node_type": node_type, "nodes": num_nodes, "splits": splits, "features": _feature_facts(features)}
         )
@@ -54,6 +65,7 @@ def _write_node_types(output: Output, census: Census) -> None:
 def _write_edge_types(output: Output, census: Census, num_dropped: Mapping[EdgeType, int]) -> None:
     has_cut = census.report is not None and census.num_parts > 1
     has_dropped = any(num_dropped.values())
+    has_links = bool(census.schema.edge_splits)
     rows: list[Sequence[str]] = []
     facts: list[Facts] = []
     for edge_type, features in census.schema.edges.items():
@@ -61,12 +73,19 @@ def _write_edge_types(output: Output, census: Census, num_dropped: Mapping[EdgeT
         cut = census.report.cuts[edge_type].fraction if census.report else None
         row = [edge_type_text(edge_type), count_text(num_edges)]
         row += [percent_text(cut or 0.0)] * has_cut + [count_text(num_dropped.get(edge_type, 0))] * has_dropped
-        rows.append([*row, features_text(features)])
-        fact: Facts = {"edge_type": edge_type, "edges": num_edges, "cut": cut, "features": _feature_facts(features)}
+        row += [" and ".join(census.timed_directions(edge_type))] * (census.time_attr is not None)
+        row += ["yes" if census.weight_attr in features else ""] * (census.weight_attr is not None)
+        rows.append([*row, *[links_text(census, edge_type)] * has_links, features_text(features)])
+        fact: Facts = {
+            "edge_type": edge_type, "edges": num_edges, "cut": cut, "times": census.timed_directions(edge_type),
+            "weights": census.weight_attr in features, "links": edge_type in census.schema.edge_splits,
+            "splits": census.splits_of(edge_type), "features": _feature_facts(features),
+        }  # fmt: skip
         facts.append(fact if edge_type not in num_dropped else {**fact, "dropped": num_dropped[edge_type]})
     output.text()
-    headers = ["edge type", ">edges", *[">cut"] * has_cut, *[">dropped"] * has_dropped, "features"]
-    output.table(headers, rows, facts)
+    headers = ["edge type", ">edges", *[">cut"] * has_cut, *[">dropped"] * has_dropped]
+    headers += ["times"] * (census.time_attr is not None) + ["weights"] * (census.weight_attr is not None)
+    output.table([*headers, *["links"] * has_links, "features"], rows, facts)
 
 
 def _feature_facts(features: Mapping[str, FeatureSchema]) -> Facts:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hopstream.store.cluster import Cluster
 
 MAX_WAIT_S = 3600.0
+HINT_S = 5.0
+"""How long to wait for the first server before saying why it may take long."""
 PROBE_S = 2.0
 """How long a server that a cluster file names may take to accept a connection."""
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
@@ -50,7 +52,12 @@ class UpSettings:
     cluster_file: Path | None = field(
         default=None, metadata={"help": "where clients find the servers; DATASET/cluster.json by default"}
     )
-    start_timeout_s: float = field(default=120.0, metadata={"help": "seconds within which all servers must be ready"})
+    start_timeout_s: float = field(
+        default=300.0,
+        metadata={
+            "help": "seconds within which all servers must be ready; the first start on a machine compiles kernels"
+        },
+    )
     grace_s: float = field(default=10.0, metadata={"help": "seconds that requests under way may take when stopping"})
 
     def __post_init__(self) -> None:
@@ -85,8 +92,7 @@ def run(
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
     with stop_signals(children) as signals, children:
         fleet = _Fleet(opened, children, signals)
-        fleet.start(groups, settings)
-        if fleet.wait_until_ready(settings.start_timeout_s):
+        if fleet.start(groups, settings):
             _free_cluster_file(path)  # another may have been quicker
             with _ClusterFile(path) as file:
                 file.write(fleet.cluster())
@@ -127,8 +133,24 @@ class _Fleet:
         self._signals = signals
         self._servers: list[_Server] = []
 
-    def start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> None:
-        """Start one server for each group of parts."""
+    def start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> bool:
+        """Start one server for each group of parts; False where this process was told to stop meanwhile.
+
+        The first one is waited for: where kernels are not compiled yet it compiles them for all, and several at once
+        would compile the same.
+
+        Raises:
+            StoreUnavailable: A server ended before it was ready.
+            StoreTimeout: A server was not ready in time.
+        """
+        ends = time.monotonic() + settings.start_timeout_s
+        for some in (groups[:1], groups[1:]):
+            self._start(some, settings)
+            if not self._wait_until_ready(ends, settings.start_timeout_s):
+                return False
+        return True
+
+    def _start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> None:
         for parts in groups:
             # -P keeps the current folder from being searched for modules.
             arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
@@ -137,22 +159,24 @@ class _Fleet:
             child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], dict(os.environ))
             self._servers.append(_Server(child, parts))
 
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait for all servers; False where this process was told to stop meanwhile.
-
-        Raises:
-            StoreUnavailable: A server ended before it was ready.
-            StoreTimeout: A server was not ready in time.
-        """
-        ends = time.monotonic() + timeout_s
+    def _wait_until_ready(self, ends: float, timeout_s: float) -> bool:
+        tells_at = time.monotonic() + HINT_S
         while True:
             waiting = [server for server in self._servers if not server.location]
             if not waiting or self._signals.count:
                 return not waiting
             if time.monotonic() > ends:
                 names = ", ".join(server.child.name for server in waiting)
-                raise StoreTimeout(f"{names} not ready in {timeout_s:g} s; give more with --start-timeout-s")
-            for child in self._children.wait(ends - time.monotonic()):
+                raise StoreTimeout(
+                    f"{names} not ready in {timeout_s:g} s; the first start on a machine compiles kernels; "
+                    "give more time with --start-timeout-s"
+                )
+            if time.monotonic() > tells_at:
+                sys.stderr.write(
+                    "up: waiting; the first start on a machine compiles kernels, which takes a minute or so\n"
+                )
+                tells_at = ends
+            for child in self._children.wait(min(ends, tells_at) - time.monotonic()):
                 raise StoreUnavailable(f"{child.ending_text()}\n  it was not ready yet; all servers were stopped")
             for server in waiting:
                 if server.child.lines:

@@ -54,11 +54,15 @@ class Graph:
         nodes: Node type to its table.
         edges: Edge type to its table.
         splits: Node type to split name to int64 keys, ascending and distinct.
+        edge_splits: Edge type to split name to int64 edge keys, ascending and distinct.
+        label_types: Edge type of links to predict to the edge types that they were taken from; see ``GraphSchema``.
     """
 
     nodes: Mapping[str, NodeTable]
     edges: Mapping[EdgeType, EdgeTable] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, IntArray]] = field(default_factory=dict)
+    edge_splits: Mapping[EdgeType, Mapping[str, IntArray]] = field(default_factory=dict)
+    label_types: Mapping[EdgeType, tuple[EdgeType, ...]] = field(default_factory=dict)
 
     @property
     def schema(self) -> GraphSchema:
@@ -67,6 +71,8 @@ class Graph:
             nodes={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.nodes.items()},
             edges={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.edges.items()},
             splits={t: tuple(names) for t, names in self.splits.items()},
+            edge_splits={t: tuple(self.edge_splits[t]) for t in self.edges if self.edge_splits.get(t)},
+            label_types=self.label_types,
         )
 
     def fingerprint(self) -> str:
@@ -81,7 +87,12 @@ class Graph:
             columns = (edges.src_keys, edges.dst_keys, *edges.features.values())
             tables[type_label(edge_type)] = [edges.num_edges, *map(column_checksum, columns)]
         splits = {t: {name: column_checksum(keys) for name, keys in of.items()} for t, of in self.splits.items()}
-        text = json.dumps([self.schema.to_json(), tables, splits], sort_keys=True)
+        edge_splits = {
+            type_label(t): {name: column_checksum(keys) for name, keys in of.items()}
+            for t, of in self.edge_splits.items()
+            if of
+        }
+        text = json.dumps([self.schema.to_json(), tables, splits, edge_splits], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def check(self) -> Graph:
@@ -90,7 +101,7 @@ class Graph:
         Raises:
             SchemaError: A column or id array has the wrong length, dtype or rank, or a split is not ascending.
             IdRangeError: An edge or split names a key outside its node type.
-            UnknownNameError: A split is given for a node type the graph does not have.
+            UnknownNameError: A split is given for a node or edge type the graph does not have.
         """
         _ = self.schema
         for node_type, nodes in self.nodes.items():
@@ -104,15 +115,21 @@ class Graph:
             if len(edges.src_keys) != len(edges.dst_keys):
                 raise SchemaError(f"{where} has {len(edges.src_keys)} sources and {len(edges.dst_keys)} destinations")
             _check_lengths(where, edges.features, edges.num_edges)
+        self._check_splits()
+        return self
+
+    def _check_splits(self) -> None:
         for node_type, splits in self.splits.items():
             if node_type not in self.nodes:
                 raise UnknownNameError(f"splits name node type {node_type!r}; known: {list(self.nodes)}")
             for name, keys in splits.items():
-                where = f"split {name!r} of {node_type!r}"
-                _check_keys(where, keys, self.nodes[node_type].num_nodes)
-                if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
-                    raise SchemaError(f"{where} must be ascending and distinct keys")
-        return self
+                _check_split(f"split {name!r} of {node_type!r}", keys, self.nodes[node_type].num_nodes, "node")
+        for edge_type, splits in self.edge_splits.items():
+            if edge_type not in self.edges:
+                raise UnknownNameError(f"edge_splits name edge type {edge_type!r}; known: {list(self.edges)}")
+            for name, keys in splits.items():
+                where = f"split {name!r} of {type_label(edge_type)}"
+                _check_split(where, keys, self.edges[edge_type].num_edges, "edge")
 
 
 def _check_lengths(where: str, features: Mapping[str, Column], num_rows: int) -> None:
@@ -123,10 +140,16 @@ def _check_lengths(where: str, features: Mapping[str, Column], num_rows: int) ->
             column.check(f"{where}: feature {name!r}")
 
 
-def _check_keys(where: str, keys: IntArray, num_nodes: int) -> None:
+def _check_split(where: str, keys: IntArray, num_rows: int, what: str) -> None:
+    _check_keys(where, keys, num_rows, what)
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        raise SchemaError(f"{where} must be ascending and distinct keys")
+
+
+def _check_keys(where: str, keys: IntArray, num_rows: int, what: str = "node") -> None:
     if keys.ndim != 1 or keys.dtype != np.int64:
         raise SchemaError(f"{where} must be int64[n], got {keys.dtype}{list(keys.shape)}")
-    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
-        row = int(np.flatnonzero((keys < 0) | (keys >= num_nodes))[0])
-        wanted = f"keys are 0..{num_nodes - 1}" if num_nodes else "the node type has no nodes"
+    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_rows):
+        row = int(np.flatnonzero((keys < 0) | (keys >= num_rows))[0])
+        wanted = f"keys are 0..{num_rows - 1}" if num_rows else f"the {what} type has no {what}s"
         raise IdRangeError(f"{where}[{row}] is {int(keys[row])}; {wanted}")

@@ -36,10 +36,13 @@ class Subgraph:
         node_ids: Node type to int64[num_nodes] ids; position in this array is the node's `slot`.
         edges: Edge type to its edges.
         num_sampled_nodes: Node type to [seeds, new in hop 1, …], ``num_hops + 1`` entries.
-        num_sampled_edges: Edge type to [drawn in hop 1, …], ``num_hops`` entries.
+        num_sampled_edges: Edge type to [drawn in hop 1, …], ``num_hops`` entries; None where edges are not in the order
+            of hops: in bidirectional and induced subgraphs.
+        trees: Node type to int64[num_nodes], the tree of each slot, where every seed grows its own; else None.
     """
 
     node_ids: Mapping[str, IntArray]
     edges: Mapping[EdgeType, SampledEdges]
     num_sampled_nodes: Mapping[str, list[int]]
-    num_sampled_edges: Mapping[EdgeType, list[int]]
+    num_sampled_edges: Mapping[EdgeType, list[int]] | None
+    trees: Mapping[str, IntArray] | None = None

@@ -85,6 +85,7 @@ def graph_from_typed_attributes(
     nodes: Mapping[str, Attributes],
     edges: Mapping[EdgeType, Attributes],
     splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
+    edge_splits: Mapping[EdgeType, Mapping[str, ColumnLike]] | None = None,
 ) -> Graph:
     """Make a graph of the attributes of each node type and each edge type.
 
@@ -92,6 +93,7 @@ def graph_from_typed_attributes(
         nodes: Node type to attributes.
         edges: Edge type to attributes.
         splits: Node type to split name to keys or mask, beside the masks among the attributes.
+        edge_splits: Edge type to split name to edge keys or mask.
 
     Raises:
         SchemaError: An array has not as many rows as its type, an edge type has no ``edge_index``, or the nodes of a
@@ -121,6 +123,7 @@ def graph_from_typed_attributes(
         node_features=node_features,
         edge_features=edge_features,
         splits=all_splits,
+        edge_splits=edge_splits,
     )
 
 

@@ -25,6 +25,7 @@ def graph_from_arrays(
     node_features: Mapping[str, Columns] | Columns | None = None,
     edge_features: Mapping[EdgeType, Columns] | Columns | None = None,
     splits: Mapping[str, Columns] | Columns | None = None,
+    edge_splits: Mapping[EdgeType, Columns] | Columns | None = None,
 ) -> Graph:
     """Make a graph of arrays, torch tensors, lists of strings and ragged arrays.
 
@@ -41,14 +42,15 @@ def graph_from_arrays(
         node_features: Columns of num_nodes rows. A list of arrays of different lengths becomes a ragged column.
         edge_features: Columns of num_edges rows.
         splits: Masks bool[num_nodes], or keys in any order, each once.
+        edge_splits: Masks bool[num_edges], or edge keys (the numbers of columns of ``edges``) in any order, each once.
 
     Returns:
         A graph that passed ``Graph.check``. Its arrays share memory with the arguments wherever they can.
 
     Raises:
         SchemaError: Edges are not integers, a column has the wrong number of rows or a dtype that cannot be stored, a
-            split names a node twice, or the number of nodes cannot be told.
-        IdRangeError: An edge or split names a key outside its node type.
+            split names a node or edge twice, or the number of nodes cannot be told.
+        IdRangeError: An edge or split names a key outside its type.
         UnknownNameError: Features or splits are given for a type that no edge or node has.
     """
     if isinstance(edges, Mapping):
@@ -57,7 +59,10 @@ def graph_from_arrays(
             _by_type(num_nodes, "num_nodes"),
             cast(Mapping[str, Columns], _columns_by_type(node_features, "node_features")),
             cast(Mapping[EdgeType, Columns], _columns_by_type(edge_features, "edge_features")),
-            cast(Mapping[str, Columns], _columns_by_type(splits, "splits")),
+            (
+                cast(Mapping[str, Columns], _columns_by_type(splits, "splits")),
+                cast(Mapping[EdgeType, Columns], _columns_by_type(edge_splits, "edge_splits")),
+            ),
         )
     if isinstance(num_nodes, Mapping):
         raise SchemaError("num_nodes is given by type and edges are not; give edges as {(source, relation, target): …}")
@@ -66,7 +71,7 @@ def graph_from_arrays(
         {} if num_nodes is None else {NODE: num_nodes},
         {NODE: _untyped(node_features, "node_features")},
         {EDGE: _untyped(edge_features, "edge_features")},
-        {NODE: _untyped(splits, "splits")},
+        ({NODE: _untyped(splits, "splits")}, {EDGE: _untyped(edge_splits, "edge_splits")}),
     )
 
 
@@ -75,14 +80,16 @@ def _typed_graph(
     num_nodes: Mapping[str, int],
     node_features: Mapping[str, Columns],
     edge_features: Mapping[EdgeType, Columns],
-    splits: Mapping[str, Columns],
+    splits: tuple[Mapping[str, Columns], Mapping[EdgeType, Columns]],
 ) -> Graph:
+    node_splits, edge_splits = splits
     ends = {edge_type: _ends(edge_type, pair) for edge_type, pair in edges.items()}
     node_types = dict.fromkeys((*num_nodes, *node_features, *(end for s, _, d in edges for end in (s, d))))
     _check_known("edge_features", edge_features, edges)
-    _check_known("splits", splits, node_types)
+    _check_known("splits", node_splits, node_types)
+    _check_known("edge_splits", edge_splits, edges)
     node_columns = {t: _as_columns(type_label(t), node_features.get(t, {})) for t in node_types}
-    split_arrays = {t: {name: _as_split(t, name, v) for name, v in named.items()} for t, named in splits.items()}
+    split_arrays = {t: {name: _as_split(t, name, v) for name, v in named.items()} for t, named in node_splits.items()}
     sizes = {
         t: _count_nodes(t, num_nodes.get(t), {**node_columns[t], **_masks(split_arrays.get(t, {}))}, ends)
         for t in node_types
@@ -96,6 +103,16 @@ def _typed_graph(
         splits={
             t: {name: _split_keys(f"split {name!r} of {t!r}", array, sizes[t]) for name, array in named.items()}
             for t, named in split_arrays.items()
+            if named
+        },
+        edge_splits={
+            t: {
+                name: _split_keys(
+                    f"split {name!r} of {type_label(t)}", _as_split(t, name, value), len(ends[t][0]), "edge"
+                )
+                for name, value in named.items()
+            }
+            for t, named in edge_splits.items()
             if named
         },
     ).check()
@@ -129,15 +146,15 @@ def _as_columns(label: str, columns: Columns) -> dict[str, Column]:
     return {name: as_column(value, f"{label}.{name}") for name, value in columns.items()}
 
 
-def _as_split(node_type: str, name: str, value: ColumnLike) -> Column:
+def _as_split(owner: str | EdgeType, name: str, value: ColumnLike) -> Column:
     """A mask as it is, keys as int64."""
-    where = f"split {name!r} of {node_type!r}"
+    where = f"split {name!r} of {owner!r}"
     is_list = isinstance(value, list | tuple)
     array = np.asarray(value) if is_list else as_array(value, where)
     if array.dtype != np.bool_:
         return as_keys(value, where)
     if array.ndim != 1:
-        raise SchemaError(f"{where} is bool{list(array.shape)}; a mask is bool[num_nodes]: choose one column of it")
+        raise SchemaError(f"{where} is bool{list(array.shape)}; a mask is of one dimension: choose one column of it")
     return array
 
 
@@ -146,16 +163,16 @@ def _masks(splits: Mapping[str, Column]) -> dict[str, Column]:
     return {f"mask {name}": array for name, array in splits.items() if cast(IntArray, array).dtype == np.bool_}
 
 
-def _split_keys(where: str, array: Column, num_nodes: int) -> IntArray:
+def _split_keys(where: str, array: Column, num_rows: int, what: str = "node") -> IntArray:
     keys = cast(IntArray, array)
     if keys.dtype == np.bool_:
-        if len(keys) != num_nodes:
-            raise SchemaError(f"{where} is a mask of {len(keys)} rows; the type has {num_nodes}")
+        if len(keys) != num_rows:
+            raise SchemaError(f"{where} is a mask of {len(keys)} rows; the type has {num_rows}")
         return np.flatnonzero(keys).astype(np.int64, copy=False)
     keys = np.sort(keys)
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
-        raise SchemaError(f"{where} names node {int(repeated[0])} twice")
+        raise SchemaError(f"{where} names {what} {int(repeated[0])} twice")
     return keys
 
 

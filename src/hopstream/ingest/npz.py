@@ -4,7 +4,9 @@ Without types the arrays are named as PyG names attributes: ``edge_index``, ``x`
 With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
 ``hopstream.ingest.attributes`` says which attribute becomes what. Three endings of a name add what PyG cannot say:
 ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of strings,
-and ``pretrain.split`` the keys of a split. Strings may also be a numpy array of strings. Pickles are never loaded.
+and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may also be a
+numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
+which are to be predicted, were taken from. Pickles are never loaded.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """
 
@@ -16,6 +18,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -36,6 +39,7 @@ from hopstream.ingest.attributes import (
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
+TAKEN_FROM = "links.taken_from"
 
 MAX_DEFLATE_RATIO = 1100
 """Deflate makes no byte out of less than 1/1032 of one; a file that claims more is damaged or hostile."""
@@ -66,8 +70,10 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
         groups[owner if slash else ""][attribute if slash else name] = array
     if "" in groups and len(groups) > 1:
         raise FormatError(f"{path} names some arrays with a type and some without: {sorted(arrays)}")
-    attributes, splits = {}, {}
+    attributes, splits, taken_from = {}, {}, {}
     for owner, group in groups.items():
+        if owner and TAKEN_FROM in group:
+            taken_from[owner] = group.pop(TAKEN_FROM)
         splits[owner] = {name.removesuffix(SPLIT): group.pop(name) for name in list(group) if name.endswith(SPLIT)}
         attributes[owner] = _joined(f"{path}: {owner}", group)
     if "" in groups:
@@ -76,7 +82,7 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
         graph = graph_from_attributes(attributes[""], splits[""])
         used = {"": {"edge_index"} | _used_by_nodes(graph, NODE) | set(graph.edges[EDGE].features)}
     else:
-        graph = _typed_graph(attributes, splits)
+        graph = _with_label_types(_typed_graph(attributes, splits), taken_from)
         used = {t: _used_by_nodes(graph, t) for t in graph.nodes}
         used |= {type_label(t): {"edge_index", *table.features} for t, table in graph.edges.items()}
     if ignore != "all":
@@ -90,7 +96,15 @@ def _typed_graph(attributes: Mapping[str, Attributes], splits: Mapping[str, Mapp
     for owner, named in nodes.items():
         if "edge_index" in named:
             raise SchemaError(f"{owner}/edge_index: {owner!r} is no edge type; name it source__relation__destination")
-    return graph_from_typed_attributes(nodes, edges, {owner: named for owner, named in splits.items() if named})
+    edge_splits = {edge_type: splits[label] for edge_type in edges if splits[label := type_label(edge_type)]}
+    node_splits = {owner: splits[owner] for owner in nodes if splits[owner]}
+    return graph_from_typed_attributes(nodes, edges, node_splits, edge_splits)
+
+
+def _with_label_types(graph: Graph, taken_from: Mapping[str, Array]) -> Graph:
+    of = graph.schema.edge_type_of
+    label_types = {of(label): tuple(of(str(other)) for other in others.ravel()) for label, others in taken_from.items()}
+    return replace(graph, label_types=label_types).check()
 
 
 def _used_by_nodes(graph: Graph, node_type: str) -> set[str]:
@@ -133,6 +147,9 @@ def write_npz(graph: Graph, path: Path) -> None:
         label = type_label(edge_type)
         _check_label(label, is_edge=tuple(label.split("__")) == edge_type)
         named = {"edge_index": np.stack([edges.src_keys, edges.dst_keys]), **_taken_apart(label, edges.features)}
+        named |= {name + SPLIT: keys for name, keys in graph.edge_splits.get(edge_type, {}).items()}
+        if edge_type in graph.label_types:
+            named[TAKEN_FROM] = np.array([type_label(other) for other in graph.label_types[edge_type]])
         arrays |= {f"{label}/{name}": array for name, array in named.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -191,7 +208,9 @@ def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
 def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]:
     """Arrays by the names that ``_joined`` and ``named_columns`` make the same columns of."""
     refused = set(features) - dict(named_columns(features)).keys()
-    refused |= {n for n in features if n in (*MASKS, *ADJACENCY) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))}
+    refused |= {
+        n for n in features if n in (*MASKS, *ADJACENCY, TAKEN_FROM) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))
+    }
     if refused:
         raise SchemaError(
             f"features {sorted(refused)} of {label} have names that .npz gives another meaning; rename them"

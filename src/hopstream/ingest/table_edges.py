@@ -15,6 +15,7 @@ from hopstream.ingest.ids import RawIds
 from hopstream.ingest.table_columns import ColumnReader, raw_id_column, take_rows
 from hopstream.ingest.table_files import Origin, read_batches
 from hopstream.ingest.table_metadata import EdgeTableSpec
+from hopstream.ingest.table_splits import split_names, splits_of
 from hopstream.schema import EdgeType, type_label
 
 LOOKUP_ROWS = 1 << 22
@@ -32,7 +33,7 @@ class _Ends:
 
 def read_edge_table(
     edge_type: EdgeType, spec: EdgeTableSpec, raw_ids: Mapping[str, RawIds], *, is_dropping: bool
-) -> tuple[EdgeTable, int]:
+) -> tuple[EdgeTable, dict[str, IntArray], int]:
     """Read one edge type.
 
     Args:
@@ -42,7 +43,7 @@ def read_edge_table(
         is_dropping: Leave out edges with an end that is no node, instead of raising.
 
     Returns:
-        The edges in table order, and how many were left out.
+        The edges in table order, their splits, and how many were left out.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -51,7 +52,9 @@ def read_edge_table(
     label = type_label(edge_type)
     readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
     columns = [spec.src_column, spec.dst_column, *(name for f in spec.features.values() for name in f.columns)]
+    columns += [spec.split_column] if spec.split_column is not None else []
     waiting: list[_Ends] = []
+    chunks: list[pa.Array] = []
     src_keys, dst_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def look_up() -> None:
@@ -68,6 +71,8 @@ def read_edge_table(
             reader.add(batch)
         src, dst = (raw_id_column(batch, c, f"{label}.{c}") for c in (spec.src_column, spec.dst_column))
         waiting.append(_Ends(batch.origin, src, dst))
+        if spec.split_column is not None:
+            chunks.append(split_names(label, spec.split_column, batch))
         if sum(len(ends.src) for ends in waiting) >= LOOKUP_ROWS:
             look_up()
     look_up()
@@ -76,21 +81,19 @@ def read_edge_table(
         dst_keys=np.concatenate(dst_keys),
         features={name: reader.finish() for name, reader in readers.items()},
     )
-    return _without_dangling(edges)
-
-
-def _without_dangling(edges: EdgeTable) -> tuple[EdgeTable, int]:
-    is_whole = (edges.src_keys >= 0) & (edges.dst_keys >= 0)
-    num_dropped = edges.num_edges - int(is_whole.sum())
+    rows = np.flatnonzero((edges.src_keys >= 0) & (edges.dst_keys >= 0))
+    num_dropped = edges.num_edges - len(rows)
     if not num_dropped:
-        return edges, 0
-    rows = np.flatnonzero(is_whole)
-    kept = EdgeTable(
+        return edges, splits_of(chunks), 0
+    return _without_dangling(edges, rows), splits_of(chunks, rows), num_dropped
+
+
+def _without_dangling(edges: EdgeTable, rows: IntArray) -> EdgeTable:
+    return EdgeTable(
         src_keys=edges.src_keys[rows],
         dst_keys=edges.dst_keys[rows],
         features={name: take_rows(column, rows) for name, column in edges.features.items()},
     )
-    return kept, num_dropped
 
 
 def _refuse_dangling(

@@ -94,6 +94,7 @@ class EdgeTableSpec:
     src_column: str
     dst_column: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    split_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,7 @@ def _edge_table(root: Path, where: str, value: object) -> tuple[EdgeType, EdgeTa
         src_column=cast(str, fields.text("src")),
         dst_column=cast(str, fields.text("dst")),
         features=_features(fields),
+        split_column=fields.text("split", None),
     )
     fields.finish()
     return names, spec

@@ -15,6 +15,7 @@ from hopstream.ingest.ids import RawIds, collect_raw_ids, first_non_integer, sor
 from hopstream.ingest.table_columns import ColumnReader, raw_id_column
 from hopstream.ingest.table_files import Batch, Origin, read_batches
 from hopstream.ingest.table_metadata import NodeTableSpec, TableFiles, TablesMetadata
+from hopstream.ingest.table_splits import split_names, splits_of
 from hopstream.schema import type_label
 
 MERGED_BATCHES = 64
@@ -35,7 +36,7 @@ def read_node_table(
     columns += [name for name in (spec.id_column, spec.split_column) if name is not None]
     origins: list[Origin] = []
     raw: list[pa.Array] = []
-    split_names: list[pa.Array] = []
+    chunks: list[pa.Array] = []
     num_rows = 0
     for batch in read_batches(files, columns):
         for reader in readers.values():
@@ -44,12 +45,12 @@ def read_node_table(
             origins.append(batch.origin)
             raw.append(_raw_ids(node_type, spec, batch))
         if spec.split_column is not None:
-            split_names.append(_split_names(node_type, spec.split_column, batch))
+            chunks.append(split_names(node_type, spec.split_column, batch))
         num_rows += batch.num_rows
     ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
     _refuse_repeated(node_type, ids, origins, raw)
     nodes = NodeTable(num_nodes=num_rows, features={name: reader.finish() for name, reader in readers.items()})
-    return ids, nodes, _splits(split_names)
+    return ids, nodes, splits_of(chunks)
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
@@ -98,25 +99,3 @@ def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw
         batch = int(np.searchsorted(ends, position, side="right"))
         places.append(origins[batch].place(position - int(ends[batch] - len(raw[batch]))))
     raise SchemaError(f"{node_type} has raw id {ids.values[row].as_py()!r} twice: {places[0]} and {places[1]}")
-
-
-def _split_names(node_type: str, column: str, batch: Batch) -> pa.Array:
-    names = batch.columns[column]
-    if pa.types.is_dictionary(names.type):
-        names = names.dictionary_decode()
-    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
-        raise SchemaError(
-            f"{node_type}.{column} is {names.type} at {batch.origin.place(0)}; a split column holds names of splits"
-        )
-    marks = pa.array(["", *batch.origin.files.null_values], pa.string())
-    names = names.cast(pa.string())
-    return pc.if_else(pc.is_in(names, value_set=marks), None, names)
-
-
-def _splits(chunks: Sequence[pa.Array]) -> dict[str, IntArray]:
-    """Split name to ascending keys, in the order in which the table first names them."""
-    if not chunks:
-        return {}
-    names = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
-    codes = names.indices.fill_null(-1).to_numpy()
-    return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}

@@ -83,15 +83,21 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
         if settings.keep_raw_ids and spec.id_column is not None:
             nodes[node_type] = _with_raw_ids(node_type, spec, nodes[node_type], raw_ids[node_type])
     edges: dict[EdgeType, EdgeTable] = {}
+    edge_splits: dict[EdgeType, dict[str, IntArray]] = {}
     num_dropped: dict[EdgeType, int] = {}
     is_dropping = settings.on_dangling == "drop"
     for edge_type, edge_spec in metadata.edges.items():
-        edges[edge_type], num_dropped[edge_type] = read_edge_table(
+        edges[edge_type], edge_splits[edge_type], num_dropped[edge_type] = read_edge_table(
             edge_type, edge_spec, raw_ids, is_dropping=is_dropping
         )
         if num_dropped[edge_type]:
             logger.warning("dropped %d dangling edges of %s", num_dropped[edge_type], type_label(edge_type))
-    graph = Graph(nodes=nodes, edges=edges, splits={t: named for t, named in splits.items() if named})
+    graph = Graph(
+        nodes=nodes,
+        edges=edges,
+        splits={t: named for t, named in splits.items() if named},
+        edge_splits={t: named for t, named in edge_splits.items() if named},
+    )
     return TablesResult(graph=graph.check(), num_dropped=num_dropped)
 
 

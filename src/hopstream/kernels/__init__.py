@@ -9,7 +9,21 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-SHARED_FILES = ("hashing.py", "memory.py", "neighbors.py", "relabel.py")
+SHARED_FILES = (
+    "alias.py",
+    "eligible.py",
+    "filtered.py",
+    "hashing.py",
+    "heaviest.py",
+    "labor.py",
+    "memory.py",
+    "neighbors.py",
+    "ppr.py",
+    "reals.py",
+    "relabel.py",
+    "smallest.py",
+    "weighted.py",
+)
 """Files whose functions are inlined into kernels of other files."""
 
 

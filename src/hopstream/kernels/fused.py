@@ -13,36 +13,42 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hopstream.kernels.hashing import node_stream
+from hopstream.kernels.hashing import tree_stream
 from hopstream.kernels.memory import array_at, prefetch_address
-from hopstream.kernels.neighbors import INT64_BYTES, RANGE_AHEAD, READ_BEHIND, draw_positions
+from hopstream.kernels.neighbors import RANGE_AHEAD, READ_BEHIND, draw_positions, prefetch_key, stream_of
 from hopstream.kernels.relabel import find_slot, prefetch_slot
 
 SLOTS_BEHIND = 2 * READ_BEHIND
+TREE_SHIFT = np.int64(40)
+"""A node of a tree is relabelled as ``tree << TREE_SHIFT | id``."""
 
 
 @njit(cache=True, nogil=True)
 def draw_and_relabel(
-    ids: np.ndarray, offsets: np.ndarray, keys: np.ndarray, indices: np.ndarray, rng_seed: np.uint64,
-    replaces: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
-    edge_offsets: np.ndarray, neighbor_ids: np.ndarray, edge_ids: np.ndarray, table: np.ndarray, shift: np.uint64,
-    generation: int, node_ids: np.ndarray, num_nodes: int, slots: np.ndarray,
+    ids: np.ndarray, trees: np.ndarray, offsets: np.ndarray, keys: np.ndarray, indices: np.ndarray,
+    rng_seed: np.uint64, replaces: bool, is_drawn: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray,
+    counts: np.ndarray, edge_offsets: np.ndarray, item: np.ndarray, neighbor_ids: np.ndarray, edge_ids: np.ndarray,
+    table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray, num_nodes: int, slots: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
     """Draw each node's neighbours and give each neighbour its slot.
 
     Args:
-        ids: As for ``draw_neighbors``, and so up to ``edge_ids``.
+        ids: As for ``draw_neighbors``, and so up to ``edge_offsets``.
+        trees: As there.
         offsets: As there.
         keys: As there.
         indices: As there.
         rng_seed: As there.
-        replaces: Draw with replacement.
+        replaces: As there.
+        is_drawn: As there.
         parts: As there.
         starts: As there.
         degrees: As there.
         counts: As there.
         edge_offsets: As there.
-        neighbor_ids: As there, out.
+        item: uint32[0] or int64[0], of the dtype of ``indices``.
+        neighbor_ids: uint32 or int64[sum(counts)], out: neighbours, in the dtype of ``item``; with trees int64, each
+            ``tree << TREE_SHIFT | id``.
         edge_ids: As there, out.
         table: As for ``assign_slots``, and so up to ``slots``.
         shift: As there.
@@ -52,42 +58,45 @@ def draw_and_relabel(
         slots: int64[sum(counts)], out: the slot of each neighbour.
 
     Returns:
-        done: How many edges have slots; fewer than all where the table became half full. All edges are drawn.
+        done: How many edges have slots; fewer than all where the table became full. All edges are drawn.
         num_nodes: Slots in use at the end.
     """
     num_ids = len(ids)
     base = np.int64(table.ctypes.data)
-    item_bytes = neighbor_ids.itemsize
+    has_trees = len(trees) > 0
     drawn = 0
     read = 0
     done = 0
     is_full = False
     for i in range(num_ids + SLOTS_BEHIND):
-        ahead = i + RANGE_AHEAD
-        if ahead < num_ids:
+        if i + RANGE_AHEAD < num_ids:
+            ahead = i + RANGE_AHEAD
             part = np.int64(parts[ahead])
-            if keys[part, 1] > 0:
-                prefetch_address(keys[part, 0] + (ids[ahead] - offsets[part]) * INT64_BYTES)
+            prefetch_key(ids[ahead] - offsets[part], keys[part, 0], keys[part, 1])
         if i < num_ids:
             part = np.int64(parts[i])
-            key = ids[i]
-            if keys[part, 1] > 0:
-                key = array_at(keys[part, 0], keys[part, 1], np.int64)[np.uint64(ids[i] - offsets[part])]
             count = np.int64(counts[i])
-            draw_positions(node_stream(rng_seed, key), starts[i], degrees[i], count, replaces, edge_ids, drawn)
+            if not is_drawn:
+                stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], rng_seed)
+                if has_trees:
+                    stream = tree_stream(stream, trees[i])
+                draw_positions(stream, starts[i], degrees[i], count, replaces, edge_ids, drawn)
             for k in range(drawn, drawn + count):
-                prefetch_address(indices[part, 0] + edge_ids[np.uint64(k)] * item_bytes)
+                prefetch_address(indices[part, 0] + edge_ids[np.uint64(k)] * item.itemsize)
             drawn += count
         j = i - READ_BEHIND
         if j >= 0 and j < num_ids:
             part = np.int64(parts[j])
-            part_indices = array_at(indices[part, 0], indices[part, 1], neighbor_ids.dtype)
+            tree = np.int64(0)
+            if has_trees:
+                tree = trees[j] << TREE_SHIFT
+            part_indices = array_at(indices[part, 0], indices[part, 1], item.dtype)
             for k in range(read, read + np.int64(counts[j])):
                 position = edge_ids[np.uint64(k)]
-                neighbor = part_indices[np.uint64(position)]
+                neighbor = tree | np.int64(part_indices[np.uint64(position)])
                 neighbor_ids[np.uint64(k)] = neighbor
                 edge_ids[np.uint64(k)] = position + edge_offsets[part]
-                prefetch_slot(np.int64(neighbor), base, shift)
+                prefetch_slot(neighbor, base, shift)
             read += np.int64(counts[j])
         j = i - SLOTS_BEHIND
         if j >= 0 and not is_full:

@@ -50,6 +50,12 @@ def node_stream(rng_seed: np.uint64, key: np.int64) -> np.uint64:
 
 
 @njit(inline="always")
+def tree_stream(stream: np.uint64, tree: np.int64) -> np.uint64:
+    """The start of a node's stream of draws in one tree, from its stream under the seed."""
+    return node_stream(stream, tree)
+
+
+@njit(inline="always")
 def draw_below(stream: np.uint64, turn: np.uint64, bound: np.uint64) -> np.uint64:
     """The draw of one turn, uniform in ``[0, bound)``."""
     return high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(bound))

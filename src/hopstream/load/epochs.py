@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from hopstream.errors import StateError
-from hopstream.load.place import Facts, Place
+from hopstream.load.place import KIND, Facts, Place
 from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
 
 Transform = Callable[[Any], Any]
@@ -106,7 +106,7 @@ class EpochLoader:
 
         It holds nothing of the rank, so that all ranks may load what one of them saved.
         """
-        return self._place.to_json(self.facts())
+        return self._place.to_json(self._all_facts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the last batch that was given out when ``state`` was saved; a live iteration is closed.
@@ -114,7 +114,7 @@ class EpochLoader:
         Raises:
             StateError: ``state`` is no saved state, or that of a loader whose batches would differ.
         """
-        place = Place.from_json(state, self.facts(), self._num_steps)
+        place = Place.from_json(state, self._all_facts(), self._num_steps)
         self._end_iteration("load_state_dict was called")
         self._place = place
 
@@ -161,6 +161,12 @@ class EpochLoader:
     def __exit__(self, *exc_info: object) -> None:
         """Close the loader."""
         self.close()
+
+    def _all_facts(self) -> Facts:
+        """The facts, and the kind of the loader: its class, or that from which the user's own is made."""
+        package = f"{__name__.partition('.')[0]}."
+        kind = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith(package))
+        return {KIND: kind, **self.facts()}
 
     def _start(self) -> Batches[Any]:
         """Start making the batches from the place onwards."""

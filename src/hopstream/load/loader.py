@@ -6,41 +6,49 @@ work. No batch is made before the first iteration.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Never, get_args
+from typing import TYPE_CHECKING, ClassVar, Never
 
-from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.load.batch import BatchMaker, BatchSettings, Convert, MiniBatch, keeps_edge_keys
-from hopstream.load.buffers import BufferPool, Buffers
-from hopstream.load.columns import ColumnChoice, EdgeFeatures, NodeFeatures, choose_columns
-from hopstream.load.epochs import EpochLoader, Transform
-from hopstream.load.options import MAX_RNG_SEED, check_source, read_flag, read_integer, read_rank, refuse_unknown
-from hopstream.load.order import Remainder, SeedOrder
+from numpy.typing import ArrayLike
+
+from hopstream.errors import SettingsError
+from hopstream.load.columns import EdgeFeatures, NodeFeatures
+from hopstream.load.epochs import Transform
+from hopstream.load.nodes import NodeInputs, NodeMaker
+from hopstream.load.options import refuse_data, refuse_unknown
+from hopstream.load.order import Remainder
 from hopstream.load.place import Facts
-from hopstream.load.seeds import SeedsLike, read_seeds
-from hopstream.load.workers import WorkerSettings
+from hopstream.load.setup import DEFAULT_BUFFER_BYTES, Collate, LoaderOptions, LoaderSetup, SubgraphLoader
+from hopstream.load.times import read_seed_times
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import NumNeighbors, SamplePlan, plan_from_num_neighbors
-from hopstream.schema import Direction, GraphSchema
-from hopstream.store import Source, open_store
-from hopstream.store.contract import Store
+from hopstream.sample.options import (
+    Drawing,
+    ReverseTypes,
+    Sampling,
+    SamplingOptions,
+    TemporalStrategy,
+    check_options,
+)
+from hopstream.sample.plan import NumNeighbors, SamplePlan, SubgraphType
+from hopstream.sample.seeds import SeedsLike, read_seeds
+from hopstream.schema import Direction
+from hopstream.store import Source
+from hopstream.store.contract import MAX_TREES
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
 
-Collate = Literal["pyg", "numpy"]
-DEFAULT_BUFFER_BYTES = 1 << 30
 
-
-class NeighborLoader(EpochLoader):
+class NeighborLoader(SubgraphLoader):
     """Mini-batches of sampled neighbourhoods, as PyG's ``Data`` or ``HeteroData``.
 
     One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches,
     whatever the number of threads, parts or servers, and after a resume.
     """
 
+    attached_names: ClassVar[frozenset[str]] = frozenset()
+
+    @refuse_data
     def __init__(  # noqa: PLR0913 - the settings that users of PyG know, under the names they know
         self,
         source: Source,
@@ -52,6 +60,17 @@ class NeighborLoader(EpochLoader):
         drop_last: bool = False,
         replace: bool = False,
         direction: Direction = "in",
+        disjoint: bool = False,
+        time_attr: str | None = None,
+        input_time: ArrayLike | None = None,
+        temporal_strategy: TemporalStrategy = "uniform",
+        time_inclusive: bool = True,
+        weight_attr: str | None = None,
+        sampling: Drawing | None = None,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        subgraph_type: SubgraphType = "directional",
+        reverse_types: ReverseTypes | None = None,
         node_features: NodeFeatures = None,
         edge_features: EdgeFeatures = None,
         edge_keys: bool | None = None,
@@ -74,14 +93,39 @@ class NeighborLoader(EpochLoader):
         Args:
             source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
                 What the loader opens, it closes.
-            num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all.
-            seeds: Nodes to start from: None (all), a split, integer keys or a bool mask; in a graph of several node
-                types with the type in front, as in ``("paper", "train")``. A node type alone means all of its nodes.
+            num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all. What
+                ``hold_out_links`` made is followed only where it is named.
+            seeds: Nodes to start from: None (all), a split, integer[n] keys or a bool[num_nodes] mask; in a graph of
+                several node types with the type in front, as in ``("paper", "train")``. A node type alone means all of
+                its nodes.
             batch_size: Seeds per batch and rank.
             shuffle: Visit the seeds in a new order each epoch.
             drop_last: Leave out batches that would be smaller than ``batch_size``.
-            replace: Draw neighbours with replacement.
+            replace: Draw neighbours with replacement; with ``sampling`` ``uniform`` or ``weighted``.
             direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
+            disjoint: Every seed, repeated or not, grows a tree of its own: no node is shared between trees, and
+                ``batch`` int64[num_nodes] says which seed a node belongs to.
+            time_attr: The feature that holds times, with which the dataset was written. An edge's time is its own, or
+                that of the neighbour it leads to, or the later of the two; an edge without either is never left out.
+                Only edges up to a seed's time are followed, and trees are disjoint. None: times do not matter.
+            input_time: integer[num_seeds], the time of each seed in the order of ``seeds``. None means the seeds' own
+                ``time_attr``, which nodes of their type must have then. Batches carry it as ``seed_time``.
+            temporal_strategy: ``uniform`` draws among the edges up to the seed's time, ``last`` takes the latest.
+            time_inclusive: Edges at exactly the seed's time are followed too.
+            weight_attr: The edge feature that holds weights, with which the dataset was written. Edge types without it
+                are drawn uniformly. None: weights do not matter.
+            sampling: How neighbours are chosen: ``uniform`` (the default), ``weighted`` (the default with
+                ``weight_attr``: by successive draws in proportion to weight), ``top_k`` (the largest weights), or
+                ``labor``: as ``uniform`` for each node, but so that the nodes of a batch find the same neighbours where
+                they can.
+            layer_dependency: With ``labor``: choose by the same order of nodes in all hops.
+            batch_dependency: With ``labor``: let that order change slowly, over so many batches; 1 means a new one per
+                batch.
+            subgraph_type: Edges of a batch: ``directional`` (those drawn), ``bidirectional`` (and the reverse of each),
+                or ``induced`` (all between the nodes found). Only the first has ``num_sampled_edges``.
+            reverse_types: With ``bidirectional``: edge type to the one that holds its reverses. Not needed for
+                ``("a", "r", "b")`` with ``("b", "rev_r", "a")``, nor for an edge type between nodes of one type, which
+                is its own.
             node_features: Node features to fetch: None (all), names, or node type to names.
             edge_features: Edge features to fetch: None (all), names, or edge type to names.
             edge_keys: Bring original edge keys as ``e_id``; None means where the dataset keeps them.
@@ -111,160 +155,74 @@ class NeighborLoader(EpochLoader):
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
-        refuse_unknown(unknown)
-        workers = WorkerSettings(
-            num_threads=read_integer("num_threads", num_threads, 0), prefetch=read_integer("prefetch", prefetch, 0),
-            timeout_s=timeout_s,
+        refuse_unknown("NeighborLoader", unknown)
+        options = check_options(
+            SamplingOptions(
+                replace=replace, direction=direction, disjoint=disjoint, time_attr=time_attr,
+                temporal_strategy=temporal_strategy, time_inclusive=time_inclusive, weight_attr=weight_attr,
+                sampling=sampling, layer_dependency=layer_dependency, batch_dependency=batch_dependency,
+                subgraph_type=subgraph_type, reverse_types=reverse_types,
+            )
         )  # fmt: skip
-        batch_size, buffer_bytes = (
-            read_integer("batch_size", batch_size, 1),
-            read_integer("buffer_bytes", buffer_bytes, 0),
-        )
-        rng_seed = read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
-        rank, world_size = read_rank(rank, world_size)
-        shuffle, drop_last = read_flag("shuffle", shuffle), read_flag("drop_last", drop_last)
-        replace, pin_memory = read_flag("replace", replace), read_flag("pin_memory", pin_memory)
-        edge_keys = None if edge_keys is None else read_flag("edge_keys", edge_keys)
-        if transform is not None and not callable(transform):
-            raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
-        self._seed_fingerprint: str | None = None
-        self._direction = direction
-        self._store, close = _open(source, store_settings, rank)
-        # Also runs when the loader is collected or the program ends: a connection must not outlive the interpreter.
-        self._closer = weakref.finalize(self, close)
+        if reverse_types is not None and options["subgraph_type"] != "bidirectional":
+            raise SettingsError("reverse_types is an option of subgraph_type='bidirectional'; leave it out")
+        setup = self._open(
+            source, direction,
+            LoaderOptions(
+                batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, node_features=node_features,
+                edge_features=edge_features, edge_keys=edge_keys, transform=transform, collate=collate,
+                num_threads=num_threads, prefetch=prefetch, pin_memory=pin_memory, timeout_s=timeout_s,
+                buffer_bytes=buffer_bytes, rank=rank, world_size=world_size, remainder=remainder, rng_seed=rng_seed,
+                store_settings=store_settings,
+            ),
+        )  # fmt: skip
+        self._fingerprints: dict[str, str | None] | None = None
         try:
-            found = read_seeds(self._store, seeds)
-            order = SeedOrder(
-                num_seeds=found.num_seeds, batch_size=batch_size, is_shuffled=shuffle, drop_last=drop_last,
-                rng_seed=rng_seed, rank=rank, world_size=world_size, remainder=remainder,
-            )  # fmt: skip
-            columns = choose_columns(self.schema, node_features, edge_features)
-            wants_edge_keys = _wants_edge_keys(self._store, direction, edge_keys)
-            self._settings = BatchSettings(seeds=found, order=order, columns=columns, wants_edge_keys=wants_edge_keys)
-            self._plan = plan_from_num_neighbors(
-                self.schema, num_neighbors, found.node_type, direction=direction, is_replacing=replace,
-                wants_edge_ids=wants_edge_keys or columns.has_edge_features,
-            )  # fmt: skip
-            convert, buffers = _collator(self.schema, columns, collate, pin_memory, buffer_bytes)
-            new_maker = partial(_new_maker, self._store, self._plan, self._settings, buffers, convert)
-            super().__init__(num_steps=order.num_steps, new_maker=new_maker, transform=transform, workers=workers)
+            self._inputs = _read_inputs(setup, options, seeds, input_time)
+            node_type = self._inputs.seeds.node_type
+            self._plan = self._inputs.sampling.plan(num_neighbors, (node_type,), setup.wants_edge_ids)
+            self._begin(self._inputs.order.num_steps, partial(_new_maker, setup, self._plan, self._inputs))
         except BaseException:
             self._closer()
             raise
 
-    @property
-    def schema(self) -> GraphSchema:
-        """The graph's types and features."""
-        return self._store.schema
-
-    @property
-    def store(self) -> Store:
-        """The store that batches come from; the loader closes it if the loader opened it."""
-        return self._store
-
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        order = self._settings.order
-        if self._seed_fingerprint is None:
-            self._seed_fingerprint = self._settings.seeds.fingerprint()
+        if self._fingerprints is None:
+            times = self._inputs.times
+            given = None if times is None else times.fingerprint()
+            self._fingerprints = {"seeds": self._inputs.seeds.fingerprint(), "input_time": given}
         return {
-            "graph_id": self._store.graph_id,
-            "seeds": self._seed_fingerprint,
+            **self._setup.facts(),
+            **self._inputs.sampling.facts(),
+            **self._fingerprints,
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
-            "direction": self._direction,
-            "replace": self._plan.is_replacing,
-            "batch_size": order.batch_size,
-            "shuffle": order.is_shuffled,
-            "drop_last": order.drop_last,
-            "world_size": order.world_size,
-            "remainder": order.remainder,
-            "rng_seed": order.rng_seed,
         }
-
-    def close(self) -> None:
-        """End the iteration that is alive, and close what the loader opened; a second call does nothing.
-
-        The store is closed before threads are waited for, so that none of them waits for a server that hangs.
-
-        Raises:
-            StoreTimeout: A thread did not end in time.
-        """
-        self.stop("the loader was closed")
-        try:
-            self._closer()
-        finally:
-            super().close()
 
     def __repr__(self) -> str:
         """The loader in one line."""
-        order, seeds = self._settings.order, self._settings.seeds
+        order, seeds = self._inputs.order, self._inputs.seeds
         return (
             f"NeighborLoader({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.batch_size}, "
             f"{len(self)} batches on rank {order.rank} of {order.world_size})"
         )
 
 
-def _open(source: Source, settings: StoreSettings | None, rank: int) -> tuple[Store, Callable[[], object]]:
-    """The store, and what to call when the loader is done with it."""
-    if isinstance(source, Store):
-        return source, lambda: None
-    check_source(source)
-    if settings is not None or rank > 0:
-        # Imported when it is needed: it brings the network's libraries.
-        from hopstream.store.settings import StoreSettings
-
-        settings = StoreSettings(first_replica=rank) if settings is None else settings
-        if not isinstance(settings, StoreSettings):
-            raise SettingsError(f"store_settings is {settings!r}; it must be a StoreSettings, or None")
-    store = open_store(source, settings)
-    return store, store.close
-
-
-def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None) -> bool:
-    if direction not in get_args(Direction):
-        raise SettingsError(f"direction is {direction!r}; choose one of {', '.join(get_args(Direction))}")
-    if direction not in store.directions:
-        raise SettingsError(
-            f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
-            f"direction {direction!r} or 'both'"
-        )
-    if edge_keys is False:
-        return False
-    has_edge_keys = keeps_edge_keys(store, direction)
-    if edge_keys and not has_edge_keys:
-        raise SettingsError("edge_keys=True, and the dataset keeps no edge keys; write the parts again with edge keys")
-    return has_edge_keys
+def _read_inputs(
+    setup: LoaderSetup, options: SamplingOptions, seeds: SeedsLike, input_time: ArrayLike | None
+) -> NodeInputs:
+    """Check against the open store what the loader starts from and how it draws."""
+    sampling = Sampling.of(setup.store, options)
+    if sampling.is_disjoint and setup.batch_size > MAX_TREES:
+        raise SettingsError(f"batch_size is {setup.batch_size}; with a tree per seed it may be {MAX_TREES} at most")
+    found = read_seeds(setup.store, seeds)
+    return NodeInputs(
+        seeds=found,
+        order=setup.order(found.num_seeds),
+        sampling=sampling,
+        times=read_seed_times(setup.store, sampling, found, input_time),
+    )
 
 
-def _new_maker(
-    store: Store, plan: SamplePlan, settings: BatchSettings, buffers: Buffers, convert: Convert
-) -> BatchMaker:
-    return BatchMaker(store, PlanRunner(store, plan), settings, buffers, convert)
-
-
-def _collator(
-    schema: GraphSchema, columns: ColumnChoice, collate: Collate, pin_memory: bool, buffer_bytes: int
-) -> tuple[Convert, Buffers]:
-    """What a batch is turned into, and where its arrays come from."""
-    if collate not in get_args(Collate):
-        raise SettingsError(f"collate is {collate!r}; choose one of {', '.join(get_args(Collate))}")
-    if collate == "numpy":
-        if pin_memory:
-            raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")
-        return _as_it_is, BufferPool(buffer_bytes)
-    try:
-        from hopstream.load import pyg
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"collate='pyg' needs torch and torch_geometric ({error}); pip install 'hopstream[pyg]', or use "
-            "collate='numpy'"
-        ) from error
-    pyg.check_names(schema, columns)
-    if pin_memory:
-        pyg.check_can_pin()
-    buffers = pyg.PinnedBuffers() if pin_memory else BufferPool(buffer_bytes)
-    return partial(pyg.to_pyg, is_homogeneous=schema.is_homogeneous, is_pinned=pin_memory), buffers
-
-
-def _as_it_is(batch: MiniBatch) -> MiniBatch:
-    return batch
+def _new_maker(setup: LoaderSetup, plan: SamplePlan, inputs: NodeInputs) -> NodeMaker:
+    return NodeMaker(PlanRunner(setup.store, plan), setup.reader(), inputs, setup.convert)

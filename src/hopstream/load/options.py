@@ -1,28 +1,28 @@
-"""Is what the user gave for an option of the option's kind?
-
-Python takes ``batch_size=True`` and ``shuffle="no"`` without a word, and much later something else breaks, or nothing
-does. So every option is checked at the door, before anything is opened, and the message says its name.
-"""
+"""Which options do all loaders check alike, and what stands here for the options of PyG's loaders?"""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping
-from numbers import Integral, Real
-
-import numpy as np
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import ParamSpec
 
 from hopstream.errors import SettingsError
+from hopstream.sample.values import is_number
+from hopstream.sample.values import read_flag as read_flag
+from hopstream.sample.values import read_integer as read_integer
+from hopstream.store import check_source as check_source
 
+P = ParamSpec("P")
 MAX_RNG_SEED = (1 << 64) - 1
 MAX_RANK = (1 << 31) - 1
 
 _NOT_NEEDED = "it is not needed here, leave it out"
-_NOT_YET = "it is not in this version"
 _RNG_SEED = "everything random depends on rng_seed="
 _RANKS = "order and ranks are chosen with seeds=, shuffle=, rank= and world_size="
 PYG_OPTIONS: Mapping[str, str] = {
+    "data": "it is called source= here, the folder that write_parts(graph, folder, num_parts=1) makes once, where "
+    "read_graph(data) makes the graph of PyG's Data or HeteroData",
     "input_nodes": "it is called seeds= here",
     "num_workers": "it is called num_threads= here: threads make batches, not processes",
     "prefetch_factor": "it is called prefetch= here, for all threads together",
@@ -33,51 +33,23 @@ PYG_OPTIONS: Mapping[str, str] = {
     "worker_init_fn": _RNG_SEED,
     "sampler": _RANKS,
     "batch_sampler": _RANKS,
-    "directed": _NOT_NEEDED,
+    "directed": "it is called subgraph_type= here: 'directional' or 'induced'",
+    "neighbor_sampler": "num_neighbors=, sampling= and the options beside them say how neighbours are drawn",
+    "is_sorted": "it is not needed here: parts that are written with time_attr= keep edges sorted by time",
     "filter_per_worker": _NOT_NEEDED,
-    "is_sorted": _NOT_NEEDED,
+    "share_memory": _NOT_NEEDED,
     "multiprocessing_context": _NOT_NEEDED,
     "persistent_workers": _NOT_NEEDED,
     "pin_memory_device": _NOT_NEEDED,
-    "disjoint": _NOT_YET,
-    "input_time": _NOT_YET,
-    "neighbor_sampler": _NOT_YET,
-    "subgraph_type": _NOT_YET,
-    "temporal_strategy": _NOT_YET,
-    "time_attr": _NOT_YET,
-    "weight_attr": _NOT_YET,
+    "custom_cls": "transform= is called with each batch",
+    "input_id": "batches say the place of each seed in seeds= as input_id",
 }
 """Options of PyG's ``NeighborLoader`` that are not options here, and what to do instead."""
 
 
-def read_integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """The value as an ``int``.
-
-    Raises:
-        SettingsError: It is no integer (True and 1.0 are none), or outside ``low`` to ``high``.
-    """
-    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or int(value) < low or (high is not None and int(value) > high):  # type: ignore[call-overload]
-        wanted = f"{low} or above" if high is None else f"{low} to {high}"
-        raise SettingsError(f"{name} is {value!r}; it must be an integer, {wanted}")
-    return int(value)  # type: ignore[call-overload,no-any-return]
-
-
-def read_flag(name: str, value: object) -> bool:
-    """The value as a ``bool``.
-
-    Raises:
-        SettingsError: It is neither True nor False.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise SettingsError(f"{name} is {value!r}; it must be True or False")
-    return bool(value)
-
-
 def check_seconds(name: str, value: object) -> None:
     """Raise ``SettingsError`` unless a value is a number of seconds that has an end."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
+    if not is_number(value) or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
         raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")
 
 
@@ -99,29 +71,31 @@ def read_rank(rank: object, world_size: object) -> tuple[int, int]:
     return read_integer("rank", rank, 0, MAX_RANK), world_size
 
 
-def check_source(source: object) -> None:
-    """Raise ``SettingsError`` where a source is no text and no path, and so nothing that can be opened."""
-    if isinstance(source, str | os.PathLike):
-        return
-    wanted = "the folder of a dataset, a cluster.json, an address such as grpc://host:7001, or an open store"
-    if isinstance(source, list | tuple):
-        raise SettingsError(
-            f"source is a {type(source).__name__}; it must be {wanted}; several addresses are one str, joined by commas"
-        )
-    raise SettingsError(
-        f"source is a {type(source).__name__}; it must be {wanted}; a folder is made once: "
-        "write_parts(graph, folder, num_parts=1), where read_graph(data) makes the graph of PyG's Data or HeteroData"
-    )
-
-
-def refuse_unknown(options: Mapping[str, object]) -> None:
+def refuse_unknown(door: str, names: Iterable[str], other: Mapping[str, str] = PYG_OPTIONS) -> None:
     """Refuse options that a loader does not have.
 
+    Args:
+        door: The loader's name.
+        names: The options.
+        other: Names that other loaders have for options, and what to write instead.
+
     Raises:
-        SettingsError: PyG's loader has it; the message says what stands for it here.
+        SettingsError: Another loader has it; the message says what stands for it here.
         TypeError: Nobody has it.
     """
-    for name in options:
-        if name in PYG_OPTIONS:
-            raise SettingsError(f"{name}= is an option of PyG's NeighborLoader; {PYG_OPTIONS[name]}")
-        raise TypeError(f"NeighborLoader got an unexpected keyword argument {name!r}")
+    for name in names:
+        if name in other:
+            raise SettingsError(f"{name}= is no option of {door}: {other[name]}")
+        raise TypeError(f"{door} got an unexpected keyword argument {name!r}")
+
+
+def refuse_data(init: Callable[P, None]) -> Callable[P, None]:
+    """Let an ``__init__`` say what stands for ``data=``; Python would only say that ``source`` is missing."""
+
+    @wraps(init)
+    def checked(*args: P.args, **options: P.kwargs) -> None:
+        if "data" in options:
+            refuse_unknown(type(args[0]).__name__, ["data"])
+        init(*args, **options)
+
+    return checked

@@ -14,8 +14,20 @@ from hopstream.errors import StateError
 
 STATE_FORMAT = 1
 FORM = '{"format": …, "epoch": …, "next_batch": …, "loader": {…}}'
-Facts = Mapping[str, str | int | bool | Mapping[str, int]]
+Facts = Mapping[str, str | int | bool | Mapping[str, int] | Mapping[str, str] | None]
 """What decides over a loader's batches, by the name that a message uses; JSON values only."""
+KIND = "kind"
+"""The fact that says what kind of loader it is."""
+FINGERPRINTS: Mapping[str, str] = {
+    "graph_id": "another graph",
+    "seeds": "other seeds=",
+    "anchors": "other anchors=",
+    "input_time": "other times of its seeds (input_time=)",
+    "links": "other links (edge_label_index=)",
+    "edge_label": "other edge_label=",
+    "edge_label_time": "other times of its links (edge_label_time=)",
+}
+"""Facts that say nothing to a reader, and what it means that they differ."""
 
 
 @dataclass(slots=True)
@@ -78,16 +90,23 @@ class Place:
         """
         record = _fields_of(value)
         found, epoch, next_batch = record["loader"], record["epoch"], record["next_batch"]
-        for name in {**facts, **found}:
+        for name in sorted({**facts, **found}, key=lambda name: name != KIND):
             if facts.get(name) != found.get(name):
-                raise StateError(
-                    f"the state is of a loader with {name} {found.get(name)!r}; this loader has {facts.get(name)!r}"
-                )
+                raise StateError(_difference(name, found.get(name), facts.get(name)))
         for name, number, most in (("epoch", epoch, None), ("next_batch", next_batch, num_steps)):
             is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
             if not is_number or (most is not None and number > most):
                 raise StateError(f"the state's {name} is {number!r}; it is 0 to {most if most is not None else '…'}")
         return cls(epoch, next_batch, is_resuming=True)
+
+
+def _difference(name: str, found: object, own: object) -> str:
+    """What a message says about a fact in which a state and a loader differ."""
+    if name == KIND and found is not None:
+        return f"the state is of a {found}; this is a {own}: load it into a loader of the kind that saved it"
+    if name in FINGERPRINTS:
+        return f"the state is of a loader over {FINGERPRINTS[name]}; make this one from what that one was made from"
+    return f"the state is of a loader with {name} {found!r}; this loader has {own!r}"
 
 
 def _fields_of(value: object) -> Mapping[str, Any]:

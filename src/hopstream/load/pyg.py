@@ -23,7 +23,7 @@ from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, GraphSchema, t
 NODE_NAMES = frozenset(
     {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
 )
-EDGE_NAMES = frozenset({"edge_index", "e_id", "num_sampled_edges"})
+EDGE_NAMES = frozenset({"edge_index", "e_id", "num_sampled_edges", "input_id", "batch_size"})
 OFFSETS = "_offsets"
 """A ragged feature ``tags`` becomes ``tags`` (values) and ``tags_offsets``."""
 
@@ -47,8 +47,13 @@ def check_can_pin() -> None:
         raise SettingsError("pin_memory=True needs a CUDA device, and torch finds none here; use pin_memory=False")
 
 
-def check_names(schema: GraphSchema, columns: ColumnChoice) -> None:
+def check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: frozenset[str]) -> None:
     """Refuse features that would hide an attribute of a batch, or each other.
+
+    Args:
+        schema: The graph's types.
+        columns: Features that are fetched.
+        attached_names: What the loader may attach beside what all batches have.
 
     Raises:
         SettingsError: Two columns, or a column and an attribute, have the same name.
@@ -57,12 +62,12 @@ def check_names(schema: GraphSchema, columns: ColumnChoice) -> None:
     edge_names = {t: _attribute_names(schema.edges[t], names) for t, names in columns.edges.items()}
     if schema.is_homogeneous:
         names = [*node_names[NODE], *edge_names.get(EDGE, [])]
-        _check_distinct("the graph", names, NODE_NAMES | EDGE_NAMES)
+        _check_distinct("the graph", names, NODE_NAMES | EDGE_NAMES | attached_names)
         return
     for node_type, names in node_names.items():
-        _check_distinct(repr(node_type), names, NODE_NAMES)
+        _check_distinct(repr(node_type), names, NODE_NAMES | attached_names)
     for edge_type, names in edge_names.items():
-        _check_distinct(type_label(edge_type), names, EDGE_NAMES)
+        _check_distinct(type_label(edge_type), names, EDGE_NAMES | attached_names)
 
 
 def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> Data | HeteroData:
@@ -75,7 +80,8 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
     Returns:
         ``Data`` or ``HeteroData`` with ``n_id``, ``edge_index``, ``e_id`` where edge keys were asked for, ``input_id``
-        and ``batch_size`` of the seeds, ``num_sampled_nodes``, ``num_sampled_edges``, and each feature under its own
+        and ``batch_size`` of the seeds, ``num_sampled_nodes``, ``num_sampled_edges`` where edges are in the order of
+        hops, ``batch`` where seeds grow trees of their own, what the loader attached, and each feature under its own
         name: a tensor, a list of ``str``, or values and ``<name>_offsets`` where rows are ragged.
     """
     data = Data() if is_homogeneous else HeteroData()
@@ -84,6 +90,8 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
         store["n_id"] = _to_tensor(keys, is_pinned)
         _set_columns(store, batch.node_features[node_type], is_pinned)
         store["num_sampled_nodes"] = batch.num_sampled_nodes[node_type]
+        if batch.trees is not None:
+            store["batch"] = _to_tensor(batch.trees[node_type], is_pinned)
         if node_type == batch.seed_type:
             store["input_id"] = _to_tensor(batch.input_ids, is_pinned)
             store["batch_size"] = batch.batch_size
@@ -92,7 +100,27 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
     for edge_type, edge_index in batch.edge_index.items():
         store = data if is_homogeneous else data[edge_type]
         _set_edges(store, batch, edge_type, edge_index, is_pinned)
+    if not isinstance(batch.seed_type, str):
+        store = data if is_homogeneous else data[batch.seed_type]
+        store["input_id"] = _to_tensor(batch.input_ids, is_pinned)
+        store["batch_size"] = batch.batch_size
+    for owner, attributes in batch.attributes.items():
+        store = data if is_homogeneous or owner is None else data[owner]
+        for name, value in attributes.items():
+            if isinstance(value, RaggedArray):
+                _set_columns(store, {name: value}, is_pinned)
+            else:
+                store[name] = _to_tensors(value, is_pinned)
     return data
+
+
+def _to_tensors(value: Any, is_pinned: bool) -> Any:
+    """A value with every array in it, however deep, as a tensor."""
+    if isinstance(value, np.ndarray):
+        return _to_tensor(value, is_pinned)
+    if isinstance(value, Mapping):
+        return {name: _to_tensors(item, is_pinned) for name, item in value.items()}
+    return value
 
 
 def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Array, is_pinned: bool) -> None:
@@ -100,7 +128,8 @@ def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Ar
     if edge_type in batch.edge_keys:
         store["e_id"] = _to_tensor(batch.edge_keys[edge_type], is_pinned)
     _set_columns(store, batch.edge_features[edge_type], is_pinned)
-    store["num_sampled_edges"] = batch.num_sampled_edges[edge_type]
+    if batch.num_sampled_edges is not None:
+        store["num_sampled_edges"] = batch.num_sampled_edges[edge_type]
 
 
 def _set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hopstream.arrays import IntArray
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.schema import EdgeType
+from hopstream.partition.book import ends_of
+from hopstream.schema import Direction, EdgeType, type_label
 
 Owners = Mapping[str, NDArray[np.int32]]
 """Node type to int32[num_nodes], the part of each node by key."""
@@ -59,7 +60,8 @@ class PartitionReport:
         nodes: Nodes of all types that each part owns.
         edges: Edges that each part holds, over all types and directions.
         bytes: Bytes of each part's files.
-        seeds: (node type, split) to the number of the split's nodes that each part owns.
+        seeds: (node type, split) to the number of the split's nodes that each part owns; (edge type, split) to the
+            number of the split's edges that it holds in the first direction written.
         edges_between: ``edges_between[p][q]`` edges lead from part ``p`` to part ``q``, over all types; empty where
             there are more than ``MAX_MATRIX_PARTS`` parts.
         stages: Time and memory of the stages that made the parts.
@@ -69,7 +71,7 @@ class PartitionReport:
     nodes: tuple[int, ...]
     edges: tuple[int, ...]
     bytes: tuple[int, ...]
-    seeds: Mapping[tuple[str, str], tuple[int, ...]]
+    seeds: Mapping[tuple[str | EdgeType, str], tuple[int, ...]]
     edges_between: tuple[tuple[int, ...], ...] = ()
     stages: tuple[StageCost, ...] = field(default=(), compare=False)
 
@@ -84,7 +86,7 @@ class PartitionReport:
     def balance(self) -> dict[str, float]:
         """The largest part over the mean, for nodes, edges, bytes and each split's seeds (``seeds paper/train``)."""
         loads = {"nodes": self.nodes, "edges": self.edges, "bytes": self.bytes}
-        loads |= {f"seeds {node_type}/{split}": counts for (node_type, split), counts in self.seeds.items()}
+        loads |= {f"seeds {type_label(owner)}/{split}": counts for (owner, split), counts in self.seeds.items()}
         return {name: max_over_mean(load) for name, load in loads.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +99,10 @@ class PartitionReport:
                 for t, c in self.cuts.items()
             ],
             "parts": {"nodes": list(self.nodes), "edges": list(self.edges), "bytes": list(self.bytes)},
-            "seeds": [{"type": t, "split": s, "parts": list(counts)} for (t, s), counts in self.seeds.items()],
+            "seeds": [
+                {"type": t if isinstance(t, str) else list(t), "split": s, "parts": list(counts)}
+                for (t, s), counts in self.seeds.items()
+            ],
             "edges_between": [list(row) for row in self.edges_between],
             "stages": [
                 {"name": s.name, "seconds": round(s.seconds, 3), "peak_bytes": s.peak_bytes} for s in self.stages
@@ -119,7 +124,7 @@ class PartitionReport:
                     for e in record["edge_types"]
                 },
                 **{name: tuple(map(int, record["parts"][name])) for name in ("nodes", "edges", "bytes")},
-                seeds={(str(s["type"]), str(s["split"])): tuple(map(int, s["parts"])) for s in record["seeds"]},
+                seeds={(_owner(s["type"]), str(s["split"])): tuple(map(int, s["parts"])) for s in record["seeds"]},
                 edges_between=tuple(tuple(map(int, row)) for row in record["edges_between"]),
                 stages=tuple(
                     StageCost(name=str(s["name"]), seconds=float(s["seconds"]), peak_bytes=int(s["peak_bytes"]))
@@ -128,6 +133,11 @@ class PartitionReport:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"not a partition report ({error!r}): {str(value)[:200]}") from error
+
+
+def _owner(value: object) -> str | EdgeType:
+    """A node type, or an edge type, which JSON writes as a list."""
+    return cast(EdgeType, tuple(map(str, value))) if isinstance(value, list) else str(value)
 
 
 def max_over_mean(loads: Sequence[int]) -> float:
@@ -168,10 +178,28 @@ def _count_between(
     return num_cut
 
 
-def count_seeds(graph: Graph, owners: Owners, num_parts: int) -> dict[tuple[str, str], tuple[int, ...]]:
-    """(node type, split) to the number of the split's nodes in each part."""
-    return {
+def count_seeds(
+    graph: Graph, owners: Owners, num_parts: int, direction: Direction = "in"
+) -> dict[tuple[str | EdgeType, str], tuple[int, ...]]:
+    """(node type, split) and (edge type, split) to the number of the split's nodes or edges in each part.
+
+    An edge is in the part that holds it in the given direction.
+    """
+    nodes: dict[tuple[str | EdgeType, str], tuple[int, ...]] = {
         (node_type, split): tuple(np.bincount(owners[node_type][keys], minlength=num_parts).tolist())
         for node_type, splits in graph.splits.items()
         for split, keys in splits.items()
     }
+    return nodes | {
+        (edge_type, split): _count_edges(graph.edges[edge_type], owners[end], num_parts, direction, keys)
+        for edge_type, splits in graph.edge_splits.items()
+        for end in (ends_of(edge_type, direction)[0],)
+        for split, keys in splits.items()
+    }
+
+
+def _count_edges(
+    edges: EdgeTable, owners: NDArray[np.int32], num_parts: int, direction: Direction, edge_keys: IntArray
+) -> tuple[int, ...]:
+    own_keys = edges.dst_keys if direction == "in" else edges.src_keys
+    return tuple(np.bincount(owners[own_keys[edge_keys]], minlength=num_parts).tolist())

@@ -70,6 +70,14 @@ class PartitionBook:
         num_nodes = self.num_ids(node_type)
         return np.arange(self.num_parts + 1, dtype=np.int64) * num_nodes // self.num_parts
 
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Edges of a type; every direction holds all of them."""
+        return next(int(offsets[-1]) for (t, _), offsets in self.edge_offsets.items() if t == edge_type)
+
+    def link_offsets(self, edge_type: EdgeType) -> IntArray:
+        """int64[num_parts + 1]: part ``p`` keeps the links and edge splits of edge keys ``[o[p], o[p + 1])``."""
+        return np.arange(self.num_parts + 1, dtype=np.int64) * self.num_edges(edge_type) // self.num_parts
+
 
 def neighbor_dtype(num_nodes: int) -> np.dtype[Any]:
     """The dtype in which ids of a type are stored as neighbours: 32 bits where they fit."""

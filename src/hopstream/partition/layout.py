@@ -7,18 +7,27 @@ size that the manifest says. What is inside the files is checked by ``verify``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, check_file, open_array
-from hopstream.errors import FormatError, SchemaError, UnknownNameError
-from hopstream.partition.book import ends_of, owner_label
+from hopstream.errors import FormatError, UnknownNameError
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import edge_folder, expected_files, feature_paths, node_folder, split_path
+from hopstream.partition.paths import (
+    edge_folder,
+    expected_files,
+    feature_paths,
+    link_folder,
+    node_folder,
+    split_path,
+)
+from hopstream.partition.settings import Progress
+from hopstream.partition.verify import check_across, check_part, needs_others
 from hopstream.partition.write import write_parts
-from hopstream.schema import Direction, EdgeType, FeatureSchema
+from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 
 __all__ = ["Dataset", "EdgeArrays", "Manifest", "PartArrays", "open_dataset", "read_manifest", "write_parts"]
 
@@ -28,16 +37,48 @@ class EdgeArrays:
     """Edges of one type that a part holds in one direction, grouped by the row of the owning end.
 
     Attributes:
-        indptr: int64[rows + 1]; row ``r`` has the edges ``[indptr[r], indptr[r + 1])``, in original order.
+        indptr: int64[rows + 1]; row ``r`` has the edges ``[indptr[r], indptr[r + 1])``, in the order of their times
+            where the type has times, and in original order among equals.
         indices: uint32[edges] or int64[edges], ids of the other end.
         keys: int64[edges], original edge keys, or None where the dataset does not keep them.
         features: Feature name to column of ``edges`` rows.
+        times: int64[edges], ascending inside a row, or None where the edge type has no times.
+        weights: real[edges], the feature that is the dataset's ``weight_attr``, or None where the type has none.
+        weight_sums: float64[edges], running sum of the weights inside a row, or None where the type has no weights.
+        weight_order: uint32[edges], positions inside a row (0..degree-1), largest weight first and equal weights in
+            stored order, or None where the type has no weights.
+        weight_alias: uint64[edges], alias tables of the rows (``kernels/alias.py``), or None where the type has no
+            weights.
+        neighbor_keys: uint32[edges] or int64[edges], keys of the other end, or None where they are not stored.
     """
 
     indptr: IntArray
     indices: Array
     keys: IntArray | None
     features: Mapping[str, Column]
+    times: IntArray | None = None
+    weights: Array | None = None
+    weight_sums: NDArray[np.float64] | None = None
+    weight_order: NDArray[np.uint32] | None = None
+    weight_alias: NDArray[np.uint64] | None = None
+    neighbor_keys: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkArrays:
+    """The links of one edge type that a part keeps: a slice of the edges in the order of their keys.
+
+    Attributes:
+        src_keys: int64[n], source keys of the edges ``[link_offsets[part], link_offsets[part + 1])``.
+        dst_keys: int64[n], destination keys.
+        times: int64[n], the edges' own times, or None where they have none.
+        splits: Split name to int64[k], the edge keys of the same slice that are in the split, ascending.
+    """
+
+    src_keys: IntArray
+    dst_keys: IntArray
+    times: IntArray | None
+    splits: Mapping[str, IntArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +92,7 @@ class PartArrays:
         splits: Node type to split name to int64[n], the keys of the same slice that are in the split, ascending.
         node_features: Node type to feature name to column of ``rows`` rows.
         edges: (edge type, direction) to edges.
+        links: Edge type to links, for the edge types of ``GraphSchema.edge_splits``.
     """
 
     part: int
@@ -59,6 +101,7 @@ class PartArrays:
     splits: Mapping[str, Mapping[str, IntArray]]
     node_features: Mapping[str, Mapping[str, Column]]
     edges: Mapping[tuple[EdgeType, Direction], EdgeArrays]
+    links: Mapping[EdgeType, LinkArrays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,29 +135,38 @@ class Dataset:
                 for t, folder in nodes.items()
             },
             node_features={t: self._open_columns(nodes[t], fs) for t, fs in manifest.schema.nodes.items()},
-            edges={
-                (t, d): self._open_edges(edge_folder(part, t, d), fs)
-                for t, fs in manifest.schema.edges.items()
-                for d in manifest.directions
-            },
+            edges={(t, d): self._open_edges(part, t, d) for t in manifest.schema.edges for d in manifest.directions},
+            links={t: self._open_links(part, t) for t in manifest.schema.edge_splits},
         )
 
-    def verify(self, parts: Iterable[int] | None = None) -> None:
-        """Read every file of some parts, or of all, and check checksums, order and ranges.
+    def verify(self, parts: Iterable[int] | None = None, progress: Progress | None = None) -> None:
+        """Read every file of some parts, or of all, and check checksums, order, ranges and sums.
+
+        What parts say of each other's nodes and edges (times, keys of neighbours, links) is compared among these parts.
+
+        Args:
+            parts: The parts; None for all.
+            progress: Called as ``progress("verify", done, total)``.
 
         Raises:
             UnknownNameError: The dataset has no such part.
             ChecksumError: A file is not the one that was written.
-            FormatError: A file is missing or truncated, or offsets, ids or keys contradict each other.
+            FormatError: A file is missing or truncated, or arrays contradict each other.
         """
         manifest = self.manifest
-        for part in range(manifest.book.num_parts) if parts is None else parts:
+        numbers = sorted(set(range(manifest.book.num_parts) if parts is None else parts))
+        steps = len(numbers) + needs_others(manifest)
+        for done, part in enumerate(numbers):
+            if progress is not None:
+                progress("verify", done, steps)
             self._check_part(part)
-            for name, _ in expected_files(
-                manifest.schema, manifest.book, manifest.directions, manifest.has_edge_keys, part
-            ):
+            for name, _ in expected_files(manifest, part):
                 check_file(self.root / name, manifest.files[name])
-            _check_arrays(manifest, self.open_part(part))
+            check_part(manifest, self.open_part(part))
+        if needs_others(manifest):
+            check_across(manifest, [self.open_part(part) for part in numbers])
+        if progress is not None:
+            progress("verify", steps, steps)
 
     def _check_part(self, part: int) -> None:
         num_parts = self.manifest.book.num_parts
@@ -124,16 +176,38 @@ class Dataset:
     def _open(self, path: PurePosixPath) -> Array:
         return open_array(self.root / path, self.manifest.files[str(path)])
 
-    def _open_edges(self, folder: PurePosixPath, features: Mapping[str, FeatureSchema]) -> EdgeArrays:
+    def _open_edges(self, part: int, edge_type: EdgeType, direction: Direction) -> EdgeArrays:
+        manifest, folder = self.manifest, edge_folder(part, edge_type, direction)
+        features = manifest.schema.edges[edge_type]
+        has_times = edge_type in timed_edge_types(manifest.schema, manifest.time_attr, direction)
+        has_weights = manifest.weight_attr in features
+        columns = self._open_columns(folder, features)
+        weights = columns.get(manifest.weight_attr or "")
         edges = EdgeArrays(
             indptr=self._open(folder / "indptr.npy"),
             indices=self._open(folder / "indices.npy"),
-            keys=self._open(folder / "key.npy") if self.manifest.has_edge_keys else None,
-            features=self._open_columns(folder, features),
+            keys=self._open(folder / "key.npy") if manifest.has_edge_keys else None,
+            features=columns,
+            times=self._open(folder / "time.npy") if has_times else None,
+            weights=weights if isinstance(weights, np.ndarray) and weights.ndim == 1 else None,
+            weight_sums=self._open(folder / "weight_sums.npy") if has_weights else None,
+            weight_order=self._open(folder / "weight_order.npy") if has_weights else None,
+            weight_alias=self._open(folder / "weight_alias.npy") if has_weights else None,
+            neighbor_keys=self._open(folder / "neighbor_key.npy") if manifest.has_neighbor_keys else None,
         )
         if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
             raise FormatError(f"{self.root / folder}/indptr.npy must lead from 0 to {len(edges.indices)}")
         return edges
+
+    def _open_links(self, part: int, edge_type: EdgeType) -> LinkArrays:
+        folder, schema = link_folder(part, edge_type), self.manifest.schema
+        has_times = self.manifest.time_attr in schema.edges[edge_type]
+        return LinkArrays(
+            src_keys=self._open(folder / "src_key.npy"),
+            dst_keys=self._open(folder / "dst_key.npy"),
+            times=self._open(folder / "time.npy") if has_times else None,
+            splits={name: self._open(split_path(folder, name)) for name in schema.edge_splits[edge_type]},
+        )
 
     def _open_columns(self, folder: PurePosixPath, features: Mapping[str, FeatureSchema]) -> dict[str, Column]:
         return {name: self._open_column(folder, name, feature) for name, feature in features.items()}
@@ -165,40 +239,3 @@ def open_dataset(root: str | Path, *, verify: bool = False) -> Dataset:
     if verify:
         dataset.verify()
     return dataset
-
-
-def _check_arrays(manifest: Manifest, arrays: PartArrays) -> None:
-    """What kernels trust: ascending offsets, and keys and ids inside their ranges."""
-    where = f"part {arrays.part}"
-    book = manifest.book
-    for node_type, keys in arrays.node_keys.items():
-        num_nodes = book.num_ids(node_type)
-        _check_range(f"{where}: keys of {node_type}", keys, num_nodes)
-        if bool(np.any(keys[1:] <= keys[:-1])):
-            raise FormatError(f"{where}: keys of {node_type} do not ascend")
-        _check_range(f"{where}: ids of keys of {node_type}", arrays.ids_of_keys[node_type], num_nodes)
-        for split, split_keys in arrays.splits[node_type].items():
-            _check_range(f"{where}: split {split!r} of {node_type}", split_keys, num_nodes)
-        _check_columns(f"{where}: {node_type}", arrays.node_features[node_type])
-    for owner, edges in arrays.edges.items():
-        label = f"{where}: {owner_label(owner)}"
-        if bool(np.any(edges.indptr[1:] < edges.indptr[:-1])):
-            raise FormatError(f"{label}: indptr does not ascend")
-        _check_range(f"{label}: indices", edges.indices, book.num_ids(ends_of(*owner)[1]))
-        if edges.keys is not None:
-            _check_range(f"{label}: keys", edges.keys, book.num_ids(owner))
-        _check_columns(label, edges.features)
-
-
-def _check_range(where: str, values: Array, stop: int) -> None:
-    if len(values) and (int(values.min()) < 0 or int(values.max()) >= stop):
-        raise FormatError(f"{where} lie in {int(values.min())}..{int(values.max())}; they must be in 0..{stop - 1}")
-
-
-def _check_columns(where: str, columns: Mapping[str, Column]) -> None:
-    for name, column in columns.items():
-        if isinstance(column, RaggedArray):
-            try:
-                column.check(f"{where}.{name}")
-            except SchemaError as error:
-                raise FormatError(str(error)) from error

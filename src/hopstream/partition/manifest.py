@@ -25,6 +25,11 @@ from hopstream.schema import Direction, EdgeType, GraphSchema
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 30
+FIELDS = (
+    "dataset_id", "schema", "graph_id", "directions", "num_parts", "node_offsets", "edge_offsets", "has_edge_keys",
+    "time_attr", "weight_attr", "has_neighbor_keys", "made_by", "report", "files",
+)  # fmt: skip
+"""What every manifest says beside its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +44,11 @@ class Manifest:
         files: Path relative to the dataset to the record of the file, for every file but the manifest.
         made_by: Version, method, rng_seed and options of the run that wrote the dataset.
         report: How well the graph was cut, and what it took.
-        graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``); the same for every cut of it.
+        graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``) and of ``time_attr``, which decides in
+            which order a node's edges are stored; the same for every cut of it.
+        time_attr: The feature whose values are times, by which a node's edges are sorted, or None.
+        weight_attr: The edge feature that is stored as running sums and an order too, or None.
+        has_neighbor_keys: Keys of neighbours are stored with edges.
         dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
             report are not in it, so two machines that write the same dataset agree on it.
     """
@@ -52,6 +61,9 @@ class Manifest:
     made_by: Mapping[str, Any]
     report: PartitionReport
     graph_id: str
+    time_attr: str | None = None
+    weight_attr: str | None = None
+    has_neighbor_keys: bool = False
     dataset_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +90,9 @@ class Manifest:
                 for (edge_type, direction), offsets in self.book.edge_offsets.items()
             ],
             "has_edge_keys": self.has_edge_keys,
+            "time_attr": self.time_attr,
+            "weight_attr": self.weight_attr,
+            "has_neighbor_keys": self.has_neighbor_keys,
             "files": {path: record.to_json() for path, record in self.files.items()},
         }
 
@@ -105,6 +120,12 @@ def read_manifest(root: str | Path) -> Manifest:
         raise FormatError(f"{path} has no format number; it is not the manifest of a dataset")
     if version != FORMAT:
         raise FormatError(f"{path} has format {version}; this version reads {FORMAT}")
+    missing = [name for name in FIELDS if name not in value]
+    if missing:
+        what = ", ".join(missing)
+        raise FormatError(
+            f"{path} has no {what}; an earlier version wrote it, or it was edited; write the dataset again"
+        )
     try:
         manifest = _from_json(value)
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
@@ -150,8 +171,12 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
     if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
         raise FormatError("id ranges of edges are not those of the schema's edge types and the directions")
-    if not isinstance(value["has_edge_keys"], bool):
-        raise FormatError("has_edge_keys must be true or false")
+    for name in ("has_edge_keys", "has_neighbor_keys"):
+        if not isinstance(value[name], bool):
+            raise FormatError(f"{name} must be true or false")
+    for name in ("time_attr", "weight_attr"):
+        if not isinstance(value[name], str | None):
+            raise FormatError(f"{name} must be the name of a feature, or null")
     if not isinstance(value["dataset_id"], str) or not isinstance(value["graph_id"], str):
         raise FormatError("dataset_id and graph_id must be strings")
     return Manifest(
@@ -163,6 +188,9 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         made_by=dict(value["made_by"]),
         report=PartitionReport.from_json(value["report"]),
         graph_id=value["graph_id"],
+        time_attr=value["time_attr"],
+        weight_attr=value["weight_attr"],
+        has_neighbor_keys=value["has_neighbor_keys"],
     )
 
 
@@ -180,12 +208,12 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     """The files must be those that follow from schema and book, each of the shape that follows from them."""
     missing = dict(manifest.files)
     for part in range(manifest.book.num_parts):
-        for name, expected in expected_files(
-            manifest.schema, manifest.book, manifest.directions, manifest.has_edge_keys, part
-        ):
+        for name, expected in expected_files(manifest, part):
             record = missing.pop(name, None)
             if record is None:
-                raise FormatError(f"{path} does not list {name}; its schema and ranges ask for it")
+                raise FormatError(
+                    f"{path} does not list {name}; its schema and ranges ask for it: write the dataset again"
+                )
             if not expected.matches(record):
                 raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from hopstream.arrays import FileRecord, column_paths
 from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
-from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, timed_edge_types
 
 MANIFEST = "manifest.json"
 PART_FOLDER = re.compile(r"part-\d{5}")
@@ -52,8 +53,13 @@ def edge_folder(part: int, edge_type: EdgeType, direction: Direction) -> PurePos
     return part_folder(part) / "edge" / "__".join(map(path_name, edge_type)) / direction
 
 
+def link_folder(part: int, edge_type: EdgeType) -> PurePosixPath:
+    """The folder of a part's links of one edge type."""
+    return part_folder(part) / "link" / "__".join(map(path_name, edge_type))
+
+
 def split_path(folder: PurePosixPath, split: str) -> PurePosixPath:
-    """The file of one split, in the folder of its node type."""
+    """The file of one split, in the folder of its nodes or links."""
     return folder / "splits" / f"{path_name(split)}.npy"
 
 
@@ -84,10 +90,56 @@ class Expected:
         return f"{self.dtype}[{', '.join('any' if n is None else str(n) for n in self.shape)}]"
 
 
-def expected_files(
-    schema: GraphSchema, book: PartitionBook, directions: tuple[Direction, ...], has_edge_keys: bool, part: int
-) -> Iterator[tuple[str, Expected]]:
+class Contents(Protocol):
+    """What decides which files a dataset has; a manifest says all of it."""
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types, features and splits."""
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The directions in which edges are stored."""
+
+    @property
+    def book(self) -> PartitionBook:
+        """Ranges of ids."""
+
+    @property
+    def has_edge_keys(self) -> bool:
+        """Keys of edges are stored."""
+
+    @property
+    def time_attr(self) -> str | None:
+        """The feature that says times."""
+
+    @property
+    def weight_attr(self) -> str | None:
+        """The edge feature that says weights."""
+
+    @property
+    def has_neighbor_keys(self) -> bool:
+        """Keys of neighbours are stored."""
+
+
+def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
     """Every file of one part with what it must hold, by path relative to the dataset."""
+    schema = contents.schema
+    yield from _expected_nodes(schema, contents.book, part)
+    for edge_type in schema.edges:
+        for direction in contents.directions:
+            yield from _expected_edges(contents, part, edge_type, direction)
+    for edge_type, splits in schema.edge_splits.items():
+        folder = link_folder(part, edge_type)
+        offsets = contents.book.link_offsets(edge_type)
+        num_links = int(offsets[part + 1] - offsets[part])
+        for name in ("src_key.npy", "dst_key.npy", *["time.npy"] * (contents.time_attr in schema.edges[edge_type])):
+            yield str(folder / name), Expected("int64", (num_links,))
+        for split in splits:
+            yield str(split_path(folder, split)), Expected("int64", (None,))
+
+
+def _expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iterator[tuple[str, Expected]]:
     for node_type, features in schema.nodes.items():
         folder = node_folder(part, node_type)
         num_rows = _range_length(book, node_type, part)
@@ -98,17 +150,30 @@ def expected_files(
             yield str(split_path(folder, split)), Expected("int64", (None,))
         for name, feature in features.items():
             yield from _expected_column(folder, name, feature, num_rows)
-    for edge_type, features in schema.edges.items():
-        for direction in directions:
-            folder = edge_folder(part, edge_type, direction)
-            owner_type, other_type = ends_of(edge_type, direction)
-            num_edges = _range_length(book, (edge_type, direction), part)
-            yield str(folder / "indptr.npy"), Expected("int64", (_range_length(book, owner_type, part) + 1,))
-            yield str(folder / "indices.npy"), Expected(neighbor_dtype(book.num_ids(other_type)).name, (num_edges,))
-            if has_edge_keys:
-                yield str(folder / "key.npy"), Expected("int64", (num_edges,))
-            for name, feature in features.items():
-                yield from _expected_column(folder, name, feature, num_edges)
+
+
+def _expected_edges(
+    contents: Contents, part: int, edge_type: EdgeType, direction: Direction
+) -> Iterator[tuple[str, Expected]]:
+    book, features = contents.book, contents.schema.edges[edge_type]
+    folder = edge_folder(part, edge_type, direction)
+    owner_type, other_type = ends_of(edge_type, direction)
+    num_edges = (_range_length(book, (edge_type, direction), part),)
+    neighbors = Expected(neighbor_dtype(book.num_ids(other_type)).name, num_edges)
+    yield str(folder / "indptr.npy"), Expected("int64", (_range_length(book, owner_type, part) + 1,))
+    yield str(folder / "indices.npy"), neighbors
+    if contents.has_edge_keys:
+        yield str(folder / "key.npy"), Expected("int64", num_edges)
+    if contents.has_neighbor_keys:
+        yield str(folder / "neighbor_key.npy"), neighbors
+    if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):
+        yield str(folder / "time.npy"), Expected("int64", num_edges)
+    if contents.weight_attr in features:
+        yield str(folder / "weight_sums.npy"), Expected("float64", num_edges)
+        yield str(folder / "weight_order.npy"), Expected("uint32", num_edges)
+        yield str(folder / "weight_alias.npy"), Expected("uint64", num_edges)
+    for name, feature in features.items():
+        yield from _expected_column(folder, name, feature, num_edges[0])
 
 
 def _expected_column(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from hopstream.errors import SettingsError
-from hopstream.schema import Direction
+from hopstream.schema import Direction, EdgeType
 
 Method = Literal["kaminpar", "metis", "random", "hash", "file"]
 Balance = Literal["bytes", "edges", "nodes"]
@@ -49,6 +49,21 @@ class PartitionSettings:
     keep_edge_keys: bool = field(
         default=True, metadata={"help": "store the original key of each edge (8 bytes per edge and direction)"}
     )
+    time_attr: str | None = field(
+        default=None,
+        metadata={"help": "feature of nodes or edges that says when they came to be; edges are stored in its order"},
+    )
+    weight_attr: str | None = field(
+        default=None, metadata={"help": "edge feature that edges can be drawn by (20 bytes per edge and direction)"}
+    )
+    neighbor_keys: bool = field(
+        default=False, metadata={"help": "store the keys of neighbours (4 bytes per edge and direction)"}
+    )
+    links: tuple[EdgeType | str, ...] = field(
+        default=(),
+        metadata={"help": "edge type whose edges can be found by key, as source__relation__destination; those with "
+                          "splits always can"},
+    )  # fmt: skip
     num_threads: int = field(
         default=1, metadata={"help": "threads of kaminpar; with more than one, runs differ though the seed is the same"}
     )
@@ -63,8 +78,14 @@ class PartitionSettings:
         _check_int("num_threads", self.num_threads, 1, 1024)
         if not isinstance(self.imbalance, (int, float)) or not 0 < self.imbalance <= 1:
             raise SettingsError(f"imbalance is {self.imbalance!r}; it must be above 0 and at most 1, for example 0.03")
-        if not isinstance(self.keep_edge_keys, bool):
-            raise SettingsError(f"keep_edge_keys is {self.keep_edge_keys!r}; it must be True or False")
+        for name in ("keep_edge_keys", "neighbor_keys"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        for name in ("time_attr", "weight_attr"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
+        object.__setattr__(self, "links", _checked_links(self.links))
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -73,7 +94,7 @@ class PartitionSettings:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON value."""
-        return asdict(self)
+        return {**asdict(self), "links": [link if isinstance(link, str) else list(link) for link in self.links]}
 
 
 class PartitionOptions(TypedDict, total=False):
@@ -86,6 +107,10 @@ class PartitionOptions(TypedDict, total=False):
     rng_seed: int
     imbalance: float
     keep_edge_keys: bool
+    time_attr: str | None
+    weight_attr: str | None
+    neighbor_keys: bool
+    links: tuple[EdgeType | str, ...]
     num_threads: int
 
 
@@ -97,3 +122,19 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def _checked_links(links: object) -> tuple[EdgeType | str, ...]:
+    """Edge types, or their labels."""
+    if not isinstance(links, list | tuple) or not all(map(_may_be_edge_type, links)):
+        raise SettingsError(
+            f"links is {links!r}; it must be a list of edge types, each (source, relation, destination) or "
+            "'source__relation__destination'"
+        )
+    return tuple(link if isinstance(link, str) else cast(EdgeType, tuple(link)) for link in links)
+
+
+def _may_be_edge_type(link: object) -> bool:
+    if isinstance(link, str):
+        return link.count("__") >= 2
+    return isinstance(link, list | tuple) and len(link) == 3 and all(isinstance(name, str) for name in link)

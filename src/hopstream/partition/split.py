@@ -43,7 +43,7 @@ class EdgeSplit:
         offsets: int64[num_parts + 1], the range of edge ids that each part owns.
         indptr: int64[num_nodes + 1], the range of edge ids of each id of the owning end.
         indices: uint32[num_edges] or int64[num_edges], the id of the other end by edge id.
-        keys: integer[num_edges], the edge key by edge id; ascending inside a row.
+        keys: integer[num_edges], the edge key by edge id; ascending inside a row, until ``sort_by_time``.
     """
 
     offsets: IntArray

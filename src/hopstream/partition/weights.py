@@ -14,14 +14,18 @@ from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.settings import PartitionSettings
-from hopstream.schema import Direction
+from hopstream.schema import Direction, timed_edge_types
 
 KEY_BYTES = 8
 OFFSET_BYTES = 8
+TIME_BYTES = 8
+WEIGHT_BYTES = 20
+"""A running sum, a place in the order of weights, and an entry of an alias table."""
 
 
 def node_weights(graph: Graph, settings: PartitionSettings) -> dict[str, IntArray]:
     """Node type to int64[num_nodes], the weight of each node, at least 1, in the unit of ``settings.balance``."""
+    schema = graph.schema
     weights = {t: _own_weight(table.num_nodes, table.features, settings) for t, table in graph.nodes.items()}
     if settings.balance == "nodes":
         return weights
@@ -33,8 +37,10 @@ def node_weights(graph: Graph, settings: PartitionSettings) -> dict[str, IntArra
             if settings.balance == "edges":
                 weights[owner_type] += degrees
                 continue
-            index_bytes = neighbor_dtype(graph.nodes[other_type].num_nodes).itemsize
-            per_edge = index_bytes + (KEY_BYTES if settings.keep_edge_keys else 0)
+            per_edge = neighbor_dtype(graph.nodes[other_type].num_nodes).itemsize * (1 + settings.neighbor_keys)
+            per_edge += KEY_BYTES * settings.keep_edge_keys
+            per_edge += TIME_BYTES * (edge_type in timed_edge_types(schema, settings.time_attr, direction))
+            per_edge += WEIGHT_BYTES * (settings.weight_attr in edges.features)
             weights[owner_type] += OFFSET_BYTES + degrees * per_edge + edge_bytes
     return {t: np.maximum(w, 1) for t, w in weights.items()}
 

@@ -13,11 +13,15 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.kernels.relabel import repeat_slots
+from hopstream.kernels.trees import pack_neighbors
+from hopstream.sample.checks import check_plan, check_seeds
 from hopstream.sample.fused import FusedSampler
-from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan
-from hopstream.sample.slots import EdgeBuffer, SlotMap, SlotRange
+from hopstream.sample.op_requests import OpRequests
+from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes
+from hopstream.sample.slots import EdgeBuffer, SlotMap, SlotRange, TreeSlotMap
+from hopstream.sample.subgraph_types import Inducer, Mirror
 from hopstream.schema import EdgeType
-from hopstream.store.contract import SampleReply, SampleRequest, Store
+from hopstream.store.contract import TREE_SHIFT, SampleReply, SampleRequest, Store
 from hopstream.store.local import LocalStore
 
 
@@ -29,61 +33,73 @@ class PlanRunner:
 
         Raises:
             UnknownNameError: The store's graph has no such node type or edge type.
-            SettingsError: The dataset does not hold a direction that the plan follows.
+            SettingsError: The dataset does not hold a direction, times, weights or keys that the plan needs.
         """
-        store.schema.check_node_type(plan.seed_type)
-        for op in plan.ops:
-            store.schema.check_edge_type(op.edge_type)
-            if op.direction not in store.directions:
-                raise SettingsError(
-                    f"op {op.name!r} follows direction {op.direction!r}; the dataset holds "
-                    f"{'|'.join(store.directions)}; write the parts with direction {op.direction!r} or 'both'"
-                )
+        check_plan(plan, store)
         self._store = store
         self._plan = plan
         self._levels = plan.levels()
-        self._salts = {op.name: op.rng_salt for op in plan.ops}
-        self._directions = {op.edge_type: op.direction for op in plan.ops}
+        self._directions = plan.directions
+        self._requests = OpRequests(store, plan)
         self._fused = FusedSampler(store) if isinstance(store, LocalStore) and store.is_whole else None
-        self._slots = {node_type: SlotMap() for node_type in store.schema.nodes}
+        new_map = TreeSlotMap if plan.is_disjoint else SlotMap
+        self._slots = {node_type: new_map() for node_type in store.schema.nodes}
         self._edges = {edge_type: EdgeBuffer() for edge_type in store.schema.edges}
+        self._mirror = Mirror(store, plan, self._requests)
+        self._inducer = Inducer(store, plan, self._requests)
 
-    def run(self, seed_ids: IntArray, rng_seed: int) -> Subgraph:
+    def run(self, seeds: SeedNodes) -> Subgraph:
         """Sample the subgraph of some seeds.
-
-        Args:
-            seed_ids: int64[n], distinct ids of the plan's seed type.
-            rng_seed: 64 bits; the draws are a function of it and of the nodes' keys.
 
         Returns:
             A subgraph whose arrays are valid until the next call: copy what must outlive it.
 
         Raises:
-            SettingsError: A seed is given twice.
+            SettingsError: A seed is given twice, or is of another type than the plan's; trees, times or variates are
+                missing, or are given and not asked for.
         """
-        plan = self._plan
+        check_seeds(self._plan, seeds)
         for slot_map in self._slots.values():
             slot_map.reset()
         for buffer in self._edges.values():
             buffer.num_edges = 0
-        seeds = self._slots[plan.seed_type]
-        seeds.assign(seed_ids, np.empty(len(seed_ids), np.int64))
-        found: dict[str, SlotRange] = {SEEDS: (0, seeds.num_nodes)}
-        if seeds.num_nodes != len(seed_ids):
-            raise SettingsError(f"{len(seed_ids)} seeds hold {seeds.num_nodes} distinct nodes; give each node once")
+        self._requests.begin(seeds)
+        self._seed_slots = {
+            t: self._place_seeds(t, ids if seeds.trees is None else (seeds.trees[t] << TREE_SHIFT) | ids)
+            for t, ids in seeds.ids.items()
+        }
+        found: dict[str, SlotRange] = {}
         num_nodes = {t: [m.num_nodes] for t, m in self._slots.items()}
         num_edges: dict[EdgeType, list[int]] = {t: [] for t in self._edges}
         for level in self._levels:
-            self._run_level(level, found, rng_seed)
+            self._run_level(level, found)
             self._count(num_nodes, num_edges)
-        for _ in range(plan.num_hops - len(self._levels)):
+        for _ in range(self._plan.num_hops - len(self._levels)):
             self._count(num_nodes, num_edges)
-        return self._subgraph(num_nodes, num_edges)
+        if self._plan.subgraph_type == "bidirectional":
+            self._mirror.complete(self._slots, self._edges, seeds.times)
+        elif self._plan.subgraph_type == "induced":
+            self._inducer.complete(self._slots, self._edges)
+        return self._subgraph(num_nodes, num_edges if self._plan.subgraph_type == "directional" else None)
 
-    def _run_level(self, level: list[SampleOp], found: dict[str, SlotRange], rng_seed: int) -> None:
-        frontiers = [_merge([found[name] for name in op.inputs]) for op in level]
+    def _place_seeds(self, node_type: str, ids: IntArray) -> SlotRange:
+        slot_map = self._slots[node_type]
+        slot_map.assign(ids, np.empty(len(ids), np.int64))
+        if slot_map.num_nodes != len(ids):
+            raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node once")
+        return 0, slot_map.num_nodes
+
+    def _frontier(self, op: SampleOp, found: dict[str, SlotRange]) -> list[SlotRange]:
+        """Ranges of slots that an op expands."""
+        nowhere = (0, 0)
+        return _merge(
+            [self._seed_slots.get(op.expanded_type, nowhere) if name == SEEDS else found[name] for name in op.inputs]
+        )
+
+    def _run_level(self, level: list[SampleOp], found: dict[str, SlotRange]) -> None:
+        frontiers = [self._frontier(op, found) for op in level]
         active = [(op, ranges) for op, ranges in zip(level, frontiers, strict=True) if ranges]
-        requests = [self._request(op, ranges, rng_seed) for op, ranges in active]
+        requests = [self._request(op, ranges) for op, ranges in active]
         replies = self._store.sample(requests) if requests and self._fused is None else []
         for op in level:
             end = self._slots[op.found_type].num_nodes
@@ -95,22 +111,14 @@ class PlanRunner:
             if self._fused is not None:
                 counts = self._fused.sample(requests[index], neighbors, edges, found_row)
             else:
-                counts = _add_reply(replies[index], neighbors, edges, found_row)
+                counts = _add_reply(replies[index], requests[index].trees, neighbors, edges, found_row)
             _repeat_frontier(ranges, counts, edges.slots[expanded_row], first_edge)
             found[op.name] = (first_new, neighbors.num_nodes)
 
-    def _request(self, op: SampleOp, ranges: list[SlotRange], rng_seed: int) -> SampleRequest:
-        node_ids = self._slots[op.expanded_type].node_ids
-        pieces = [node_ids[start:end] for start, end in ranges]
-        return SampleRequest(
-            edge_type=op.edge_type,
-            direction=op.direction,
-            ids=pieces[0] if len(pieces) == 1 else np.concatenate(pieces),
-            count=op.count,
-            is_replacing=self._plan.is_replacing,
-            rng_seed=rng_seed ^ self._salts[op.name],
-            wants_edge_ids=self._plan.wants_edge_ids,
-        )
+    def _request(self, op: SampleOp, ranges: list[SlotRange]) -> SampleRequest:
+        nodes = self._slots[op.expanded_type]
+        trees = nodes.trees()
+        return self._requests.of_op(op, _take(nodes.ids(), ranges), None if trees is None else _take(trees, ranges))
 
     def _count(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]]) -> None:
         for node_type, slot_map in self._slots.items():
@@ -118,7 +126,7 @@ class PlanRunner:
         for edge_type, buffer in self._edges.items():
             num_edges[edge_type].append(buffer.num_edges - sum(num_edges[edge_type]))
 
-    def _subgraph(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]]) -> Subgraph:
+    def _subgraph(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]] | None) -> Subgraph:
         default = self._store.directions[0]
         edges = {
             edge_type: SampledEdges(
@@ -130,18 +138,35 @@ class PlanRunner:
             for edge_type, buffer in self._edges.items()
         }
         return Subgraph(
-            node_ids={t: m.node_ids[: m.num_nodes] for t, m in self._slots.items()},
+            node_ids={t: m.ids() for t, m in self._slots.items()},
             edges=edges,
             num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
+            trees=_trees(self._slots) if self._plan.is_disjoint else None,
         )
 
 
-def _add_reply(reply: SampleReply, neighbors: SlotMap, edges: EdgeBuffer, found_row: int) -> NDArray[np.int32]:
+def _trees(slot_maps: dict[str, SlotMap]) -> dict[str, IntArray]:
+    return {t: trees for t, slot_map in slot_maps.items() if (trees := slot_map.trees()) is not None}
+
+
+def _take(column: IntArray, ranges: list[SlotRange]) -> IntArray:
+    """The values of some ranges of slots, copied only where there are several."""
+    pieces = [column[start:end] for start, end in ranges]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _add_reply(
+    reply: SampleReply, trees: IntArray | None, neighbors: SlotMap, edges: EdgeBuffer, found_row: int
+) -> NDArray[np.int32]:
     num_edges = len(reply.neighbor_ids)
     edges.reserve(num_edges)
     first, last = edges.num_edges, edges.num_edges + num_edges
-    neighbors.assign(reply.neighbor_ids, edges.slots[found_row, first:last])
+    identifiers = reply.neighbor_ids
+    if trees is not None:
+        identifiers = np.empty(num_edges, np.int64)
+        pack_neighbors(reply.neighbor_ids, reply.counts, trees, TREE_SHIFT, identifiers)
+    neighbors.assign(identifiers, edges.slots[found_row, first:last])
     if reply.edge_ids is not None:
         edges.edge_ids[first:last] = reply.edge_ids
     edges.num_edges = last

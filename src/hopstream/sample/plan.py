@@ -7,18 +7,22 @@ PyG's ``num_neighbors`` is one way to write a plan; one executor runs all of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Literal, TypedDict, Unpack, get_args
 
+from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
-from hopstream.store.contract import MAX_COUNT
+from hopstream.store.contract import MAX_COUNT, LaborSeeds, Strategy
 
 SEEDS = "seeds"
 """The input that stands for the seeds themselves."""
 
 NumNeighbors = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
+SubgraphType = Literal["directional", "bidirectional", "induced"]
+"""Which edges a subgraph has: those that were drawn; these and their reverses; or all between the nodes found."""
 MAX_HOPS = 64
 
 
@@ -32,6 +36,7 @@ class SampleOp:
         edge_type: The edge type to follow.
         direction: ``in`` expands destinations and finds sources; ``out`` the other way round.
         count: Neighbours per node; -1 means all.
+        strategy: How they are chosen; see ``SampleRequest``.
     """
 
     name: str
@@ -39,6 +44,7 @@ class SampleOp:
     edge_type: EdgeType
     direction: Direction
     count: int
+    strategy: Strategy = "uniform"
 
     @property
     def expanded_type(self) -> str:
@@ -61,40 +67,96 @@ class SamplePlan:
     """A checked DAG of ops in an order in which every op follows its inputs.
 
     Attributes:
-        seed_type: Node type of the seeds.
+        seed_types: Node types of the seeds; ``SEEDS`` as an input means those of the type that the op expands.
         ops: The ops.
         num_hops: Length of the per-hop counts in the result; at least the depth of the DAG.
         is_replacing: Draw with replacement.
         wants_edge_ids: Also find the ids of the edges drawn.
+        is_disjoint: Every seed grows a tree of its own; no node is shared between trees.
+        is_temporal: Every tree has a time, and edges after it are not seen. Only with ``is_disjoint``.
+        is_inclusive: Edges at exactly a tree's time are seen.
+        subgraph_type: Which edges the result has.
+        reverse_types: For bidirectional subgraphs, the edge type that holds an edge type's reverses, said once for the
+            two; see ``reverse_of``.
+        is_layer_dependent: With ``labor``, a node has one variate in all hops instead of one per hop.
     """
 
-    seed_type: str
+    seed_types: tuple[str, ...]
     ops: tuple[SampleOp, ...]
     num_hops: int
     is_replacing: bool = False
     wants_edge_ids: bool = False
+    is_disjoint: bool = False
+    is_temporal: bool = False
+    is_inclusive: bool = True
+    subgraph_type: SubgraphType = "directional"
+    reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
+    is_layer_dependent: bool = False
 
     def __post_init__(self) -> None:
         """Refuse undefined inputs, cycles and inputs that find another type than the op expands."""
-        found: dict[str, str] = {SEEDS: self.seed_type}
+        found: dict[str, str] = {}
         directions: dict[EdgeType, Direction] = {}
         for op in self.ops:
-            if op.name in found:
+            if op.name in found or op.name == SEEDS:
                 raise SettingsError(f"op {op.name!r} is defined twice")
             if not -1 <= op.count <= MAX_COUNT:
                 raise SettingsError(f"op {op.name!r}: count is {op.count}; give -1 for all, or 0 to {MAX_COUNT}")
             if directions.setdefault(op.edge_type, op.direction) != op.direction:
                 raise SettingsError(f"the plan follows edge type {type_label(op.edge_type)} in both directions")
-            for name in op.inputs:
-                if name not in found:
-                    raise SettingsError(f"op {op.name!r}: input {name!r} is not defined before it; got {list(found)}")
-                if found[name] != op.expanded_type:
-                    raise SettingsError(
-                        f"op {op.name!r} expands {op.expanded_type!r}; its input {name!r} finds {found[name]!r}"
-                    )
+            self._check_strategy(op)
+            self._check_inputs(op, found)
             found[op.name] = op.found_type
+        for edge_type, reverse in self.reverse_types.items():
+            if (edge_type[0], edge_type[2]) != (reverse[2], reverse[0]):
+                raise SettingsError(
+                    f"reverse_types: {type_label(reverse)} cannot hold the reverses of {type_label(edge_type)}; "
+                    f"they lead from {edge_type[2]!r} to {edge_type[0]!r}"
+                )
+        if self.subgraph_type not in get_args(SubgraphType):
+            wanted = "|".join(get_args(SubgraphType))
+            raise SettingsError(f"subgraph_type is {self.subgraph_type!r}; give {wanted}")
+        if self.is_temporal and not self.is_disjoint:
+            raise SettingsError("a temporal plan must be disjoint: seeds of different times cannot share a tree")
         if self.num_hops < len(self.levels()):
             raise SettingsError(f"the plan is {len(self.levels())} hops deep; num_hops is {self.num_hops}")
+
+    def _check_strategy(self, op: SampleOp) -> None:
+        if op.strategy not in get_args(Strategy):
+            raise SettingsError(f"op {op.name!r}: strategy is {op.strategy!r}; give {'|'.join(get_args(Strategy))}")
+        if self.is_replacing and op.strategy not in ("uniform", "weighted"):
+            raise SettingsError(f"op {op.name!r}: strategy {op.strategy!r} never draws with replacement")
+
+    def _check_inputs(self, op: SampleOp, found: Mapping[str, str]) -> None:
+        for name in op.inputs:
+            if name == SEEDS and op.expanded_type not in self.seed_types:
+                raise SettingsError(
+                    f"op {op.name!r} expands {op.expanded_type!r}; the seeds are {'|'.join(self.seed_types)}"
+                )
+            if name == SEEDS:
+                continue
+            if name not in found:
+                raise SettingsError(f"op {op.name!r}: input {name!r} is not defined before it; got {[SEEDS, *found]}")
+            if found[name] != op.expanded_type:
+                raise SettingsError(
+                    f"op {op.name!r} expands {op.expanded_type!r}; its input {name!r} finds {found[name]!r}"
+                )
+
+    @property
+    def directions(self) -> dict[EdgeType, Direction]:
+        """The edge types that the plan follows, and in which direction."""
+        return {op.edge_type: op.direction for op in self.ops}
+
+    def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
+        """The edge type that holds an edge type's reverses.
+
+        That is the one that ``reverse_types`` names, or the first that it names this one for; an edge type between
+        nodes of one type that it does not mention is its own. None where there is none.
+        """
+        if edge_type in self.reverse_types:
+            return self.reverse_types[edge_type]
+        named_for = [t for t, reverse in self.reverse_types.items() if reverse == edge_type]
+        return named_for[0] if named_for else edge_type if edge_type[0] == edge_type[2] else None
 
     def levels(self) -> list[list[SampleOp]]:
         """Ops by depth: those of one level need only levels before it, so a level is one round trip."""
@@ -108,14 +170,49 @@ class SamplePlan:
         return levels
 
 
+class PlanOptions(TypedDict, total=False):
+    """The fields of ``SamplePlan`` that do not follow from counts."""
+
+    is_replacing: bool
+    wants_edge_ids: bool
+    is_disjoint: bool
+    is_temporal: bool
+    is_inclusive: bool
+    subgraph_type: SubgraphType
+    reverse_types: Mapping[EdgeType, EdgeType]
+    is_layer_dependent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeedNodes:
+    """What one run of a plan starts from.
+
+    Attributes:
+        ids: Node type to int64[n] ids; distinct inside a type unless the plan is disjoint.
+        rng_seed: 64 bits; the draws are a function of it and of the nodes' keys and trees.
+        trees: Node type to int64[n], the tree of each seed, all distinct over all types; None where the plan is not
+            disjoint.
+        times: int64[num_trees], the time of each tree, or None where the plan is not temporal.
+        excluded: Edge type to int64[2, m], ids of sources and of destinations: no edge between the two is followed.
+        labor: Seeds of the batch's variates; needed where an op's strategy is ``labor``.
+    """
+
+    ids: Mapping[str, IntArray]
+    rng_seed: int
+    trees: Mapping[str, IntArray] | None = None
+    times: IntArray | None = None
+    excluded: Mapping[EdgeType, IntArray] = field(default_factory=dict)
+    labor: LaborSeeds | None = None
+
+
 def plan_from_num_neighbors(
     schema: GraphSchema,
     num_neighbors: NumNeighbors,
-    seed_type: str,
+    seed_types: tuple[str, ...],
     *,
     direction: Direction = "in",
-    is_replacing: bool = False,
-    wants_edge_ids: bool = False,
+    strategies: Mapping[EdgeType, Strategy] | None = None,
+    **options: Unpack[PlanOptions],
 ) -> SamplePlan:
     """Write PyG's ``num_neighbors`` as a plan: in every hop, expand the nodes that the hop before discovered.
 
@@ -123,20 +220,22 @@ def plan_from_num_neighbors(
         schema: The graph's schema.
         num_neighbors: Neighbours per hop for all edge types, or per edge type (a tuple or ``src__rel__dst``); the key
             ``"default"`` stands for the edge types that are not named. -1 means all, 0 does not follow the edge type.
-        seed_type: Node type of the seeds.
+            Label types (``GraphSchema.label_types``) are followed only where they are named.
+        seed_types: Node types of the seeds.
         direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
-        is_replacing: Draw with replacement.
-        wants_edge_ids: Also find the ids of the edges drawn.
+        strategies: How neighbours of an edge type are chosen; ``uniform`` where it is not named.
+        **options: Fields of ``SamplePlan``.
 
     Raises:
-        UnknownNameError: ``seed_type`` or an edge type is not in the schema.
+        UnknownNameError: A seed type or an edge type is not in the schema.
         SettingsError: Counts below -1, edge types with different numbers of hops, or no hop at all.
     """
-    schema.check_node_type(seed_type)
-    counts = _counts_per_edge_type(schema, num_neighbors)
+    for seed_type in seed_types:
+        schema.check_node_type(seed_type)
+    counts = counts_per_edge_type(schema, num_neighbors)
     num_hops = max(len(per_hop) for per_hop in counts.values()) if counts else 0
     ops: list[SampleOp] = []
-    frontier: dict[str, tuple[str, ...]] = {seed_type: (SEEDS,)}
+    frontier: dict[str, tuple[str, ...]] = dict.fromkeys(seed_types, (SEEDS,))
     for hop in range(num_hops):
         found: dict[str, tuple[str, ...]] = {}
         for edge_type, per_hop in counts.items():
@@ -151,23 +250,19 @@ def plan_from_num_neighbors(
                     edge_type=edge_type,
                     direction=direction,
                     count=per_hop[hop],
+                    strategy=(strategies or {}).get(edge_type, "uniform"),
                 )
             )
             found[neighbor] = (*found.get(neighbor, ()), name)
         frontier = found
-    return SamplePlan(
-        seed_type=seed_type,
-        ops=tuple(ops),
-        num_hops=num_hops,
-        is_replacing=is_replacing,
-        wants_edge_ids=wants_edge_ids,
-    )
+    return SamplePlan(seed_types=seed_types, ops=tuple(ops), num_hops=num_hops, **options)
 
 
-def _counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:
+def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:
+    """Neighbours per hop of every edge type of the schema; see ``plan_from_num_neighbors``."""
     if not isinstance(num_neighbors, Mapping):
         per_hop = _checked_counts("num_neighbors", num_neighbors)
-        return dict.fromkeys(schema.edges, per_hop)
+        return {edge_type: _none_if_label(schema, edge_type, per_hop) for edge_type in schema.edges}
     by_label = {type_label(edge_type): edge_type for edge_type in schema.edges}
     given: dict[EdgeType, list[int]] = {}
     default: list[int] | None = None
@@ -181,12 +276,16 @@ def _counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> d
     lengths = {len(per_hop) for per_hop in (*given.values(), *([default] if default is not None else []))}
     if len(lengths) > 1:
         raise SettingsError(f"num_neighbors has edge types of {sorted(lengths)} hops; give each the same number")
-    missing = [type_label(edge_type) for edge_type in schema.edges if edge_type not in given]
+    missing = [type_label(edge_type) for edge_type in schema.message_types if edge_type not in given]
     if default is None:
         if missing:
             raise SettingsError(f"num_neighbors misses edge types {missing}; name them, or give a 'default'")
-        return {edge_type: given[edge_type] for edge_type in schema.edges}
-    return {edge_type: given.get(edge_type, default) for edge_type in schema.edges}
+        default = [0] * max(lengths, default=0)  # of label types alone
+    return {t: given[t] if t in given else _none_if_label(schema, t, default) for t in schema.edges}
+
+
+def _none_if_label(schema: GraphSchema, edge_type: EdgeType, per_hop: list[int]) -> list[int]:
+    return [0] * len(per_hop) if edge_type in schema.label_types else per_hop
 
 
 def _checked_counts(where: str, counts: object) -> list[int]:

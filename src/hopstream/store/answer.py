@@ -10,39 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
-from hopstream.partition.book import Owner
-from hopstream.schema import EdgeType, FeatureSchema
-from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest
+from hopstream.partition.book import Owner, ends_of
+from hopstream.schema import Direction, EdgeType, FeatureSchema
+from hopstream.store.contract import MAX_COUNT, FetchRequest, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
+from hopstream.store.pieces import Piece, RowCost, cut_pieces
 from hopstream.store.requests import (
-    Piece,
-    RowCost,
+    answers_ranges,
+    check_edge_split,
     check_fetch_request,
+    check_find_edges,
     check_keys,
+    check_links,
+    check_owner,
     check_sample_request,
     check_split,
     column_feature,
-    cut_pieces,
 )
+from hopstream.store.sample_frames import ID_DTYPES, as_int64, count_others, cut_request, edge_owner, read_sample
 from hopstream.store.settings import ServerLimits
+from hopstream.store.strategies import has_times
 from hopstream.store.wire import (
     MAX_FRAME_BYTES,
     ArraySpec,
     Bytes,
     Frame,
+    edge_type_from_json,
     encode_frame,
     owner_from_json,
     reserve_frame,
 )
 
-ID_DTYPES = ("uint32", "int64")
 MAX_REQUESTS = 1 << 14
 ROW_BYTES = 4
 """What a row of an answer to ``sample`` weighs beside its neighbours."""
@@ -50,8 +55,10 @@ LENGTH_BYTES = 8
 """What a ragged row weighs beside its elements."""
 FEW_NEIGHBORS = 64
 """Up to this count an answer is taken to be full; above it, degrees tell how large it will be."""
+SEARCHED_EDGES = 16
+"""Edges that are read in the time that a byte of an answer takes, at the least."""
 
-RequestT = TypeVar("RequestT", SampleRequest, FetchRequest)
+
 Operation = Callable[[Frame], Iterator[Bytes]]
 """Answers a request's frame with frames."""
 
@@ -71,6 +78,9 @@ class StoreAnswers:
             "lookup": self._lookup,
             "split": self._split,
             "degrees": self._degrees,
+            "find_edges": self._find_edges,
+            "links": self._links,
+            "edge_split": self._edge_split,
         }
 
     def answer(self, frame: Frame, more: Mapping[str, Operation]) -> Iterator[Bytes]:
@@ -113,34 +123,72 @@ class StoreAnswers:
         yield self._facts.to_frame()
 
     def _sample(self, frame: Frame) -> Iterator[Bytes]:
-        requests = [self._sample_request(frame, record) for record in self._records(frame)]
+        requests = self._sample_requests(frame)
         for request in requests:
             check_sample_request(self._store, request)
+        searched = [self._searched_by(request) for request in requests]
+        self._check_searched(searched)
         costs = [self._sample_cost(request) for request in requests]
         self._check_costs(costs)
-        for pieces in cut_pieces(costs, self._limits.frame_bytes):
-            cut = [_cut_ids(requests[p.request], p) for p in pieces]
+        work = [_with_search(cost, weights) for cost, weights in zip(costs, searched, strict=True)]
+        for pieces in cut_pieces(work, self._limits.frame_bytes):
+            cut = [as_int64(cut_request(requests[piece.request], piece)) for piece in pieces]
             run = pieces[0].run
             replies = self._store.sample(cut) if run is None else [self._store.sample_run(cut[0], run.first, run.num)]
-            arrays: list[Array] = []
-            for reply in replies:
-                arrays += _sample_arrays(reply, is_run=run is not None)
+            arrays = [array for reply in replies for array in _sample_arrays(reply, is_run=run is not None)]
             yield encode_frame(_pieces_header(pieces), arrays)
 
+    def _sample_requests(self, frame: Frame) -> list[SampleRequest]:
+        records = self._records(frame)
+        num_others = sum(count_others(frame, record) for record in records)
+        if num_others > self._limits.max_ids:
+            raise SettingsError(
+                f"{num_others} excluded pairs and candidates in one request; this server takes {self._limits.max_ids}"
+            )
+        return [read_sample(frame, record) for record in records]
+
     def _sample_cost(self, request: SampleRequest) -> RowCost:
-        """What each node's draws weigh. All edges of a node need no draws, so they can be cut anywhere."""
+        """What each node's neighbours weigh. All eligible edges of a node are a range, which can be cut anywhere."""
         num_ids = len(request.ids)
         edge_bytes = 16 if request.wants_edge_ids else 8
         if 0 <= request.count <= FEW_NEIGHBORS:
             return RowCost(num_ids, ROW_BYTES + request.count * edge_bytes)
-        degrees = self._store.degrees(request.edge_type, request.direction, request.ids.astype(np.int64))
-        wants_all = request.count < 0 or (not request.is_replacing and request.count >= degrees.max(initial=0))
-        num_drawn = degrees
-        if not wants_all:
-            num_drawn = (
-                np.where(degrees > 0, request.count, 0) if request.is_replacing else degrees.clip(max=request.count)
+        num_drawn = self._store.num_drawn_bound(as_int64(request))
+        is_cut = answers_ranges(request) and (request.count < 0 or request.count >= num_drawn.max(initial=0))
+        if is_cut and request.count >= 0:  # no node may have more edges than it gives
+            most = self._store.num_drawn_bound(replace(as_int64(request), count=-1)).max(initial=0)
+            is_cut = request.count >= most
+        return RowCost(num_ids, 0, offsets_of(num_drawn * edge_bytes + ROW_BYTES), edge_bytes if is_cut else 0)
+
+    def _searched_by(self, request: SampleRequest) -> IntArray | None:
+        """As ``_searched_bytes``; None where no more edges are read than are drawn."""
+        if request.strategy == "labor" or request.excluded is not None or request.candidates is not None:
+            return self._searched_bytes(request.edge_type, request.direction, request.ids)
+        steps = 0
+        if request.strategy == "top_k" and request.times is not None:  # the heaviest may be too late
+            steps = (request.count if request.count >= 0 else MAX_COUNT).bit_length()
+        elif request.strategy == "weighted" and request.count > FEW_NEIGHBORS and not request.is_replacing:
+            steps = 1  # all in one pass
+        if not steps:
+            return None
+        num_read = self._store.degrees_in_time(as_int64(request)) * steps // SEARCHED_EDGES
+        return np.minimum(num_read, self._searched_bytes(request.edge_type, request.direction, request.ids))
+
+    def _searched_bytes(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
+        """int64[n], bytes of an answer that take as long as reading all edges of each id.
+
+        Frames are cut by them, so that one takes a bounded time however little it will hold, and a call whose client
+        has left ends with it.
+        """
+        return self._store.degrees(edge_type, direction, ids.astype(np.int64)) // SEARCHED_EDGES
+
+    def _check_searched(self, searched: Sequence[IntArray | None]) -> None:
+        num_bytes = sum(int(weights.sum()) for weights in searched if weights is not None)
+        if num_bytes > self._limits.max_reply_bytes:
+            raise SettingsError(
+                f"the answer takes reading {num_bytes * SEARCHED_EDGES} edges or more; this server reads "
+                f"{self._limits.max_reply_bytes * SEARCHED_EDGES} for one; ask for fewer nodes at a time"
             )
-        return RowCost(num_ids, 0, offsets_of(num_drawn * edge_bytes + ROW_BYTES), edge_bytes if wants_all else 0)
 
     def _fetch(self, frame: Frame) -> Iterator[Bytes]:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
@@ -190,10 +238,31 @@ class StoreAnswers:
         return self._answer_rows(keys, lambda some: self._store.lookup(node_type, some))
 
     def _degrees(self, frame: Frame) -> Iterator[Bytes]:
-        edge_type, direction = _edge_owner(frame.header)
-        request = SampleRequest(edge_type=edge_type, direction=direction, ids=self._ids(frame, 0), count=0)
-        check_sample_request(self._store, request)
-        return self._answer_rows(request.ids, lambda some: self._store.degrees(edge_type, direction, some))
+        edge_type, direction = edge_owner(frame.header)
+        ids = self._ids(frame, 0)
+        check_owner(self._store, (edge_type, direction))
+        self._store.book.check_ids(ends_of(edge_type, direction)[0], ids)
+        return self._answer_rows(ids, lambda some: self._store.degrees(edge_type, direction, some))
+
+    def _find_edges(self, frame: Frame) -> Iterator[Bytes]:
+        edge_type, direction = edge_owner(frame.header)
+        ids, neighbor_ids = self._ids(frame, 0), self._ids(frame, 1)
+        check_find_edges(self._store, edge_type, direction, ids, neighbor_ids)
+        searched = self._searched_bytes(edge_type, direction, ids)
+        self._check_searched([searched])
+        for pieces in cut_pieces([RowCost(len(ids), 0, offsets_of(8 + searched))], self._limits.frame_bytes):
+            rows = slice(pieces[0].start, pieces[0].start + pieces[0].num_rows)
+            some, neighbors = ids[rows].astype(np.int64), neighbor_ids[rows].astype(np.int64)
+            yield encode_frame(_pieces_header(pieces), [self._store.find_edges(edge_type, direction, some, neighbors)])
+
+    def _links(self, frame: Frame) -> Iterator[Bytes]:
+        edge_type, edge_keys = edge_type_from_json(frame.header.get("edge_type")), self._ids(frame, 0)
+        check_links(self._store, edge_type, edge_keys)
+        for pieces in cut_pieces([RowCost(len(edge_keys), 24)], self._limits.frame_bytes):
+            some = edge_keys[pieces[0].start : pieces[0].start + pieces[0].num_rows].astype(np.int64)
+            links = self._store.links(edge_type, some)
+            times: list[Array] = [] if links.times is None else [links.times]
+            yield encode_frame(_pieces_header(pieces), [links.src_keys, links.dst_keys, *times])
 
     def _answer_rows(self, ids: IntArray, work: Callable[[IntArray], IntArray]) -> Iterator[Bytes]:
         for pieces in cut_pieces([RowCost(len(ids), 8)], self._limits.frame_bytes):
@@ -204,7 +273,14 @@ class StoreAnswers:
     def _split(self, frame: Frame) -> Iterator[Bytes]:
         node_type, name = frame.text("node_type"), frame.text("name")
         check_split(self._store, node_type, name)
-        runs = self._store.split_runs(node_type, name)
+        return self._answer_runs(self._store.split_runs(node_type, name))
+
+    def _edge_split(self, frame: Frame) -> Iterator[Bytes]:
+        edge_type, name = edge_type_from_json(frame.header.get("edge_type")), frame.text("name")
+        check_edge_split(self._store, edge_type, name)
+        return self._answer_runs(self._store.edge_split_runs(edge_type, name))
+
+    def _answer_runs(self, runs: Sequence[IntArray]) -> Iterator[Bytes]:
         yield encode_frame({"num_keys": sum(len(run) for run in runs)})
         done = 0
         for run in runs:
@@ -236,7 +312,8 @@ class StoreAnswers:
         if heaviest > self._limits.max_row_bytes:
             raise SettingsError(
                 f"one row of the answer has up to {heaviest:.0f} bytes; this server sends {self._limits.max_row_bytes} "
-                "(max_row_bytes); draw fewer neighbours per node, or all of them with count -1, or open the dataset's "
+                "(max_row_bytes); draw fewer neighbours per node, or all of them with count -1 and neither excluded "
+                "pairs nor candidates nor weights, or serve the parts with larger max_row_bytes, or open the dataset's "
                 "folder itself"
             )
 
@@ -246,18 +323,6 @@ class StoreAnswers:
             raise SettingsError(
                 f"the answer has {num_bytes:.0f} bytes or more; this server sends {limit}; ask for less"
             )
-
-    def _sample_request(self, frame: Frame, record: dict[str, Any]) -> SampleRequest:
-        edge_type, direction = _edge_owner(record)
-        return SampleRequest(
-            edge_type=edge_type,
-            direction=direction,
-            ids=frame.array(record.get("ids"), ID_DTYPES),
-            count=_integer(record, "count", -1, (1 << 31) - 1),
-            is_replacing=record.get("is_replacing") is True,
-            rng_seed=_integer(record, "rng_seed", 0, (1 << 64) - 1),
-            wants_edge_ids=record.get("wants_edge_ids") is True,
-        )
 
     def _fetch_request(self, frame: Frame, record: dict[str, Any]) -> FetchRequest:
         names = record.get("names")
@@ -274,7 +339,14 @@ def warm_up(store: LocalStore) -> None:
     none = np.empty(0, np.int64)
     for node_type in store.book.node_offsets:
         store.lookup(node_type, none)
-    store.sample([SampleRequest(edge_type=e, direction=d, ids=none, count=1) for e, d in store.book.edge_offsets])
+    for edge_type, direction in store.book.edge_offsets:
+        store.find_edges(edge_type, direction, none, none)
+        requests = _warm_requests(store, SampleRequest(edge_type=edge_type, direction=direction, ids=none, count=1))
+        store.sample(requests)
+        for request in requests:
+            store.num_drawn_bound(request)
+    for edge_type in store.schema.edge_splits:
+        store.links(edge_type, none)
     owners: list[Owner] = [*store.book.node_offsets, *store.book.edge_offsets]
     for owner in owners:
         first, stop = (int(bound) for bound in store.book.offsets(owner)[store.parts[0] : store.parts[0] + 2])
@@ -283,7 +355,25 @@ def warm_up(store: LocalStore) -> None:
         store.fetch([FetchRequest(owner=owner, names=tuple(features), ids=row)])
 
 
-def _cut_ids(request: RequestT, piece: Piece) -> RequestT:
+def _warm_requests(store: LocalStore, request: SampleRequest) -> list[SampleRequest]:
+    """Requests that between them use every kernel that draws from an edge type."""
+    none, requests = np.empty(0, np.int64), [request]
+    if has_times(store, request):
+        requests.append(replace(request, times=none))
+    if all(store.book.num_ids(node_type) for node_type in ends_of(request.edge_type, request.direction)):
+        # One kernel draws by every strategy but the plain one.
+        requests.append(replace(request, excluded=np.zeros((2, 1), np.int64), candidates=none))
+    return requests
+
+
+def _with_search(cost: RowCost, searched: IntArray | None) -> RowCost:
+    if searched is None or cost.element_bytes:
+        return cost
+    weights = cost.row_bytes if cost.offsets is None else np.diff(cost.offsets)
+    return RowCost(cost.num_rows, 0, offsets_of(searched + np.asarray(weights, np.int64)))
+
+
+def _cut_ids(request: FetchRequest, piece: Piece) -> FetchRequest:
     return replace(request, ids=request.ids[piece.start : piece.start + piece.num_rows].astype(np.int64))
 
 
@@ -308,17 +398,3 @@ def _column_arrays(columns: Mapping[str, Column], names: Sequence[str]) -> list[
         column = columns[name]
         arrays += [np.diff(column.offsets), column.values] if isinstance(column, RaggedArray) else [column]
     return arrays
-
-
-def _edge_owner(record: Mapping[str, Any]) -> tuple[EdgeType, Any]:
-    owner = owner_from_json(record.get("owner"))
-    if isinstance(owner, str):
-        raise FormatError(f"'owner' is node type {owner[:100]!r}; it must be an edge type with a direction")
-    return owner
-
-
-def _integer(record: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise FormatError(f"{name!r} is {str(value)[:100]}; it must be an integer from {low} to {high}")
-    return value

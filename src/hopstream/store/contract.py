@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,25 +24,72 @@ KEY = "\x00key"
 KEY_SCHEMA = FeatureSchema(dtype="int64")
 """The schema of that column."""
 
+TREE_SHIFT = 40
+"""A node of a tree is one int64: ``tree << TREE_SHIFT | id``. So ids of a node type stay below 2**40 there."""
+MAX_TREES = 1 << 23
 MAX_COUNT = (1 << 31) - 1
 """The most neighbours that one node can be answered with; counts are int32."""
 
+Strategy = Literal["uniform", "weighted", "top_k", "last", "labor"]
+"""How neighbours are chosen among a node's eligible edges; see ``SampleRequest``."""
+
 T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaborSeeds:
+    """Where the variates of layer-neighbour sampling come from.
+
+    Every node has one variate per seed, shared by all nodes that it is a neighbour of. With ``share`` 0 it is the
+    first seed's; with a larger share it moves smoothly towards the second seed's, and stays uniform in [0, 1).
+
+    Attributes:
+        first: 64 bits.
+        second: 64 bits.
+        share: In [0, 1).
+    """
+
+    first: int
+    second: int = 0
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
     """Draw neighbours of some nodes along one edge type.
 
+    A node's *eligible* edges are its edges in stored order without those after its time, without those to its excluded
+    neighbours, and without those to neighbours that are no candidates (of its tree). Of these the strategy draws:
+
+    - ``uniform``: any ``count`` of them with equal chances; all of them, in stored order, where there are no more.
+    - ``weighted``: by successive draws, each in proportion to the weights of the edges not drawn yet (with replacement:
+      of all edges). Edges of weight 0 are never drawn; where no more than ``count`` have weight, all of those, in
+      stored order.
+    - ``top_k``: the ``count`` of largest weight, largest first, equal weights in stored order; never weight 0.
+    - ``last``: the last ``count`` in stored order, which is the order of time. Needs an edge type with times.
+    - ``labor``: the ``count`` whose neighbours have the smallest variates under ``labor``, in stored order; equal
+      variates, which parallel edges have, count in stored order.
+
     Attributes:
         edge_type: The edge type to follow.
         direction: ``in``: ids are of the destination type and neighbours are sources; ``out``: the other way round.
-        ids: int64[n], node ids to expand.
-        count: Neighbours per id; ``-1`` means all of them. Below ``count`` edges, all of them in stored order.
-        is_replacing: Draw exactly ``count`` with replacement (none where there are no edges). Ignored for ``-1``.
-        rng_seed: 64 random bits of this batch, hop and edge type. Draws depend on it, on the node's key and on the
-            turn, and on nothing else.
+        ids: int64[n], node ids to expand; a node may be there several times.
+        count: Neighbours per id; ``-1`` means all that are eligible (and have weight, where weights count).
+        is_replacing: Draw exactly ``count`` with replacement (none where nothing is eligible). Ignored for ``-1``. Only
+            with ``uniform`` and ``weighted``.
+        rng_seed: 64 random bits of this batch, hop and edge type. Draws depend on it, on the node's key, its tree and
+            the turn, and on nothing else.
         wants_edge_ids: Also answer the ids of the edges drawn.
+        strategy: See above.
+        trees: int64[n] in [0, MAX_TREES), or None for one tree: a node draws anew in every tree.
+        times: int64[n], or None: only edges at that time or before it are eligible. Ignored where the edge type has
+            no times.
+        is_inclusive: Edges at exactly that time are eligible.
+        excluded: int64[2, m] pairs of an expanded node's id and a neighbour's id, any order: no edge between the two is
+            eligible. Or None.
+        candidates: int64[c], ascending and distinct: only edges to these neighbours are eligible. Or None for all.
+            They are ids; with ``trees`` they are pairs ``tree << TREE_SHIFT | id``, and a node's are those of its tree.
+        labor: Seeds of the variates; with ``labor`` only.
     """
 
     edge_type: EdgeType
@@ -52,6 +99,13 @@ class SampleRequest:
     is_replacing: bool = False
     rng_seed: int = 0
     wants_edge_ids: bool = False
+    strategy: Strategy = "uniform"
+    trees: IntArray | None = None
+    times: IntArray | None = None
+    is_inclusive: bool = True
+    excluded: IntArray | None = None
+    candidates: IntArray | None = None
+    labor: LaborSeeds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +144,21 @@ class FetchRequest:
     positions: IntArray | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Edges by their ends.
+
+    Attributes:
+        src_keys: int64[n], keys of the source type.
+        dst_keys: int64[n], keys of the destination type.
+        times: int64[n], the edges' own times, or None where the edge type has none of its own.
+    """
+
+    src_keys: IntArray
+    dst_keys: IntArray
+    times: IntArray | None = None
+
+
 class Pending(Protocol[T_co]):
     """An answer under way."""
 
@@ -116,6 +185,13 @@ class Store(ABC):
     """Fingerprint of the graph; all datasets cut from one graph agree on it."""
     parts: tuple[int, ...]
     """The parts this store can answer for."""
+    time_attr: str | None
+    """The feature that says when a node or edge came to be, if the dataset was written with one; see
+    ``schema.timed_edge_types``."""
+    weight_attr: str | None
+    """The edge feature that edges can be drawn by, if the dataset was written with one; edge types that have it."""
+    has_neighbor_keys: bool
+    """Edges carry the keys of neighbours, which ``labor`` needs; always True with one part, where ids are keys."""
 
     @abstractmethod
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
@@ -144,6 +220,34 @@ class Store(ABC):
     @abstractmethod
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """int64[n], edges of each id in the given direction."""
+
+    @abstractmethod
+    def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """int64[n], the id of the first edge in stored order between ``ids[i]`` and ``neighbor_ids[i]``; -1 for none.
+
+        Args:
+            edge_type: The edge type.
+            direction: ``in``: ids are of the destination type and neighbours are sources; ``out``: the other way round.
+            ids: int64[n], owned by ``parts``.
+            neighbor_ids: int64[n], ids of the other end's type.
+        """
+
+    @abstractmethod
+    def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
+        """Ends and times of edges given by edge key; ``parts`` must keep the keys (``PartitionBook.link_offsets``).
+
+        Raises:
+            UnknownNameError: The dataset keeps no links of this edge type.
+            IdRangeError: A key outside 0..m-1 of its type.
+        """
+
+    @abstractmethod
+    def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
+        """int64[n] edge keys of a split of an edge type, ascending, as far as ``parts`` keep them.
+
+        Raises:
+            UnknownNameError: The dataset has no such edge type or split.
+        """
 
     @abstractmethod
     def close(self) -> None:

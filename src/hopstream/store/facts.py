@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.partition.book import Owner, PartitionBook
-from hopstream.schema import Direction, GraphSchema
+from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import Store
 from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json
 
@@ -31,6 +32,9 @@ class StoreFacts:
         parts: The parts that the server answers for.
         max_ids: Most ids that the server takes in one request.
         path: The dataset's folder on the server's machine, if the server told.
+        time_attr: As ``Store`` says it.
+        weight_attr: As ``Store`` says it.
+        has_neighbor_keys: As ``Store`` says it.
     """
 
     schema: GraphSchema
@@ -41,6 +45,9 @@ class StoreFacts:
     parts: tuple[int, ...]
     max_ids: int
     path: Path | None = None
+    time_attr: str | None = None
+    weight_attr: str | None = None
+    has_neighbor_keys: bool = False
 
     @classmethod
     def of(cls, store: Store, *, max_ids: int, path: Path | None = None) -> StoreFacts:
@@ -54,6 +61,9 @@ class StoreFacts:
             parts=store.parts,
             max_ids=max_ids,
             path=path,
+            time_attr=store.time_attr,
+            weight_attr=store.weight_attr,
+            has_neighbor_keys=store.has_neighbor_keys,
         )
 
     def to_frame(self) -> Bytes:
@@ -69,6 +79,9 @@ class StoreFacts:
             "owners": [owner_to_json(owner) for owner in owners],
             "max_ids": self.max_ids,
             "path": None if self.path is None else str(self.path),
+            "time_attr": self.time_attr,
+            "weight_attr": self.weight_attr,
+            "has_neighbor_keys": self.has_neighbor_keys,
         }
         return encode_frame(header, [np.asarray(self.book.offsets(owner), np.int64) for owner in owners])
 
@@ -116,8 +129,30 @@ class StoreFacts:
             parts=parts,
             max_ids=max_ids,
             path=None if path is None else Path(str(path)),
+            time_attr=_attr("time_attr", header["time_attr"], [*schema.edges.values(), *schema.nodes.values()], "iu"),
+            weight_attr=_attr("weight_attr", header["weight_attr"], [*schema.edges.values()], "iuf"),
+            has_neighbor_keys=_flag("has_neighbor_keys", header["has_neighbor_keys"]) or num_parts == 1,
         )
 
 
 def _ranges(frame: Frame, index: int) -> IntArray:
     return np.array(frame.array(index, ("int64",)))
+
+
+def _attr(where: str, name: object, columns: Sequence[Mapping[str, FeatureSchema]], kinds: str) -> str | None:
+    """The name of a feature of some types, one number of these kinds per row wherever it is."""
+    if name is None:
+        return None
+    found = [features[name] for features in columns if name in features] if isinstance(name, str) else []
+    for feature in found:
+        if not feature.is_fixed_width or feature.shape or feature.numpy_dtype.kind not in kinds:
+            raise FormatError(f"{where} is {str(name)[:100]!r}, a feature of {feature}; that cannot be")
+    if not found:
+        raise FormatError(f"{where} is {str(name)[:100]!r}, which is no feature of the schema")
+    return cast(str, name)
+
+
+def _flag(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise FormatError(f"{where} is {str(value)[:100]!r}; it must be true or false")
+    return value

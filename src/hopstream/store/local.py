@@ -8,32 +8,40 @@ processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
-from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
+from hopstream.arrays import Array, Column, IntArray
+from hopstream.errors import IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
+from hopstream.kernels.gather import gather_rows
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
+from hopstream.kernels.neighbors import draw_neighbors
 from hopstream.kernels.ownership import first_unowned
+from hopstream.kernels.pairs import find_edges
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.layout import Dataset, PartArrays
-from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import (
-    KEY,
-    KEY_SCHEMA,
-    MAX_COUNT,
-    FetchRequest,
-    Pending,
-    SampleReply,
-    SampleRequest,
-    Store,
+from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
+from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, part_column, ragged_ranges
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.drawing import (
+    DrawBuffers,
+    SamplingTables,
+    count_eligible,
+    is_plain,
+    replaces,
+    sampling_tables,
+    trees_of,
 )
-from hopstream.store.requests import check_split
+from hopstream.store.requests import (
+    check_edge_split,
+    check_find_edges,
+    check_links,
+    check_sample_request,
+    check_split,
+    has_own_times,
+)
 
 T = TypeVar("T")
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
@@ -47,41 +55,6 @@ class _Deferred(Generic[T]):
 
     def result(self) -> T:
         return self._work()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingTables:
-    """What the sampling kernels need of one edge type and direction; rows are parts, zeros where one is not here.
-
-    Attributes:
-        node_type: Node type of the nodes that are expanded.
-        offsets: int64[num_parts + 1], id ranges of that type.
-        keys: int64[num_parts, 2], address table of its keys; zeros where id equals key.
-        indptrs: int64[num_parts, 2], address table of ``indptr``.
-        indices: int64[num_parts, 2], address table of ``indices``.
-        indices_dtype: uint32 or int64.
-        edge_offsets: int64[num_parts + 1], id ranges of the edges.
-    """
-
-    node_type: str
-    offsets: IntArray
-    keys: IntArray
-    indptrs: IntArray
-    indices: IntArray
-    indices_dtype: np.dtype[Any]
-    edge_offsets: IntArray
-
-
-class _ColumnTable:
-    """Address tables of one column over all parts."""
-
-    def __init__(self, feature: FeatureSchema, columns: Sequence[Column | None]) -> None:
-        self.feature = feature
-        self.word = word_dtype(feature.row_bytes)
-        ragged = [c if isinstance(c, RaggedArray) else None for c in columns]
-        values = [c.values if isinstance(c, RaggedArray) else c for c in columns]
-        self.values = address_table([None if v is None else _as_words(v, self.word) for v in values])
-        self.row_offsets = address_table([None if r is None else r.offsets for r in ragged])
 
 
 class LocalStore(Store):
@@ -104,6 +77,9 @@ class LocalStore(Store):
         self.directions = manifest.directions
         self.dataset_id = manifest.dataset_id
         self.graph_id = manifest.graph_id
+        self.time_attr = manifest.time_attr
+        self.weight_attr = manifest.weight_attr
+        self.has_neighbor_keys = manifest.has_neighbor_keys or manifest.book.num_parts == 1
         self.parts = tuple(sorted(set(range(self.book.num_parts) if parts is None else parts)))
         unknown = [p for p in self.parts if not 0 <= p < self.book.num_parts]
         if unknown or not self.parts:
@@ -113,8 +89,8 @@ class LocalStore(Store):
             self._maps[part] = dataset.open_part(part)
         self._is_present = np.array([m is not None for m in self._maps])
         self._is_closed = False
-        self._columns: dict[tuple[Owner, str], _ColumnTable] = {}
-        self._tables = {owner: self._sampling_tables(*owner) for owner in self.book.edge_offsets}
+        self._columns: dict[tuple[Owner, str], ColumnTable] = {}
+        self._tables = {owner: sampling_tables(self.book, self._maps, *owner) for owner in self.book.edge_offsets}
 
     @property
     def is_whole(self) -> bool:
@@ -149,17 +125,78 @@ class LocalStore(Store):
         check_split(self, node_type, name)
         return [m.splits[node_type][name] for m in self._maps if m is not None]
 
+    def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
+        """Edge keys of a split; see ``Store.edge_split``."""
+        return np.concatenate(self.edge_split_runs(edge_type, name))
+
+    def edge_split_runs(self, edge_type: EdgeType, name: str) -> list[IntArray]:
+        """The keys of ``edge_split`` as they lie in the files, one array per part, not copied."""
+        check_edge_split(self, edge_type, name)
+        self._check_open()
+        return [m.links[edge_type].splits[name] for m in self._maps if m is not None]
+
+    def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
+        """Ends and times of edges given by edge key; see ``Store.links``."""
+        check_links(self, edge_type, edge_keys)
+        keys, offsets = np.ascontiguousarray(edge_keys, np.int64), self.book.link_offsets(edge_type)
+        self._check_owned(f"{type_label(edge_type)} edge keys", keys, offsets)
+        kept = [m.links[edge_type] if m else None for m in self._maps]
+
+        def gather(columns: Sequence[IntArray | None]) -> IntArray:
+            out = np.empty((len(keys), 1), np.int64)
+            gather_rows(keys, offsets, address_table(columns), out, NO_POSITIONS)
+            return out[:, 0]
+
+        return Links(
+            src_keys=gather([part.src_keys if part else None for part in kept]),
+            dst_keys=gather([part.dst_keys if part else None for part in kept]),
+            times=gather([part.times if part else None for part in kept]) if has_own_times(self, edge_type) else None,
+        )
+
+    def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """The first edge between each id and its neighbour; see ``Store.find_edges``."""
+        check_find_edges(self, edge_type, direction, ids, neighbor_ids)
+        tables = self.tables(edge_type, direction)
+        ids = self.check_ids(tables.node_type, ids)
+        neighbor_ids = np.ascontiguousarray(neighbor_ids, np.int64)
+        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
+        ranges = DrawBuffers().find_ranges(tables, request, ids)
+        edge_ids = np.empty(len(ids), np.int64)
+        find_edges(
+            neighbor_ids, tables.indices, tables.item, ranges.parts, ranges.starts, ranges.degrees,
+            tables.edge_offsets, edge_ids,
+        )  # fmt: skip
+        return edge_ids
+
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         tables = self.tables(edge_type, direction)
         ids = self.check_ids(tables.node_type, ids)
-        degrees = np.empty(len(ids), np.int64)
-        parts, counts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
-        total = edge_ranges(
-            ids, tables.offsets, tables.indptrs, tables.indices, -1, False, parts, starts, degrees, counts
-        )
-        check_range(total, ids, owner_label((edge_type, direction)))
-        return degrees
+        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
+        return DrawBuffers().find_ranges(tables, request, ids).degrees
+
+    def degrees_in_time(self, request: SampleRequest) -> IntArray:
+        """int64[n], edges of each id of a request that its times leave."""
+        tables = self.tables(request.edge_type, request.direction)
+        ids = self.check_ids(tables.node_type, request.ids)
+        return DrawBuffers().find_ranges(tables, replace(request, count=0), ids).degrees
+
+    def num_drawn_bound(self, request: SampleRequest) -> IntArray:
+        """int64[n], how many neighbours each id of a request draws at most, at less cost than drawing them.
+
+        It is the number drawn, but for neighbours that are excluded where there are no candidates, and for edges of
+        weight 0 where weights count. The request is checked as ``sample`` checks it.
+        """
+        check_sample_request(self, request)
+        tables = self.tables(request.edge_type, request.direction)
+        ids = self.check_ids(tables.node_type, request.ids)
+        ranges = DrawBuffers().find_ranges(tables, request, ids)
+        if request.candidates is None:
+            return ranges.counts.astype(np.int64)
+        num_eligible = count_eligible(tables, request, ids, ranges)
+        if replaces(request):
+            return np.where(num_eligible > 0, request.count, 0)
+        return num_eligible if request.count < 0 else num_eligible.clip(max=request.count)
 
     def sample_run(self, request: SampleRequest, first: int, num_edges: int) -> SampleReply:
         """Some of all the edges of one node, so that a node of very many edges can be answered piece by piece.
@@ -172,21 +209,19 @@ class LocalStore(Store):
         owner = (request.edge_type, request.direction)
         tables = self.tables(*owner)
         ids = self.check_ids(tables.node_type, request.ids)
-        parts, counts = np.empty(1, np.int32), np.empty(1, np.int32)
-        starts, degrees = np.empty(1, np.int64), np.empty(1, np.int64)
-        total = edge_ranges(
-            ids[:1], tables.offsets, tables.indptrs, tables.indices, -1, False, parts, starts, degrees, counts
-        )
-        check_range(total, ids, owner_label(owner))
-        part = self._maps[int(parts[0])]
-        if len(ids) != 1 or part is None or first < 0 or num_edges < 0 or first + num_edges > int(degrees[0]):
-            raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; it has {degrees[0]}")
-        positions = np.arange(starts[0] + first, starts[0] + first + num_edges, dtype=np.int64)
-        neighbor_ids = part.edges[owner].indices[int(starts[0]) + first : int(starts[0]) + first + num_edges]
+        every = SampleRequest(edge_type=request.edge_type, direction=request.direction, ids=ids, count=0)
+        ranges = DrawBuffers().find_ranges(tables, every, ids)
+        part = self._maps[int(ranges.parts[0])] if len(ids) == 1 else None
+        if part is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.degrees[0]):
+            raise IdRangeError(
+                f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {ranges.degrees[:9].tolist()}"
+            )
+        start = int(ranges.starts[0]) + first
+        positions = np.arange(start, start + num_edges, dtype=np.int64)
         return SampleReply(
             counts=np.array([num_edges], np.int32),
-            neighbor_ids=np.asarray(neighbor_ids),
-            edge_ids=positions + tables.edge_offsets[int(parts[0])] if request.wants_edge_ids else None,
+            neighbor_ids=np.asarray(part.edges[owner].indices[start : start + num_edges]),
+            edge_ids=positions + tables.edge_offsets[part.part] if request.wants_edge_ids else None,
         )
 
     def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
@@ -202,7 +237,7 @@ class LocalStore(Store):
         if table.feature.is_fixed_width:
             raise SettingsError(f"{owner_label(owner)}.{name} is {table.feature}; lengths are told of ragged columns")
         ids = self.check_ids(owner, ids)
-        return _ragged_ranges(table, ids, self.book.offsets(owner), f"{owner_label(owner)}.{name}")[2]
+        return ragged_ranges(table, ids, self.book.offsets(owner), f"{owner_label(owner)}.{name}")[2]
 
     def close(self) -> None:
         """Refuse further requests. The files stay mapped until the store is collected: a kernel may still read them."""
@@ -228,51 +263,25 @@ class LocalStore(Store):
         self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner))
         return ids
 
-    def _sampling_tables(self, edge_type: EdgeType, direction: Direction) -> SamplingTables:
-        node_type = edge_type[2] if direction == "in" else edge_type[0]
-        edges = [m.edges[edge_type, direction] if m else None for m in self._maps]
-        # With one part the format says that id equals key, which saves a cache miss per expanded node.
-        has_keys = self.book.num_parts > 1
-        return SamplingTables(
-            node_type=node_type,
-            offsets=self.book.offsets(node_type),
-            keys=address_table([m.node_keys[node_type] if m and has_keys else None for m in self._maps]),
-            indptrs=address_table([e.indptr if e else None for e in edges]),
-            indices=address_table([e.indices if e else None for e in edges]),
-            indices_dtype=next(e.indices.dtype for e in edges if e),
-            edge_offsets=self.book.offsets((edge_type, direction)),
-        )
-
     def _sample(self, request: SampleRequest) -> SampleReply:
+        check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
-        if not -1 <= request.count <= MAX_COUNT:
-            raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 to {MAX_COUNT}")
         ids = self.check_ids(tables.node_type, request.ids)
-        num_ids = len(ids)
-        parts, counts = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
-        starts, degrees = np.empty(num_ids, np.int64), np.empty(num_ids, np.int64)
-        total = edge_ranges(
-            ids,
-            tables.offsets,
-            tables.indptrs,
-            tables.indices,
-            request.count,
-            request.is_replacing,
-            parts,
-            starts,
-            degrees,
-            counts,
-        )
-        check_range(total, ids, owner_label((request.edge_type, request.direction)))
-        neighbor_ids = np.empty(total, tables.indices_dtype)
-        edge_ids = np.empty(total, np.int64)
+        buffers, edge_ids = DrawBuffers(), NO_POSITIONS
+        ranges = buffers.find_ranges(tables, request, ids)
+        is_drawn = not is_plain(request)
+        if is_drawn:
+            ranges, edge_ids = buffers.choose(tables, request, ids, ranges)
+        else:
+            edge_ids = np.empty(ranges.total, np.int64)
+        neighbor_ids = np.empty(ranges.total, tables.item.dtype)
         draw_neighbors(
-            ids, tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
-            request.is_replacing and request.count >= 0, parts, starts, degrees, counts, tables.edge_offsets,
-            neighbor_ids, edge_ids,
+            ids, trees_of(request), tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
+            replaces(request), is_drawn, ranges.parts, ranges.starts, ranges.degrees, ranges.counts,
+            tables.edge_offsets, neighbor_ids, edge_ids,
         )  # fmt: skip
         return SampleReply(
-            counts=counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
+            counts=ranges.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
         )
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
@@ -285,9 +294,9 @@ class LocalStore(Store):
             table = self._column(request.owner, name)
             if table.feature.is_fixed_width:
                 out = given.get(name)
-                columns[name] = _gather_fixed(table, ids, offsets, out, positions)
+                columns[name] = gather_fixed(table, ids, offsets, out, positions)
             else:
-                columns[name] = _gather_ragged(table, ids, offsets, f"{owner_label(request.owner)}.{name}")
+                columns[name] = gather_ragged(table, ids, offsets, f"{owner_label(request.owner)}.{name}")
         return columns
 
     def _check_owner(self, owner: Owner) -> None:
@@ -301,11 +310,11 @@ class LocalStore(Store):
                 f"write the parts again with direction {owner[1]!r} or 'both'"
             )
 
-    def _column(self, owner: Owner, name: str) -> _ColumnTable:
+    def _column(self, owner: Owner, name: str) -> ColumnTable:
         table = self._columns.get((owner, name))
         if table is None:
-            table = _ColumnTable(
-                self._feature(owner, name), [_part_column(m, owner, name) if m else None for m in self._maps]
+            table = ColumnTable(
+                self._feature(owner, name), [part_column(m, owner, name) if m else None for m in self._maps]
             )
             self._columns[owner, name] = table
         return table
@@ -315,9 +324,12 @@ class LocalStore(Store):
             return KEY_SCHEMA
         return self.schema.feature(owner if isinstance(owner, str) else owner[0], name)
 
-    def _check_owned(self, what: str, ids: IntArray, offsets: IntArray) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StoreUnavailable(f"the store of parts {list(self.parts)} is closed")
+
+    def _check_owned(self, what: str, ids: IntArray, offsets: IntArray) -> None:
+        self._check_open()
         row = first_unowned(ids, offsets, self._is_present)
         if row < 0:
             return
@@ -326,79 +338,3 @@ class LocalStore(Store):
             raise IdRangeError(f"{what}[{row}] is {identifier}; they are 0..{int(offsets[-1]) - 1}")
         part = int(np.searchsorted(offsets, identifier, side="right")) - 1
         raise IdRangeError(f"{what}[{row}] is {identifier} of part {part}; this store holds parts {list(self.parts)}")
-
-
-def word_dtype(row_bytes: int) -> np.dtype[Any]:
-    """The widest unsigned integer whose size divides a row, so that kernels copy rows of any dtype."""
-    return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
-
-
-def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
-    if not values.flags.c_contiguous:
-        raise FormatError(f"a column of {values.dtype}{list(values.shape)} is not in C order; write the dataset again")
-    return values.reshape(-1).view(word) if values.size else np.empty(0, word)
-
-
-def _part_column(part: PartArrays, owner: Owner, name: str) -> Column:
-    if isinstance(owner, str):
-        return part.node_keys[owner] if name == KEY else part.node_features[owner][name]
-    edges = part.edges[owner]
-    if name != KEY:
-        return edges.features[name]
-    if edges.keys is None:
-        raise UnknownNameError(
-            f"{owner_label(owner)}: the dataset keeps no edge keys; write the parts again with edge keys"
-        )
-    return edges.keys
-
-
-def _gather_fixed(
-    table: _ColumnTable, ids: IntArray, offsets: IntArray, out: Array | None, positions: IntArray
-) -> Array:
-    feature = table.feature
-    if out is None:
-        out = np.empty((len(ids), *feature.shape), feature.numpy_dtype)
-    elif out.dtype != feature.numpy_dtype or out.shape[1:] != feature.shape or not out.flags.c_contiguous:
-        raise SettingsError(f"out is {out.dtype}{list(out.shape)}; the column is {feature}, C-contiguous")
-    num_rows = int(positions.max()) + 1 if len(positions) else len(ids)
-    if len(out) < num_rows or (len(positions) and (len(positions) != len(ids) or int(positions.min()) < 0)):
-        raise SettingsError(f"out has {len(out)} rows for {len(ids)} ids and {len(positions)} positions")
-    if feature.row_bytes and len(ids):
-        words = out.reshape(len(out), -1).view(table.word)
-        gather_rows(ids, offsets, table.values, words, positions)
-    return out
-
-
-def check_range(total: int, ids: IntArray, where: str) -> None:
-    """Raise ``FormatError`` where a kernel found a row's range outside its file.
-
-    Raises:
-        SettingsError: A node has more edges than can be counted in one answer.
-    """
-    if total == TOO_MANY:
-        raise SettingsError(f"{where}: a node has more than {MAX_COUNT} edges; give a count instead of -1")
-    if total < 0:
-        raise FormatError(f"{where}: the row of id {int(ids[-1 - total])} lies outside its file; verify the dataset")
-
-
-def _gather_ragged(table: _ColumnTable, ids: IntArray, offsets: IntArray, where: str) -> RaggedArray:
-    feature = table.feature
-    parts, starts, lengths = _ragged_ranges(table, ids, offsets, where)
-    total = int(lengths.sum())
-    values = np.empty((total, *feature.shape), feature.numpy_dtype)
-    if feature.row_bytes and total:
-        words = cast(Array, values.reshape(total, -1).view(table.word))
-        gather_elements(table.values, parts, starts, lengths, words)
-    return RaggedArray(values, offsets_of(lengths), feature.is_string)
-
-
-def _ragged_ranges(
-    table: _ColumnTable, ids: IntArray, offsets: IntArray, where: str
-) -> tuple[NDArray[np.int32], IntArray, IntArray]:
-    """Part, first element and length of each row of a ragged column, int32[n], int64[n] and int64[n]."""
-    parts, starts = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64)
-    lengths = np.empty(len(ids), np.int64)
-    width = table.feature.row_bytes // table.word.itemsize
-    total = gather_ranges(ids, offsets, table.row_offsets, table.values, width, parts, starts, lengths)
-    check_range(total, ids, where)
-    return parts, starts, lengths

@@ -1,8 +1,7 @@
 """How is a store on another machine asked?
 
-Every request is one call with a deadline that the transport itself keeps, so a server that is gone, stopped or cut off
-is noticed in time. Calls are made in a few threads of the store, which read the answer as it comes: the transport
-cannot end a call that the server has not begun to answer, but who waits for such a thread can be let go.
+Calls are made in a few threads of the store, which read the answer as it comes: the transport cannot end a call that
+the server has not begun to answer, but who waits for such a thread can be let go.
 """
 
 from __future__ import annotations
@@ -14,185 +13,41 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import flight
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import (
-    AccessDenied,
-    FormatError,
-    HopstreamError,
-    RemoteError,
-    StoreTimeout,
-    StoreUnavailable,
-)
+from hopstream.errors import FormatError, HopstreamError, StoreTimeout, StoreUnavailable
 from hopstream.partition.book import ends_of, owner_label
-from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import KEY, FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.schema import Direction, EdgeType, type_label
+from hopstream.store.channel import Channel, FrameReader
+from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
-from hopstream.store.replies import FetchReader, RowsReader, SampleReader, SplitReader
+from hopstream.store.pieces import Piece, RowCost, cut_pieces
+from hopstream.store.replies import FetchReader, LinksReader, PieceReader, RowsReader, SampleReader, SplitReader
 from hopstream.store.requests import (
-    Piece,
-    RowCost,
+    check_edge_split,
     check_fetch_request,
+    check_find_edges,
     check_keys,
+    check_links,
+    check_owner,
     check_sample_request,
     check_split,
-    cut_pieces,
+    has_own_times,
     id_dtype,
 )
+from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import (
-    MAX_FRAME_BYTES,
-    Bytes,
-    Frame,
-    decode_frame,
-    encode_frame,
-    from_batch,
-    owner_to_json,
-    raise_error,
-)
+from hopstream.store.wire import Frame, encode_frame, owner_to_json
 
 T = TypeVar("T")
 MAX_THREADS = 64
 """Requests of one store that can be under way at once; threads are started as they are needed."""
-CANCEL_S = 10.0
-"""How long a closing store waits for calls that it has ended to leave; they take milliseconds."""
 SLACK_S = 5.0
 """How much later than the transport's deadline a waiting thread gives up."""
-CHANNEL_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + (1 << 20)),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-]
-
-
-class FrameReader(Protocol):
-    """Takes the frames of an answer, one after the other."""
-
-    def take(self, frame: Frame) -> None:
-        """Check a frame and keep what it holds."""
-        ...
-
-
-class Channel:
-    """One connection to a server; the transport opens it when it is first used, and again after it broke."""
-
-    def __init__(self, location: Location, settings: StoreSettings) -> None:
-        """Prepare to connect.
-
-        Raises:
-            AccessDenied: A token would be sent in the clear.
-        """
-        security = settings.security
-        security.check_location(location)
-        self.location = location
-        self.name = str(location)
-        """The server as messages name it; with its parts once they are known."""
-        self._headers = security.headers()
-        self._client = flight.FlightClient(
-            str(location), generic_options=CHANNEL_OPTIONS, **security.flight_options(location)
-        )
-        self._changed = threading.Condition()
-        self._streams: set[Any] = set()
-        self._num_calls = 0
-        self._is_closed = False
-
-    def call(self, request: Bytes, timeout_s: float, what: str, reader: FrameReader) -> None:
-        """Send a request and hand the frames of the answer to a reader.
-
-        Raises:
-            StoreTimeout: The answer was not complete in time.
-            StoreUnavailable: The server cannot be reached, or went away.
-            AccessDenied: The server refused the token or certificate.
-            RemoteError: The server failed.
-            FormatError: The answer makes no sense.
-        """
-        with self._changed:
-            self.check_open(what)
-            self._num_calls += 1
-        options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
-        try:
-            stream = self._client.do_get(flight.Ticket(request.tobytes()), options)
-            self._read(stream, what, reader)
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            if isinstance(error, HopstreamError):
-                raise
-            raise self._explained(error, timeout_s, what) from error
-        finally:
-            self._leave()
-
-    def check_open(self, what: str) -> None:
-        """Raise ``StoreUnavailable`` after the connection was closed."""
-        if self._is_closed:
-            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
-
-    def close(self) -> bool:
-        """Refuse calls, end those that are being answered and wait until their threads have left; twice is once.
-
-        A call that the server has not begun to answer cannot be ended: its thread leaves at the deadline and then hands
-        nothing to its reader. The connection is freed by whoever leaves last.
-
-        Returns:
-            True where no thread is inside a call any more.
-        """
-        with self._changed:
-            was_closed, self._is_closed = self._is_closed, True
-            for stream in self._streams:
-                stream.cancel()
-            self._changed.wait_for(lambda: not self._streams, CANCEL_S)
-            is_idle = self._num_calls == 0
-        if is_idle and not was_closed:
-            self._client.close()
-        return is_idle
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._num_calls -= 1
-            is_last = self._is_closed and self._num_calls == 0
-        if is_last:
-            self._client.close()
-
-    def _read(self, stream: Any, what: str, reader: FrameReader) -> None:
-        with self._changed:
-            if self._is_closed:  # after the call began, so ``close`` did not see it
-                stream.cancel()
-                self.check_open(what)
-            self._streams.add(stream)
-        try:
-            while (chunk := _next_chunk(stream)) is not None:
-                frame = decode_frame(from_batch(chunk.data))
-                raise_error(frame, self.name, what)
-                reader.take(frame)
-        except HopstreamError as error:
-            stream.cancel()
-            if not hasattr(error, "__notes__"):
-                error.add_note(f"answered by {self.name} to {what}")
-            raise
-        finally:
-            with self._changed:
-                self._streams.discard(stream)
-                self._changed.notify_all()
-
-    def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
-        """A transport's error in our words."""
-        text = _first_sentence(str(error))
-        if self._is_closed:
-            return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
-        if isinstance(error, flight.FlightTimedOutError):
-            return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
-        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
-            return AccessDenied(f"{self.name} refused {what}: {text}; give the token that the server was started with")
-        if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | OSError):
-            return StoreUnavailable(
-                f"{self.name} cannot be reached for {what} ({text}); "
-                "start the server, or check the address, the certificates and the firewall"
-            )
-        return RemoteError(f"{self.name} failed in {what}: {text}; is it a hopstream server?", str(error))
 
 
 class _Submitted(Generic[T]):
@@ -252,6 +107,8 @@ class RemoteStore(Store):
         self.directions = self.facts.directions
         self.dataset_id = self.facts.dataset_id
         self.graph_id = self.facts.graph_id
+        self.time_attr, self.weight_attr = self.facts.time_attr, self.facts.weight_attr
+        self.has_neighbor_keys = self.facts.has_neighbor_keys
         self.parts = self.facts.parts
         self._channel.name = f"{parts_label(self.parts)} at {self._channel.location}"
 
@@ -313,15 +170,10 @@ class RemoteStore(Store):
             check_sample_request(self, request)
         reader = SampleReader(self, requests)
         ends = time.monotonic() + self.timeout_s
-        for pieces in self._calls([len(request.ids) for request in requests]):
+        for pieces, cut in sample_calls(requests, self.facts.max_ids):
             reader.expect(pieces)
-            header = {"requests": [_sample_record(requests[p.request], row) for row, p in enumerate(pieces)]}
-            types = [(requests[p.request].edge_type, requests[p.request].direction) for p in pieces]
-            ids = [
-                self._wire_ids(requests[p.request].ids, p, self.book.num_ids(ends_of(*t)[0]))
-                for p, t in zip(pieces, types, strict=True)
-            ]
-            self._call("sample", header, ids, describe_sample(requests), (reader, ends))
+            records, arrays = write_samples(cut, self.book)
+            self._call("sample", {"requests": records}, arrays, describe_sample(requests), (reader, ends))
         return reader.result()
 
     def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
@@ -363,15 +215,47 @@ class RemoteStore(Store):
         self._call("split", header, [], f"split({node_type}, {name})", (reader, ends))
         return reader.result()
 
+    def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
+        """Edge keys of a split; see ``Store.edge_split``."""
+        check_edge_split(self, edge_type, name)
+        reader = SplitReader(self.book.num_edges(edge_type))
+        ends = time.monotonic() + self.timeout_s
+        header = {"edge_type": edge_type, "name": name}
+        self._call("edge_split", header, [], f"edge_split({type_label(edge_type)}, {name})", (reader, ends))
+        return reader.result()
+
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         ids = np.asarray(ids, np.int64)
-        check_sample_request(self, SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0))
         owner = (edge_type, direction)
-        num_nodes = self.book.num_ids(ends_of(*owner)[0])
+        check_owner(self, owner)
+        near = ends_of(*owner)[0]
+        self.book.check_ids(near, ids)
         what = f"degrees({owner_label(owner)}, {len(ids)} ids)"
-        limits = (num_nodes, self.book.num_ids(owner) + 1)
+        limits = (self.book.num_ids(near), self.book.num_ids(owner) + 1)
         return self._ask_rows("degrees", {"owner": owner_to_json(owner)}, ids, limits, what)
+
+    def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
+        ids, neighbor_ids = np.asarray(ids, np.int64), np.asarray(neighbor_ids, np.int64)
+        check_find_edges(self, edge_type, direction, ids, neighbor_ids)
+        owner = (edge_type, direction)
+        near, far = (self.book.num_ids(node_type) for node_type in ends_of(*owner))
+        reader = RowsReader(len(ids), self.book.num_ids(owner), first=-1)
+        what = f"find_edges({owner_label(owner)}, {len(ids)} pairs)"
+        self._ask_calls("find_edges", {"owner": owner_to_json(owner)}, [(ids, near), (neighbor_ids, far)], what, reader)
+        return reader.result()
+
+    def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
+        """Ends and times of edges given by key; see ``Store.links``."""
+        edge_keys = np.asarray(edge_keys, np.int64)
+        check_links(self, edge_type, edge_keys)
+        limits = (self.book.num_ids(edge_type[0]), self.book.num_ids(edge_type[2]))
+        reader = LinksReader(len(edge_keys), limits, has_times=has_own_times(self, edge_type))
+        what = f"links({type_label(edge_type)}, {len(edge_keys)} edges)"
+        keys = (edge_keys, self.book.num_edges(edge_type))
+        self._ask_calls("links", {"edge_type": edge_type}, [keys], what, reader)
+        return reader.result()
 
     def close(self) -> None:
         """End calls under way, let go who waits for one, and disconnect; a second call does nothing.
@@ -390,11 +274,23 @@ class RemoteStore(Store):
     def _ask_rows(self, op: str, header: dict[str, Any], ids: IntArray, limits: tuple[int, int], what: str) -> IntArray:
         """Ask for one int64 per id; ``limits`` are those of the ids and of the answers."""
         reader = RowsReader(len(ids), limits[1])
-        ends = time.monotonic() + self.timeout_s
-        for pieces in self._calls([len(ids)]):
-            reader.expect(pieces)
-            self._call(op, header, [self._wire_ids(ids, pieces[0], limits[0])], what, (reader, ends))
+        self._ask_calls(op, header, [(ids, limits[0])], what, reader)
         return reader.result()
+
+    def _ask_calls(
+        self,
+        op: str,
+        header: dict[str, Any],
+        columns: Sequence[tuple[IntArray, int]],
+        what: str,
+        reader: PieceReader,
+    ) -> None:
+        """Ask for rows that are named by columns of ids, each with how many of its ids there are."""
+        ends = time.monotonic() + self.timeout_s
+        for pieces in self._calls([len(columns[0][0])]):
+            reader.expect(pieces)
+            arrays = [self._wire_ids(ids, pieces[0], num_ids) for ids, num_ids in columns]
+            self._call(op, header, arrays, what, (reader, ends))
 
     def _calls(self, num_ids: Sequence[int]) -> list[list[Piece]]:
         """Cut requests into as many calls as the server's limit needs; no ids, no call."""
@@ -468,32 +364,9 @@ def _names_label(names: Sequence[str]) -> str:
     return ", ".join([*shown, "…"] if len(names) > 3 else shown)
 
 
-def _sample_record(request: SampleRequest, row: int) -> dict[str, Any]:
-    return {
-        "owner": owner_to_json((request.edge_type, request.direction)),
-        "ids": row,
-        "count": int(request.count),
-        "is_replacing": bool(request.is_replacing),
-        "rng_seed": int(request.rng_seed),
-        "wants_edge_ids": bool(request.wants_edge_ids),
-    }
-
-
 def _ask_facts(channel: Channel, timeout_s: float) -> StoreFacts:
     reader = _HelloReader()
     channel.call(encode_frame({"op": "hello"}), timeout_s, "hello()", reader)
     if reader.facts is None:
         raise FormatError(f"{channel.name} gave an empty answer to hello()")
     return reader.facts
-
-
-def _next_chunk(stream: Any) -> Any:
-    try:
-        return stream.read_chunk()
-    except StopIteration:
-        return None
-
-
-def _first_sentence(text: str) -> str:
-    """The transport's message without its debugging context."""
-    return text.split(". gRPC client debug context")[0].strip() or "the call was cut off"

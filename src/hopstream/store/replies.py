@@ -6,6 +6,7 @@ arrays must have the dtypes and shapes that follow from the request, and ids mus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,12 +17,13 @@ from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
 from hopstream.partition.book import ends_of
 from hopstream.schema import FeatureSchema
-from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
-from hopstream.store.requests import Piece, Run, column_feature, neighbor_dtype
+from hopstream.store.contract import FetchRequest, Links, SampleReply, SampleRequest, Store
+from hopstream.store.pieces import Piece, Run
+from hopstream.store.requests import column_feature, neighbor_dtype
 from hopstream.store.wire import Frame
 
 
-class PieceReader:
+class PieceReader(ABC):
     """Hands out the pieces of frames, and the arrays of each, in the order in which they must come."""
 
     takes_runs = False
@@ -34,6 +36,10 @@ class PieceReader:
         self._open: Run | None = None
         self._asked: Sequence[Piece] = ()
         self._arrays: list[Array] = []
+
+    @abstractmethod
+    def take(self, frame: Frame) -> None:
+        """Check what a frame holds and keep it."""
 
     def expect(self, asked: Sequence[Piece]) -> None:
         """Say which pieces of the requests the next call asks for; its answer counts from there."""
@@ -242,17 +248,17 @@ class FetchReader(PieceReader):
 class RowsReader(PieceReader):
     """Puts an answer of one int64 per row together."""
 
-    def __init__(self, num_rows: int, limit: int | None) -> None:
-        """Expect ``num_rows`` values from 0 up, below ``limit`` if there is one."""
+    def __init__(self, num_rows: int, stop: int, *, first: int = 0) -> None:
+        """Expect ``num_rows`` values in ``[first, stop)``."""
         super().__init__([num_rows])
         self._rows: IntArray = np.empty(num_rows, np.int64)
-        self._limit = limit
+        self._first, self._stop = first, stop
 
     def take(self, frame: Frame) -> None:
         """Check what a frame holds and put it in place."""
         for piece in self.pieces(frame):
             values = self.array(("int64",), (piece.num_rows,))
-            _check_range("row", values, np.iinfo(np.int64).max if self._limit is None else self._limit)
+            _check_range("row", values, self._stop, self._first)
             self._rows[piece.start : piece.start + piece.num_rows] = values
 
     def result(self) -> IntArray:
@@ -261,12 +267,37 @@ class RowsReader(PieceReader):
         return self._rows
 
 
-class SplitReader:
-    """Puts an answer to ``split`` together, whose length the first frame tells."""
+class LinksReader(PieceReader):
+    """Puts an answer to ``links`` together."""
 
-    def __init__(self, num_nodes: int) -> None:
-        """Expect ascending keys below ``num_nodes``."""
+    def __init__(self, num_rows: int, num_nodes: tuple[int, int], *, has_times: bool) -> None:
+        """Expect ``num_rows`` keys of each end, below its number of nodes, and times if the edges have them."""
+        super().__init__([num_rows])
         self._num_nodes = num_nodes
+        self._columns: list[IntArray] = [np.empty(num_rows, np.int64) for _ in range(3 if has_times else 2)]
+
+    def take(self, frame: Frame) -> None:
+        """Check what a frame holds and put it in place."""
+        for piece in self.pieces(frame):
+            for i, column in enumerate(self._columns):
+                values = self.array(("int64",), (piece.num_rows,))
+                if i < len(self._num_nodes):
+                    _check_range("node", values, self._num_nodes[i])
+                column[piece.start : piece.start + piece.num_rows] = values
+
+    def result(self) -> Links:
+        """One edge per row."""
+        self.check_complete()
+        src_keys, dst_keys, *times = self._columns
+        return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+
+
+class SplitReader:
+    """Puts an answer to ``split`` or ``edge_split`` together, whose length the first frame tells."""
+
+    def __init__(self, stop: int) -> None:
+        """Expect ascending keys below ``stop``."""
+        self._stop = stop
         self._rows: RowsReader | None = None
 
     def take(self, frame: Frame) -> None:
@@ -275,9 +306,9 @@ class SplitReader:
             self._rows.take(frame)
             return
         num_keys = frame.header.get("num_keys")
-        if type(num_keys) is not int or not 0 <= num_keys <= self._num_nodes:
-            raise FormatError(f"a split of {str(num_keys)[:50]} keys; the node type has {self._num_nodes}")
-        self._rows = RowsReader(num_keys, self._num_nodes)
+        if type(num_keys) is not int or not 0 <= num_keys <= self._stop:
+            raise FormatError(f"a split of {str(num_keys)[:50]} keys; its type has {self._stop}")
+        self._rows = RowsReader(num_keys, self._stop)
         self._rows.expect([Piece(0, 0, num_keys)])
 
     def result(self) -> IntArray:
@@ -299,6 +330,6 @@ def _as_bytes(rows: Array, feature: FeatureSchema) -> Array:
     return rows.reshape(-1).view(np.uint8).reshape(len(rows), feature.row_bytes)
 
 
-def _check_range(what: str, ids: Array, num_ids: int) -> None:
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_ids):
-        raise FormatError(f"the answer has a {what} id outside 0..{num_ids - 1}")
+def _check_range(what: str, ids: Array, stop: int, first: int = 0) -> None:
+    if len(ids) and (int(ids.min()) < first or int(ids.max()) >= stop):
+        raise FormatError(f"the answer has a {what} id outside {first}..{stop - 1}")

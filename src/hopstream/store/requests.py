@@ -1,9 +1,7 @@
-"""Is this a request that the dataset can answer, and what shape will the answer have?"""
+"""Is this a request that the dataset can answer, and of which dtypes will the answer be?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,108 +9,24 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
-from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleRequest, Store
+from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
+from hopstream.store.contract import (
+    KEY,
+    KEY_SCHEMA,
+    TREE_SHIFT,
+    FetchRequest,
+    LaborSeeds,
+    SampleRequest,
+    Store,
+    Strategy,
+)
+from hopstream.store.strategies import check_strategy
 
 UINT32_IDS = 1 << 32
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Some of the elements of one row: ``first`` to ``first + num - 1`` of ``total``."""
-
-    first: int
-    num: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of rows of one request out of several; with ``run``, only those elements of its one row."""
-
-    request: int
-    start: int
-    num_rows: int
-    run: Run | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowCost:
-    """What the rows of one request weigh, by which requests are cut.
-
-    Attributes:
-        num_rows: Rows of the request.
-        row_bytes: Weight of one row, where all weigh the same.
-        offsets: int64[num_rows + 1], running weight, where rows differ.
-        element_bytes: Weight of one element of a row that can be cut inside; 0 where none can. What a row weighs beside
-            its elements is less than one of them.
-    """
-
-    num_rows: int
-    row_bytes: float
-    offsets: IntArray | None = None
-    element_bytes: int = 0
-
-    def rows_within(self, start: int, budget: float) -> int:
-        """How many rows from ``start`` on weigh no more than the budget."""
-        if self.offsets is not None:
-            return int(np.searchsorted(self.offsets, self.offsets[start] + budget, side="right")) - 1 - start
-        fitting = int(budget / self.row_bytes) if self.row_bytes > 0 else self.num_rows
-        return min(self.num_rows - start, fitting)
-
-    def weight(self, start: int, num_rows: int) -> float:
-        """The weight of some rows."""
-        if self.offsets is not None:
-            return int(self.offsets[start + num_rows] - self.offsets[start])
-        return num_rows * self.row_bytes
-
-    @property
-    def total(self) -> float:
-        """The weight of all rows."""
-        return self.weight(0, self.num_rows)
-
-    @property
-    def heaviest(self) -> float:
-        """The weight of the heaviest row."""
-        if self.offsets is not None:
-            return int(np.diff(self.offsets).max(initial=0))
-        return self.row_bytes if self.num_rows else 0
-
-    def runs(self, row: int, budget: float) -> list[Run]:
-        """A row heavier than the budget in runs that are not, or are one element; none where it must stay whole."""
-        num_elements = int(self.weight(row, 1)) // self.element_bytes if self.element_bytes else 0
-        if num_elements < 2 or self.weight(row, 1) <= budget:
-            return []
-        step = max(1, int(budget) // self.element_bytes)
-        return [Run(first, min(step, num_elements - first), num_elements) for first in range(0, num_elements, step)]
-
-
-def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]:
-    """Cut requests into lists of pieces that each weigh no more than the budget, or are one row or element.
-
-    Rows come in order; a request without rows has no piece. A run of a row's elements has a list of its own.
-    """
-    pieces: list[Piece] = []
-    left = budget
-    for request, cost in enumerate(costs):
-        start = 0
-        while start < cost.num_rows:
-            num_rows = cost.rows_within(start, left) if left > 0 else 0
-            if num_rows <= 0 and pieces:
-                yield pieces
-                pieces, left = [], budget
-                continue
-            runs = cost.runs(start, budget) if num_rows <= 0 else []
-            if runs:
-                yield from ([Piece(request, start, 1, run)] for run in runs)
-                start += 1
-                continue
-            num_rows = max(1, num_rows)
-            pieces.append(Piece(request, start, num_rows))
-            left -= cost.weight(start, num_rows)
-            start += num_rows
-    if pieces:
-        yield pieces
+TREE_MASK = np.int64((1 << TREE_SHIFT) - 1)
+SEED_STOP = 1 << 64
+STORED_ORDER: tuple[Strategy, ...] = ("uniform", "last", "labor")
+"""Strategies that answer all eligible edges, in stored order, where no fewer are wanted; they look at no weights."""
 
 
 def id_dtype(num_ids: int) -> np.dtype[Any]:
@@ -156,20 +70,81 @@ def check_split(store: Store, node_type: str, name: str) -> None:
         raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; known: {list(known)}")
 
 
+def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
+    """Raise ``UnknownNameError`` unless the edge type has this split."""
+    store.schema.check_edge_type(edge_type)
+    known = store.schema.edge_splits.get(edge_type, ())
+    if name not in known:
+        raise UnknownNameError(f"edge type {type_label(edge_type)} has no split {name!r}; known: {list(known)}")
+
+
+def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:
+    """Raise ``UnknownNameError`` or ``IdRangeError`` unless the dataset keeps the links of these edge keys."""
+    store.schema.check_edge_type(edge_type)
+    if edge_type not in store.schema.edge_splits:
+        kept = [type_label(each) for each in store.schema.edge_splits]
+        raise UnknownNameError(
+            f"the dataset keeps no links of edge type {type_label(edge_type)}, only of {kept}; "
+            "write the parts again with links of it"
+        )
+    _check_integers("edge_keys", edge_keys, (len(edge_keys),))
+    _check_range(f"{type_label(edge_type)} edge_keys", edge_keys, store.book.num_edges(edge_type))
+
+
+def has_own_times(store: Store, edge_type: EdgeType) -> bool:
+    """Whether the edges of a type have times of their own, which come with its links."""
+    return store.time_attr is not None and store.time_attr in store.schema.edges[edge_type]
+
+
+def check_find_edges(
+    store: Store, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray
+) -> None:
+    """Check all of a question for edges but the owners of its ids.
+
+    Raises:
+        UnknownNameError: The dataset has no such edge type or direction.
+        SettingsError: There are not as many neighbours as ids.
+        IdRangeError: An id is outside the range of its node type.
+    """
+    check_owner(store, (edge_type, direction))
+    near, far = ends_of(edge_type, direction)
+    store.book.check_ids(near, ids)
+    _check_integers("neighbor_ids", neighbor_ids, (len(ids),))
+    _check_range(f"{far} neighbor_ids", neighbor_ids, store.book.num_ids(far))
+
+
 def check_sample_request(store: Store, request: SampleRequest) -> None:
     """Check all of a request but the owners of its ids.
 
     Raises:
         UnknownNameError: The dataset has no such edge type or direction.
-        SettingsError: The count or the seed is out of range.
-        IdRangeError: An id is outside the range of its node type.
+        SettingsError: A field is out of range, of another shape than the ids imply, or does not go with another; the
+            dataset has no weights, times or keys that the strategy needs.
+        IdRangeError: An id, of a neighbour too, is outside the range of its node type.
     """
     check_owner(store, (request.edge_type, request.direction))
-    if request.count < -1:
-        raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 and above")
-    if not 0 <= request.rng_seed < 1 << 64:
-        raise SettingsError(f"rng_seed is {request.rng_seed}; it is 64 bits, 0..{(1 << 64) - 1}")
-    store.book.check_ids(ends_of(request.edge_type, request.direction)[0], request.ids)
+    check_strategy(store, request)
+    _check_seed("rng_seed", request.rng_seed)
+    if request.labor is not None:
+        _check_labor(request.labor)
+    near, far = ends_of(request.edge_type, request.direction)
+    store.book.check_ids(near, request.ids)
+    if request.excluded is not None:
+        _check_integers("excluded", request.excluded, (2, request.excluded.shape[1]))
+        _check_range(f"excluded[0], {near} ids,", request.excluded[0], store.book.num_ids(near))
+        _check_range(f"excluded[1], {far} ids,", request.excluded[1], store.book.num_ids(far))
+    if request.candidates is not None:
+        _check_candidates(far, request.candidates, store.book.num_ids(far), has_trees=request.trees is not None)
+
+
+def answers_ranges(request: SampleRequest) -> bool:
+    """Whether a node that gives all its eligible edges gives one range of them, as they are stored."""
+    return (
+        request.strategy in STORED_ORDER
+        and (request.count < 0 or not request.is_replacing)
+        and (request.excluded is None or request.excluded.size == 0)
+        and request.candidates is None
+    )
 
 
 def check_fetch_request(store: Store, request: FetchRequest) -> None:
@@ -198,6 +173,48 @@ def check_keys(store: Store, node_type: str, keys: IntArray) -> None:
     if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
         row = int(np.flatnonzero((keys < 0) | (keys >= num_nodes))[0])
         raise IdRangeError(f"{node_type} keys[{row}] is {int(keys[row])}; they are 0..{num_nodes - 1}")
+
+
+def _check_labor(labor: LaborSeeds) -> None:
+    _check_seed("labor.first", labor.first)
+    _check_seed("labor.second", labor.second)
+    if not 0 <= labor.share < 1:
+        raise SettingsError(f"labor.share is {labor.share}; it must be at least 0 and below 1")
+
+
+def _check_seed(name: str, seed: int) -> None:
+    if not 0 <= seed < SEED_STOP:
+        raise SettingsError(f"{name} is {seed}; it is 64 bits, 0..{SEED_STOP - 1}")
+
+
+def _check_integers(name: str, array: IntArray, shape: tuple[int, ...]) -> None:
+    """Refuse an array that is no integers below 2**63, or of another shape."""
+    is_integer = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
+    if not is_integer or array.shape != shape:
+        wanted = f"int64[{', '.join(map(str, shape))}]"
+        raise SettingsError(f"{name} is {array.dtype}[{', '.join(map(str, array.shape))}]; give {wanted}")
+
+
+def _check_range(what: str, values: IntArray, stop: int) -> None:
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= stop):
+        row = int(np.flatnonzero((values < 0) | (values >= stop))[0])
+        raise IdRangeError(f"{what}[{row}] is {int(values[row])}; they are 0..{stop - 1}")
+
+
+def _check_candidates(node_type: str, candidates: IntArray, num_ids: int, *, has_trees: bool) -> None:
+    _check_integers("candidates", candidates, (len(candidates) if candidates.ndim else 0,))
+    if bool(np.any(candidates[1:] <= candidates[:-1])):
+        row = int(np.flatnonzero(candidates[1:] <= candidates[:-1])[0])
+        raise SettingsError(
+            f"candidates[{row + 1}] is {int(candidates[row + 1])} after {int(candidates[row])}; "
+            "give them ascending, each once"
+        )
+    if has_trees and len(candidates) and int(candidates[0]) < 0:
+        raise IdRangeError(
+            f"candidates[0] is {int(candidates[0])}; with trees they are pairs tree << {TREE_SHIFT} | id"
+        )
+    ids = candidates & TREE_MASK if has_trees else candidates
+    _check_range(f"candidates, {node_type} ids,", ids, num_ids)
 
 
 def _check_out(name: str, feature: FeatureSchema, out: Array, request: FetchRequest) -> None:

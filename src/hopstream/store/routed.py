@@ -16,11 +16,19 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch
-from hopstream.partition.book import ends_of
-from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import FetchRequest, Pending, SampleReply, SampleRequest, Store
+from hopstream.partition.book import ends_of, owner_label
+from hopstream.schema import Direction, EdgeType, type_label
+from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
-from hopstream.store.requests import check_keys, check_sample_request, check_split
+from hopstream.store.requests import (
+    check_edge_split,
+    check_find_edges,
+    check_keys,
+    check_links,
+    check_owner,
+    check_split,
+    has_own_times,
+)
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import FetchStitch, RowsStitch, SampleStitch, SplitStitch
 
@@ -73,6 +81,8 @@ class RoutedStore(Store):
         self.schema, self.book, self.directions = first.schema, first.book, first.directions
         self.dataset_id = first.dataset_id
         self.graph_id = first.graph_id
+        self.time_attr, self.weight_attr = first.time_attr, first.weight_attr
+        self.has_neighbor_keys = first.has_neighbor_keys
         self.parts = tuple(range(self.book.num_parts))
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         missing = [part for part in self.parts if not self._replicas[part]]
@@ -99,22 +109,50 @@ class RoutedStore(Store):
         """Ids of nodes given by key; see ``Store.lookup``."""
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
-        offsets = self.book.key_offsets(node_type)
-        stitch = RowsStitch(keys, offsets, lambda store, some: store.lookup(node_type, some))
-        return self._answer(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)")
+        stitch = RowsStitch(keys, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, keys[rows])])
+        return self._answer(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)")[0]
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
         check_split(self, node_type, name)
-        return self._answer(SplitStitch(self, node_type, name), lambda: f"split({node_type}, {name})")
+        stitch = SplitStitch(self.book.key_offsets(node_type), lambda store: store.split(node_type, name))
+        return self._answer(stitch, lambda: f"split({node_type}, {name})")
+
+    def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
+        """Edge keys of a split; see ``Store.edge_split``."""
+        check_edge_split(self, edge_type, name)
+        stitch = SplitStitch(self.book.link_offsets(edge_type), lambda store: store.edge_split(edge_type, name))
+        return self._answer(stitch, lambda: f"edge_split({type_label(edge_type)}, {name})")
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         ids = np.ascontiguousarray(ids, np.int64)
-        check_sample_request(self, SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0))
-        offsets = self.book.offsets(ends_of(edge_type, direction)[0])
-        stitch = RowsStitch(ids, offsets, lambda store, some: store.degrees(edge_type, direction, some))
-        return self._answer(stitch, lambda: f"degrees({len(ids)} ids)")
+        owner = (edge_type, direction)
+        check_owner(self, owner)
+        near = ends_of(*owner)[0]
+        self.book.check_ids(near, ids)
+        stitch = RowsStitch(ids, self.book.offsets(near), lambda s, rows: [s.degrees(*owner, ids[rows])])
+        return self._answer(stitch, lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)")[0]
+
+    def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
+        ids, others = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(neighbor_ids, np.int64)
+        owner = (edge_type, direction)
+        check_find_edges(self, *owner, ids, others)
+        offsets = self.book.offsets(ends_of(*owner)[0])
+        stitch = RowsStitch(ids, offsets, lambda s, rows: [s.find_edges(*owner, ids[rows], others[rows])])
+        return self._answer(stitch, lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)")[0]
+
+    def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
+        """Ends and times of edges given by key; see ``Store.links``."""
+        keys = np.ascontiguousarray(edge_keys, np.int64)
+        check_links(self, edge_type, keys)
+        width = 3 if has_own_times(self, edge_type) else 2
+        stitch = RowsStitch(
+            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])), width
+        )
+        src_keys, dst_keys, *times = self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)")
+        return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
 
     def close(self) -> None:
         """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
@@ -149,7 +187,6 @@ class _Asking(Generic[T]):
         self._stores = stores
         self._replicas = replicas
         self._describe = describe
-        self._timeout_s = timeout_s
         self._ends = time.monotonic() + timeout_s
         self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
@@ -218,9 +255,7 @@ class _Asking(Generic[T]):
             return failures[0]
         kind = StoreTimeout if any(isinstance(error, StoreTimeout) for error in failures) else StoreUnavailable
         tried = "; ".join(str(error) for error in failures)
-        error = kind(
-            f"no replica of {parts_label(lost)} answered {self._describe()} in {self._timeout_s:.3g} s: {tried}"
-        )
+        error = kind(f"no replica of {parts_label(lost)} answered {self._describe()}: {tried}")
         for failure in failures:
             for note in getattr(failure, "__notes__", []):
                 error.add_note(note)
@@ -230,6 +265,10 @@ class _Asking(Generic[T]):
 def store_label(store: Store) -> str:
     """A store as messages name it: its parts, and where it is."""
     return store.label if isinstance(store, RemoteStore) else f"{parts_label(store.parts)} here"
+
+
+def _columns(links: Links) -> list[IntArray]:
+    return [links.src_keys, links.dst_keys, *([] if links.times is None else [links.times])]
 
 
 def _replicas(stores: Sequence[Store], part: int, first_replica: int) -> list[int]:

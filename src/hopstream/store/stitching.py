@@ -21,6 +21,7 @@ from hopstream.store.requests import (
     column_feature,
     neighbor_dtype,
 )
+from hopstream.store.sample_frames import take_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,11 @@ class SampleStitch:
             check_sample_request(store, request)
         self._book = store.book
         self._requests = requests
-        self._cuts = [_Cut.of(r.ids, store.book.offsets(ends_of(r.edge_type, r.direction)[0])) for r in requests]
+        offsets = [store.book.offsets(ends_of(r.edge_type, r.direction)[0]) for r in requests]
+        self._cuts = [_Cut.of(r.ids, o) for r, o in zip(requests, offsets, strict=True)]
+        self._pairs = [
+            None if r.excluded is None else _Cut.of(r.excluded[0], o) for r, o in zip(requests, offsets, strict=True)
+        ]
         self._replies: list[list[tuple[IntArray, SampleReply]]] = [[] for _ in requests]
 
     def parts(self) -> list[int]:
@@ -79,9 +84,17 @@ class SampleStitch:
         """Draw the neighbours of ids of some parts."""
         rows = [cut.rows(parts) for cut in self._cuts]
         busy = [i for i, (positions, _) in enumerate(rows) if len(positions)]
-        replies = store.sample([replace(self._requests[i], ids=rows[i][1]) for i in busy])
+        replies = store.sample([self._request(i, rows[i][0], parts) for i in busy])
         for i, reply in zip(busy, replies, strict=True):
             self._replies[i].append((rows[i][0], reply))
+
+    def _request(self, i: int, positions: IntArray, parts: Sequence[int]) -> SampleRequest:
+        """A request of some rows, with the excluded pairs of nodes of their parts; candidates may be of any part."""
+        request, pairs = take_rows(self._requests[i], positions), self._pairs[i]
+        if request.excluded is None or pairs is None:
+            return request
+        own, _ = pairs.rows(parts)
+        return replace(request, excluded=request.excluded[:, own] if len(own) else None)
 
     def result(self) -> list[SampleReply]:
         """One reply per request, grouped by its ids in their order."""
@@ -174,13 +187,22 @@ class FetchStitch:
 
 
 class RowsStitch:
-    """One int64 per id or key."""
+    """One int64 per row, in one column or in several."""
 
-    def __init__(self, ids: IntArray, offsets: IntArray, work: Callable[[Store, IntArray], IntArray]) -> None:
-        """Cut checked ids by ranges of parts; ``work`` asks a store for some of them."""
+    def __init__(
+        self, ids: IntArray, offsets: IntArray, work: Callable[[Store, IntArray], Sequence[IntArray]], width: int = 1
+    ) -> None:
+        """Cut rows by their checked ids.
+
+        Args:
+            ids: int64[n], ids or keys, of which ranges belong to parts.
+            offsets: int64[num_parts + 1], those ranges.
+            work: Asks a store for some of the rows, given by their positions; gives ``width`` columns.
+            width: Columns of the answer.
+        """
         self._cut = _Cut.of(ids, offsets)
         self._work = work
-        self._out: IntArray = np.empty(len(ids), np.int64)
+        self._columns: list[IntArray] = [np.empty(len(ids), np.int64) for _ in range(width)]
 
     def parts(self) -> list[int]:
         """The parts whose ranges hold any id."""
@@ -188,21 +210,27 @@ class RowsStitch:
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Ask for the ids of some parts."""
-        positions, ids = self._cut.rows(parts)
-        self._out[positions] = self._work(store, ids)
+        positions, _ = self._cut.rows(parts)
+        for column, values in zip(self._columns, self._work(store, positions), strict=True):
+            column[positions] = values
 
-    def result(self) -> IntArray:
-        """int64[n]."""
-        return self._out
+    def result(self) -> list[IntArray]:
+        """int64[n] per column."""
+        return self._columns
 
 
 class SplitStitch:
     """The keys of a split, of which every part keeps a slice."""
 
-    def __init__(self, store: Store, node_type: str, name: str) -> None:
-        """Prepare to ask every part; ``store`` is the one that holds all parts."""
-        self._names = (node_type, name)
-        self._offsets = store.book.key_offsets(node_type)
+    def __init__(self, offsets: IntArray, work: Callable[[Store], IntArray]) -> None:
+        """Prepare to ask every part.
+
+        Args:
+            offsets: int64[num_parts + 1], the ranges of keys that parts keep.
+            work: Asks a store for all keys that it keeps.
+        """
+        self._offsets = offsets
+        self._work = work
         self._slices: dict[int, IntArray] = {}
 
     def parts(self) -> list[int]:
@@ -211,7 +239,7 @@ class SplitStitch:
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Ask for the keys a store keeps; those of its other parts come as well and are left to other stores."""
-        keys = store.split(*self._names)
+        keys = self._work(store)
         bounds = np.searchsorted(keys, self._offsets)
         for part in parts:
             self._slices[part] = keys[bounds[part] : bounds[part + 1]]

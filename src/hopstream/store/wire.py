@@ -87,7 +87,8 @@ class Frame:
             raise FormatError(f"array {index!r} was named; the frame has {len(self.arrays)}")
         array = self.arrays[index]
         if array.dtype.name not in dtypes or array.ndim != ndim:
-            raise FormatError(f"array {index} is {array.dtype}{list(array.shape)}; it must be {'|'.join(dtypes)}[n]")
+            wanted = f"{'|'.join(dtypes)}[{', '.join(['n'] * ndim)}]"
+            raise FormatError(f"array {index} is {array.dtype}{list(array.shape)}; it must be {wanted}")
         return array
 
 
@@ -231,6 +232,17 @@ def owner_from_json(value: object) -> Owner:
     if isinstance(value, list) and len(value) == 4 and all(isinstance(v, str) for v in value):
         return cast(EdgeType, tuple(value[:3])), direction_from_json(value[3])
     raise FormatError(f"{str(value)[:200]} is not a node type or [source, relation, destination, direction]")
+
+
+def edge_type_from_json(value: object) -> EdgeType:
+    """An edge type, which is written as a list of three.
+
+    Raises:
+        FormatError: The value is something else.
+    """
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(v, str) for v in value):
+        return cast(EdgeType, tuple(value))
+    raise FormatError(f"{str(value)[:200]} is not [source, relation, destination]")
 
 
 def direction_from_json(value: object) -> Direction:

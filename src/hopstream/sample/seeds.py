@@ -1,4 +1,4 @@
-"""Which nodes does a loader start from?
+"""Which nodes does a loader, or a walk, start from?
 
 Users name seeds as they do for PyG: a split, keys, a mask, or nothing for all nodes; with the node type in front where
 the graph has several. Whatever they gave becomes one ``Seeds`` record, checked once.
@@ -7,7 +7,7 @@ the graph has several. Whatever they gave becomes one ``Seeds`` record, checked 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from hopstream.sample.values import to_array
 from hopstream.schema import NODE
 from hopstream.store.contract import Store
 
@@ -59,13 +60,15 @@ class Seeds:
         return digest.hexdigest()
 
 
-def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
+def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: str | None = None) -> Seeds:
     """Check what the user gave as seeds, and bring it into one form.
 
     Args:
         store: The graph's store; it is asked for splits.
         seeds: See ``SeedsLike``. In a graph with one node type the type may be left out; a node type alone means all of
             its nodes.
+        name: What the option is called in messages.
+        node_type: What type they are of where they do not say it; None where the graph decides.
 
     Raises:
         UnknownNameError: The graph has no such node type or split.
@@ -73,7 +76,7 @@ def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
         SettingsError: No node type where the graph has several, a mask of the wrong length, keys that are not integers,
             or no seeds at all.
     """
-    node_type, choice = _split_type(store, seeds)
+    node_type, choice = _split_type(store, seeds, name, node_type)
     store.schema.check_node_type(node_type)
     num_nodes = store.book.num_ids(node_type)
     if choice is None:
@@ -82,30 +85,32 @@ def read_seeds(store: Store, seeds: SeedsLike) -> Seeds:
         keys = np.ascontiguousarray(store.split(node_type, choice), np.int64)
         found = Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, split {choice!r}")
     else:
-        array = _as_array(choice)
-        _refuse_raw_ids(store, node_type, array)
-        found = _from_array(node_type, num_nodes, array)
+        array = _as_array(choice, name)
+        _refuse_raw_ids(store, node_type, array, name)
+        found = _from_array(node_type, num_nodes, array, name)
     if not found.num_seeds:
-        raise SettingsError(f"seeds ({found.name}) are empty; give at least one")
+        raise SettingsError(f"{name} ({found.name}) is empty; give at least one node")
     return found
 
 
-def _split_type(store: Store, seeds: SeedsLike) -> tuple[str, str | ArrayLike | None]:
-    """The node type, named or the only one, and the rest."""
+def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) -> tuple[str, str | ArrayLike | None]:
+    """The node type, named, the default or the only one, and the rest."""
     types = list(store.schema.nodes)
+    if default is None and len(types) == 1:
+        default = types[0]
     if _is_pair(seeds, types):
         return cast(tuple[str, "str | ArrayLike | None"], tuple(seeds))
-    is_split = isinstance(seeds, str) and len(types) == 1 and seeds in store.schema.splits.get(types[0], ())
+    is_split = isinstance(seeds, str) and default is not None and seeds in store.schema.splits.get(default, ())
     if isinstance(seeds, str) and seeds in types and not is_split:
         return seeds, None
-    if len(types) == 1:
-        return types[0], cast("str | ArrayLike | None", seeds)
+    if default is not None:
+        return default, cast("str | ArrayLike | None", seeds)
     if isinstance(seeds, str):
         known = {t: list(names) for t, names in store.schema.splits.items()}
         raise UnknownNameError(
-            f"seeds={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): {known}"
+            f"{name}={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): {known}"
         )
-    raise SettingsError(f"the graph has several node types; give seeds=(node type, …) with one of {', '.join(types)}")
+    raise SettingsError(f"the graph has several node types; give {name}=(node type, …) with one of {', '.join(types)}")
 
 
 def _is_pair(seeds: SeedsLike, types: Sequence[str]) -> TypeGuard[Sequence[Any]]:
@@ -115,45 +120,52 @@ def _is_pair(seeds: SeedsLike, types: Sequence[str]) -> TypeGuard[Sequence[Any]]
     return isinstance(seeds, tuple) or seeds[0] in types or not isinstance(seeds[1], str)
 
 
-def _as_array(values: ArrayLike) -> Array:
-    """An array of what may be a tensor on any device, which numpy alone would refuse."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    array = np.asarray(values)
+def _as_array(values: ArrayLike, name: str) -> Array:
+    if isinstance(values, Iterable) and not isinstance(values, Sequence) and not hasattr(values, "__array__"):
+        raise SettingsError(f"{name} is a {type(values).__name__}; give a list: list({name})")
+    try:
+        array = to_array(values)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{name} is a {type(values).__name__} and no array ({error}); give integer keys or a bool mask, "
+            "with the node type in front where it is needed: (node type, keys)"
+        ) from error
+    if array.ndim == 0:
+        raise SettingsError(f"{name} is {array.item()!r}; give a list: [{array.item()!r}]")
     if array.ndim != 1:
-        raise SettingsError(f"seeds must be one-dimensional, got {array.dtype}{list(array.shape)}")
+        raise SettingsError(f"{name} is {array.dtype}{list(array.shape)}; it must be one-dimensional")
     if array.size == 0 and isinstance(values, Sequence):
         array = array.astype(np.int64)  # an empty list has no dtype of its own
     return array
 
 
-def _refuse_raw_ids(store: Store, node_type: str, array: Array) -> None:
+def _refuse_raw_ids(store: Store, node_type: str, array: Array, name: str) -> None:
     """Raise ``SettingsError`` where strings stand for keys: a dataset finds nodes by key only."""
     if array.dtype.kind not in "USO" or not len(array):
         return
     first = array[:1].tolist()[0]
     if not isinstance(first, str | bytes):
         return
-    columns = [name for name, feature in store.schema.nodes[node_type].items() if feature.is_string]
+    columns = [column for column, feature in store.schema.nodes[node_type].items() if feature.is_string]
     where = f" (one of {', '.join(columns)})" if columns else ""
     raise SettingsError(
-        f"seeds[0] is {first!r}; seeds are keys 0..{store.book.num_ids(node_type) - 1}, the numbers of the nodes in "
-        f"table order; the key of a raw id is its place in the feature that keeps raw ids{where}, so with the "
+        f"{name}[0] is {first!r}; nodes are named by keys 0..{store.book.num_ids(node_type) - 1}, the numbers of the "
+        f"nodes in table order; the key of a raw id is its place in the feature that keeps raw ids{where}, so with the "
         "graph of read_graph(…): list(graph.nodes[node_type].features[name]).index(raw_id)"
     )
 
 
-def _from_array(node_type: str, num_nodes: int, array: Array) -> Seeds:
+def _from_array(node_type: str, num_nodes: int, array: Array, name: str) -> Seeds:
     label = "the graph" if node_type == NODE else repr(node_type)
     if array.dtype == np.bool_:
         if len(array) != num_nodes:
-            raise SettingsError(f"the seed mask has {len(array)} entries; {label} has {num_nodes} nodes")
+            raise SettingsError(f"{name} is a mask with {len(array)} entries; {label} has {num_nodes} nodes")
         keys = np.flatnonzero(array).astype(np.int64, copy=False)
         return Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, mask", is_mask=True)
     if not np.issubdtype(array.dtype, np.integer):
-        raise SettingsError(f"seeds are {array.dtype}; give integer keys or a bool mask")
+        raise SettingsError(f"{name} is {array.dtype}; give integer keys or a bool mask")
     if len(array) and (int(array.min()) < 0 or int(array.max()) >= num_nodes):
         position = int(np.flatnonzero((array < 0) | (array >= num_nodes))[0])
-        raise IdRangeError(f"seeds[{position}] is {int(array[position])}; keys of {label} are 0..{num_nodes - 1}")
+        raise IdRangeError(f"{name}[{position}] is {int(array[position])}; keys of {label} are 0..{num_nodes - 1}")
     keys = np.array(array, np.int64)
     return Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, keys", may_repeat=True)

@@ -9,7 +9,7 @@ import torch
 from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.load.seeds import read_seeds
+from hopstream.sample.seeds import read_seeds
 from tests.conftest import make_typed_graph
 from tests.load.graphs import local_store, make_plain_graph
 
@@ -102,13 +102,18 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (
             ("paper", ["a"]),
             SettingsError,
-            r"seeds\[0\] is 'a'; seeds are keys 0..59, .* the key of a raw id is its place",
+            r"seeds\[0\] is 'a'; nodes are named by keys 0..59, .* the key of a raw id is its place",
         ),
-        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; seeds are keys 0..59"),
-        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; seeds are keys 0..59"),
+        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; nodes are named by keys 0..59"),
+        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; nodes are named by keys 0..59"),
         (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
-        (("paper", 3), SettingsError, "one-dimensional"),
-        (("paper", [True, False]), SettingsError, "mask has 2 entries; 'paper' has 60 nodes"),
+        (("paper", 3), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
+        (("paper", torch.tensor(3)), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
+        (("paper", {1, 2}), SettingsError, r"^seeds is a set; give a list: list\(seeds\)$"),
+        (("paper", (n for n in [1, 2])), SettingsError, r"^seeds is a generator; give a list: list\(seeds\)$"),
+        (("paper", [1, [2]]), SettingsError, r"^seeds is a list and no array \(.*\(node type, keys\)$"),
+        (("paper", torch.ones(3, dtype=torch.bfloat16)), SettingsError, "^seeds is a Tensor and no array"),
+        (("paper", [True, False]), SettingsError, "seeds is a mask with 2 entries; 'paper' has 60 nodes"),
         (("paper", np.zeros(60, np.bool_)), SettingsError, "empty"),
         (("paper", []), SettingsError, "empty"),
     ],
@@ -123,7 +128,7 @@ def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path
     names = RaggedArray.from_strings(["bo", "ada", "cy"])
     graph = Graph(nodes={"person": NodeTable(num_nodes=3, features={"name": names, "age": np.arange(3)})})
     store = local_store(graph, tmp_path / "parts")
-    wanted = r"is '(ada|bo)'; seeds are keys 0..2, .* feature that keeps raw ids \(one of name\), so with the graph"
+    wanted = r"is '(ada|bo)'; nodes are named by keys 0..2, .* feature that keeps raw ids \(one of name\), so with"
     with pytest.raises(SettingsError, match=wanted):
         read_seeds(store, seeds)
     with pytest.raises(SettingsError, match=wanted):
@@ -133,7 +138,7 @@ def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path
 
 def test_a_graph_without_nodes_has_no_seeds(tmp_path):
     store = local_store(Graph(nodes={"node": NodeTable(num_nodes=0)}), tmp_path / "parts")
-    with pytest.raises(SettingsError, match=r"seeds \(node, all\) are empty"):
+    with pytest.raises(SettingsError, match=r"seeds \(node, all\) is empty"):
         read_seeds(store, None)
 
 
@@ -149,3 +154,26 @@ def test_fingerprints_tell_seeds_apart(typed):
     prints = [read_seeds(typed[1], choice).fingerprint() for choice in choices]
     assert len(set(prints)) == len(prints)
     assert prints[3] == read_seeds(typed[1], ("paper", np.array([1, 2], np.int16))).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("given", "node_type", "keys"),
+    [
+        (None, "author", range(25)),
+        ([3, 1], "author", [3, 1]),
+        ("val", "paper", range(20)),
+        ("paper", "author", range(60)),
+    ],
+)
+def test_a_type_may_be_known_from_elsewhere(typed, given, node_type, keys):
+    assert keys_of(read_seeds(typed[1], given, node_type=node_type)) == list(keys)
+
+
+def test_messages_name_the_option(typed):
+    for given, message in (
+        ([30], r"^start\[0\] is 30; keys of 'author'"),
+        (3, "^start is 3;"),
+        ([], r"^start \(author, keys\) is empty"),
+    ):
+        with pytest.raises((SettingsError, IdRangeError), match=message):
+            read_seeds(typed[1], given, "start", "author")

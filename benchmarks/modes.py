@@ -1,0 +1,95 @@
+"""What does each way to draw neighbours cost, as a ratio to plain uniform sampling in the same run?
+
+One thread, the whole graph mapped, sampling and relabelling only. Ratios are of seconds per edge of the subgraph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import BATCH_SIZE, FANOUT, Figures, Options, Work, read_options, report, take_turns
+from benchmarks.prepare import TIME_RANGE
+from benchmarks.seeds import draw_seeds
+from hopstream.arrays import IntArray
+from hopstream.partition.layout import open_dataset
+from hopstream.sample.hops import PlanRunner
+from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
+from hopstream.schema import EDGE, NODE
+from hopstream.store.contract import LaborSeeds
+from hopstream.store.local import LocalStore
+
+SEED_TIME = TIME_RANGE * 3 // 4
+"""Seeds see three quarters of the edges."""
+MAX_BATCHES = {"labor": 5, "induced": 5}
+"""Ways that read all edges of every node: on a graph with hubs a batch is the work of tens of others."""
+
+
+def node_modes(store: LocalStore, batches: list[IntArray]) -> dict[str, Work]:
+    """Runs of a plan from the same seed nodes."""
+    schema, num_seeds = store.schema, len(batches[0])
+    trees = {NODE: np.arange(num_seeds)}
+    times = np.full(num_seeds, SEED_TIME)
+
+    def mode(
+        strategy: str = "uniform", *, is_disjoint: bool = False, is_temporal: bool = False, **options: Any
+    ) -> Work:
+        plan = plan_from_num_neighbors(
+            schema, FANOUT, (NODE,), strategies={EDGE: strategy}, is_disjoint=is_disjoint or is_temporal,
+            is_temporal=is_temporal, **options,
+        )  # fmt: skip
+        runner = PlanRunner(store, plan)
+
+        def work(i: int) -> tuple[int, int]:
+            seeds = SeedNodes(
+                ids={NODE: batches[i]},
+                rng_seed=i,
+                trees=trees if plan.is_disjoint else None,
+                times=times if is_temporal else None,
+                labor=LaborSeeds(first=i) if strategy == "labor" else None,
+            )
+            num_edges = len(runner.run(seeds).edges[EDGE].src_slots)
+            return num_edges, num_edges
+
+        return work
+
+    return {
+        "uniform": mode(),
+        "with_replacement": mode(is_replacing=True),
+        "disjoint": mode(is_disjoint=True),
+        "temporal_uniform": mode(is_temporal=True),
+        "temporal_last": mode("last", is_temporal=True),
+        "weighted": mode("weighted"),
+        "weighted_with_replacement": mode("weighted", is_replacing=True),
+        "weighted_disjoint": mode("weighted", is_disjoint=True),
+        "weighted_temporal": mode("weighted", is_temporal=True),
+        "top_k": mode("top_k"),
+        "labor": mode("labor"),
+        "bidirectional": mode(subgraph_type="bidirectional"),
+        "induced": mode(subgraph_type="induced"),
+    }
+
+
+def measure(options: Options) -> Figures:
+    """Speed of every way, and its ratio to ``uniform``."""
+    figures: Figures = {}
+    with LocalStore(open_dataset(options.modes_path)) as store:
+        batches = draw_seeds(store.split(NODE, "train"), options.num_batches)
+        found = take_turns(node_modes(store, batches), options, MAX_BATCHES)
+    for name, turns in found.items():
+        figures[f"{name}_edges_per_s"] = turns.edges_per_s
+        figures[f"{name}_edges_per_batch"] = turns.num_edges / turns.num_batches
+        figures[f"{name}_ratio"] = turns.ratio_to(found["uniform"])
+    return figures
+
+
+def main() -> None:
+    """Measure all ways."""
+    options = read_options(__doc__ or "")
+    settings = {"scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "threads": 1}
+    report("modes", settings, measure(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""How many neighbourhoods by personalised PageRank are found per second, on one thread, with the whole graph mapped?"""
+
+from __future__ import annotations
+
+from benchmarks.harness import BATCH_SIZE, read_options, repeat, report
+from benchmarks.seeds import draw_seeds
+from hopstream.partition.layout import open_dataset
+from hopstream.sample.ppr import PPRRunner
+from hopstream.sample.ppr_settings import PPRSettings, plan_ppr
+from hopstream.schema import NODE
+from hopstream.store.local import LocalStore
+
+SETTINGS = {
+    "default": PPRSettings(),
+    "wide": PPRSettings(alpha=0.25),
+    "sampled_edges": PPRSettings(include_sampled_edges=True),
+    "three_rounds": PPRSettings(max_fetch_iterations=3),
+}
+"""Variants that are measured; figures carry their names."""
+MAX_BATCHES = 10
+"""A batch of neighbourhoods does the work of some tens of batches of sampled neighbours."""
+
+
+def main() -> None:
+    """Find the same neighbourhoods in every repetition; the warm-up touches their pages."""
+    options = read_options(__doc__ or "")
+    num_batches = min(options.num_batches, MAX_BATCHES)
+    figures: dict[str, float] = {}
+    with LocalStore(open_dataset(options.parts_path(1))) as store:
+        batches = draw_seeds(store.split(NODE, "train"), num_batches)
+        num_seeds = sum(map(len, batches))
+        for name, settings in SETTINGS.items():
+            runner = PPRRunner(store, plan_ppr(store, settings, NODE))
+            num_rows = sum(runner.run(seeds, i).edge_index[NODE].shape[1] for i, seeds in enumerate(batches))
+            timing = repeat(
+                lambda runner=runner: [runner.run(seeds, i) for i, seeds in enumerate(batches)],  # type: ignore[misc]
+                options.num_repeats, num_warmups=0,
+            )  # fmt: skip
+            figures |= {
+                f"{name}_seeds_per_s": num_seeds / timing.median_s,
+                f"{name}_ms_per_batch": timing.median_s / num_batches * 1e3,
+                f"{name}_min_ms_per_batch": timing.min_s / num_batches * 1e3,
+                f"{name}_nodes_per_seed": num_rows / num_seeds,
+            }
+    report("ppr", {"scale": options.scale, "batch_size": BATCH_SIZE, "threads": 1, "batches": num_batches}, figures)
+
+
+if __name__ == "__main__":
+    main()

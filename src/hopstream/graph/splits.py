@@ -1,0 +1,306 @@
+"""Which nodes or links are for training, for validation and for testing?
+
+Splits are made before a graph is cut into parts, from keys and a seed alone, so they are the same on every machine and
+for every number of parts, and are stored with the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.graph.graph import Graph
+from hopstream.kernels.hashing import derive_seed, hash_keys
+from hopstream.kernels.permute import permute_range
+from hopstream.schema import EdgeType, type_label
+
+SplitMethod = Literal["random", "hash", "time"]
+LinkUnit = Literal["edge", "pair", "src", "dst"]
+Share = float | int
+"""A float is a share of all, from 0 to 1; an integer is a number."""
+
+NO_SPLIT, TRAIN, VAL, TEST = range(4)
+HASH_BITS = 53
+"""Of a hash that shares are compared with; as many as a float has."""
+
+
+class SplitOptions(TypedDict, total=False):
+    """The fields of ``SplitSettings`` as keyword arguments."""
+
+    val: Share
+    test: Share
+    train: Share | None
+    method: SplitMethod
+    rng_seed: int
+    names: tuple[str, str, str]
+    time_attr: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSettings:
+    """How nodes or links are shared out. What is said of nodes holds for links as well.
+
+    Attributes:
+        val: Share or number of those for validation; 0 makes no such split.
+        test: Share or number of those for testing; 0 makes no such split.
+        train: Share or number of those for training; None for all others. What is left over is in no split.
+        method: ``random``: exactly as many as asked for, by a permutation of all keys. ``hash``: by a hash of each key,
+            so shares are met on average, and nodes that are added later move no others. ``time``: the latest are for
+            testing, those before them for validation, and those before these for training.
+        rng_seed: 0 to 2**64 - 1; equal seeds give equal splits.
+        names: What the splits for training, validation and testing are called.
+        time_attr: The feature that says when a node or edge came to be, for ``time``.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    val: Share = 0.1
+    test: Share = 0.1
+    train: Share | None = None
+    method: SplitMethod = "random"
+    rng_seed: int = 0
+    names: tuple[str, str, str] = ("train", "val", "test")
+    time_attr: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.method not in get_args(SplitMethod):
+            raise SettingsError(f"method is {self.method!r}; give {'|'.join(get_args(SplitMethod))}")
+        for name in ("val", "test", "train"):
+            self._check_share(name, getattr(self, name))
+        shares = [share for share in (self.val, self.test, self.train) if isinstance(share, float)]
+        if sum(shares) > 1 + 1e-9:
+            raise SettingsError(f"val {self.val}, test {self.test} and train {self.train} are more than all")
+        if not isinstance(self.rng_seed, int) or isinstance(self.rng_seed, bool) or not 0 <= self.rng_seed < 1 << 64:
+            raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to {(1 << 64) - 1}")
+        names = self.names
+        if not isinstance(names, list | tuple) or len(names) != 3 or len(set(names)) != 3:
+            raise SettingsError(f"names is {names!r}; give three, for training, validation and testing")
+        if (self.time_attr is not None) != (self.method == "time"):
+            raise SettingsError(
+                f"method is {self.method!r} and time_attr {self.time_attr!r}; 'time' needs it, and only it"
+            )
+
+    def _check_share(self, name: str, share: object) -> None:
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if share is None and name == "train":
+            return
+        if not is_number or not cast(float, share) >= 0 or (isinstance(share, float) and share > 1):
+            raise SettingsError(f"{name} is {share!r}; give a share from 0.0 to 1.0, or how many as an integer")
+        if self.method == "hash" and not isinstance(share, float) and share != 0:
+            raise SettingsError(f"{name} is {share!r}; hashes meet shares only: give a float from 0.0 to 1.0")
+
+
+def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[SplitOptions]) -> Graph:
+    """Share the nodes of one type out for training, validation and testing.
+
+    Args:
+        graph: The graph.
+        node_type: The type; it may be left out where there is one.
+        **options: Fields of ``SplitSettings``: ``val``, ``test``, ``train``, ``method``, ``rng_seed``, ``names``,
+            ``time_attr``.
+
+    Returns:
+        The graph with these splits; other splits of the type stay, unless they have the same names.
+
+    Raises:
+        SettingsError: An option is outside what it accepts, or asks for more nodes than there are.
+        UnknownNameError: The graph has no such node type, or the type no feature ``time_attr``.
+        SchemaError: The feature ``time_attr`` is not one number per row.
+    """
+    settings = SplitSettings(**options)
+    node_type = cast(str, only_of("node_type", node_type, list(graph.nodes)))
+    graph.schema.check_node_type(node_type)
+    nodes = graph.nodes[node_type]
+    times = None
+    if settings.time_attr is not None:
+        graph.schema.feature(node_type, settings.time_attr)
+        times = _times(node_type, nodes.features, settings.time_attr)
+    keys = np.arange(nodes.num_nodes, dtype=np.int64)
+    hashes = _hashes(keys, derive_seed("split", node_type, settings.rng_seed)) if settings.method == "hash" else None
+    places = _places(node_type, nodes.num_nodes, settings, hashes=hashes, times=times)
+    splits = {**graph.splits.get(node_type, {}), **_named(places, settings)}
+    return replace(graph, splits={**graph.splits, node_type: splits}).check()
+
+
+def split_links(
+    graph: Graph, edge_type: EdgeType | str | None = None, *, by: LinkUnit = "edge", **options: Unpack[SplitOptions]
+) -> Graph:
+    """Share the edges of one type out for training, validation and testing of link prediction.
+
+    The edges stay where they are. So that a model cannot see those that it is to predict, see ``hold_out_links``.
+
+    Args:
+        graph: The graph.
+        edge_type: The type, also as ``source__relation__destination``; it may be left out where there is one.
+        by: What is shared out: ``edge``; ``pair``, all edges between the same two nodes, and in an edge type between
+            nodes of one type their reverses, too; ``src`` or ``dst``, all edges of one source or destination. Numbers
+            count these. A hash is that of the edge's key, of the keys of both nodes, or of the key of the one; the time
+            of several edges is that of the latest.
+        **options: Fields of ``SplitSettings``. The time of an edge is its own, or else the later of those of its ends.
+
+    Returns:
+        The graph with these splits of edges; other splits of the type stay, unless they have the same names.
+
+    Raises:
+        SettingsError: An option is outside what it accepts, or asks for more than there is.
+        UnknownNameError: The graph has no such edge type, or neither the type nor its ends have ``time_attr``.
+        SchemaError: A feature ``time_attr`` is not one number per row.
+    """
+    settings = SplitSettings(**options)
+    edge_type = graph.schema.edge_type_of(only_of("edge_type", edge_type, list(graph.edges)))
+    if by not in get_args(LinkUnit):
+        raise SettingsError(f"by is {by!r}; give {'|'.join(get_args(LinkUnit))}")
+    units = _link_units(graph, edge_type, by)
+    num_units = int(units.max()) + 1 if len(units) else 0
+    hashes = times = None
+    if settings.method == "hash":
+        hashes = np.empty(num_units, np.uint64)
+        hashes[units] = _link_hashes(graph, edge_type, by, settings.rng_seed)
+    if settings.time_attr is not None:
+        edge_times = _link_times(graph, edge_type, settings.time_attr)
+        order = np.argsort(edge_times, kind="stable")
+        times = np.empty(num_units, edge_times.dtype)
+        times[units[order]] = edge_times[order]  # the last one, which is the latest, stays
+    label = f"{type_label(edge_type)} by {by}"
+    places = _places(label, num_units, settings, hashes=hashes, times=times)[units]
+    splits = {**graph.edge_splits.get(edge_type, {}), **_named(places, settings)}
+    return replace(graph, edge_splits={**graph.edge_splits, edge_type: splits}).check()
+
+
+def only_of(what: str, given: Any, known: Sequence[Any]) -> Any:
+    """What was given, or the only one that there is."""
+    if given is None and len(known) != 1:
+        raise SettingsError(f"{what} is not given and the graph has {len(known)}; give one of {known}")
+    return known[0] if given is None else given
+
+
+def _places(
+    label: str, num_units: int, settings: SplitSettings, *, hashes: NDArray[np.uint64] | None, times: Array | None
+) -> NDArray[np.int8]:
+    """int8[num_units], the split of each: ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``."""
+    places = np.full(num_units, TRAIN if settings.train is None else NO_SPLIT, np.int8)
+    if hashes is not None:
+        bounds = [int(bound * (1 << HASH_BITS)) for bound in _bounds(settings, 1.0)]
+        values = hashes >> np.uint64(64 - HASH_BITS)
+        for place, low, high in zip((VAL, TEST, TRAIN), (0, *bounds), bounds, strict=False):
+            places[(values >= low) & (values < high)] = place
+        return places
+    bounds = [round(bound) for bound in _bounds(settings, num_units)]
+    if bounds[-1] > num_units:
+        raise SettingsError(
+            f"val {settings.val}, test {settings.test} and train {settings.train} ask for {bounds[-1]}; there are "
+            f"{num_units} of {label}"
+        )
+    chosen = (VAL, TEST, TRAIN)
+    if times is not None:
+        order = np.argsort(times, kind="stable")[::-1]
+        chosen = (TEST, VAL, TRAIN)
+        bounds[0] = bounds[1] - bounds[0]
+    else:
+        order = np.empty(num_units, np.int64)
+        if num_units:
+            permute_range(0, num_units, np.uint64(derive_seed("random split", label, settings.rng_seed)), order)
+    for place, low, high in zip(chosen, (0, *bounds), bounds, strict=False):
+        places[order[low:high]] = place
+    return places
+
+
+def _bounds(settings: SplitSettings, total: float) -> list[float]:
+    """Where the shares for validation, testing and, where it is said, training end, laid end to end."""
+    shares = [settings.val, settings.test, *([] if settings.train is None else [settings.train])]
+    return list(accumulate(share * total if isinstance(share, float) else float(share) for share in shares))
+
+
+def _named(places: NDArray[np.int8], settings: SplitSettings) -> dict[str, IntArray]:
+    """Split name to the keys in it; splits that nothing was asked for are left out."""
+    asked = (settings.train is None or settings.train > 0, settings.val > 0, settings.test > 0)
+    return {
+        name: np.flatnonzero(places == place).astype(np.int64, copy=False)
+        for name, place, is_asked in zip(settings.names, (TRAIN, VAL, TEST), asked, strict=True)
+        if is_asked
+    }
+
+
+def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
+    hashes = np.empty(len(keys), np.uint64)
+    hash_keys(np.ascontiguousarray(keys), np.uint64(rng_seed), hashes)
+    return hashes
+
+
+def _link_units(graph: Graph, edge_type: EdgeType, by: LinkUnit) -> IntArray:
+    """int64[num_edges], the number of what each edge is shared out with; numbers are dense and in the order of keys."""
+    edges = graph.edges[edge_type]
+    if by == "edge":
+        return np.arange(edges.num_edges, dtype=np.int64)
+    if by == "pair":
+        return group_pairs(*_pair_ends(graph, edge_type))
+    _, units = np.unique(edges.src_keys if by == "src" else edges.dst_keys, return_inverse=True)
+    return units.astype(np.int64, copy=False)
+
+
+def _pair_ends(graph: Graph, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
+    """The two ends of each edge, the smaller key first where both are of one type."""
+    edges = graph.edges[edge_type]
+    if edge_type[0] != edge_type[2]:
+        return edges.src_keys, edges.dst_keys
+    return np.minimum(edges.src_keys, edges.dst_keys), np.maximum(edges.src_keys, edges.dst_keys)
+
+
+def group_pairs(first: IntArray, second: IntArray) -> IntArray:
+    """int64[n], dense numbers of pairs in ascending order: equal pairs have equal numbers."""
+    order = np.lexsort((second, first))
+    is_new = np.zeros(len(order), np.bool_)
+    is_new[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(is_new)
+    return numbers
+
+
+def _link_hashes(graph: Graph, edge_type: EdgeType, by: LinkUnit, rng_seed: int) -> NDArray[np.uint64]:
+    """uint64[num_edges], the hash of what each edge is shared out with."""
+    edges, label = graph.edges[edge_type], type_label(edge_type)
+    if by == "edge":
+        return _hashes(np.arange(edges.num_edges, dtype=np.int64), derive_seed("split edges", label, rng_seed))
+    if by == "pair":
+        first, second = _pair_ends(graph, edge_type)
+        # Each end is hashed under a seed of its own, so the sum is uniform, and another one for (b, a) than for (a, b).
+        left = _hashes(first, derive_seed("split pairs", label, rng_seed, "first"))
+        left += _hashes(second, derive_seed("split pairs", label, rng_seed, "second"))
+        return left
+    node_type, keys = (edge_type[0], edges.src_keys) if by == "src" else (edge_type[2], edges.dst_keys)
+    return _hashes(keys, derive_seed("split", node_type, rng_seed))
+
+
+def _link_times(graph: Graph, edge_type: EdgeType, time_attr: str) -> Array:
+    """When each edge came to be: its own time, or the later of those of its ends."""
+    edges = graph.edges[edge_type]
+    if time_attr in edges.features:
+        return _times(type_label(edge_type), edges.features, time_attr)
+    ends = [
+        _times(node_type, graph.nodes[node_type].features, time_attr)[keys]
+        for node_type, keys in ((edge_type[0], edges.src_keys), (edge_type[2], edges.dst_keys))
+        if time_attr in graph.nodes[node_type].features
+    ]
+    if not ends:
+        raise UnknownNameError(
+            f"neither {type_label(edge_type)} nor {edge_type[0]!r} nor {edge_type[2]!r} has a feature {time_attr!r}"
+        )
+    return ends[0] if len(ends) == 1 else np.maximum(*ends)
+
+
+def _times(label: str, features: Mapping[str, Any], name: str) -> Array:
+    column = features[name]
+    if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
+        raise SchemaError(f"{label}.{name} is not one number per row, so it cannot be a time")
+    if column.dtype.kind == "f" and bool(np.isnan(column).any()):
+        raise SchemaError(f"{label}.{name}[{int(np.argmax(np.isnan(column)))}] is not a number, so it cannot be a time")
+    return column

@@ -1,0 +1,49 @@
+"""Which edge leads from one node to another?
+
+[Algorithm] A scan of the node's row for the first edge to the neighbour. The start of every row is asked for
+    ``RANGE_AHEAD`` pairs ahead.
+[Cost] O(position of the edge), O(degree) where there is none; rows stream at the speed of memory.
+[Not chosen] Rows sorted by neighbour, or a hash table of all edges: stored order is the order of time, and the table
+    would be as large as the graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.memory import array_at, prefetch_address
+from hopstream.kernels.neighbors import RANGE_AHEAD
+
+
+@njit(cache=True, nogil=True)
+def find_edges(
+    neighbor_ids: np.ndarray, indices: np.ndarray, item: np.ndarray, parts: np.ndarray, starts: np.ndarray,
+    degrees: np.ndarray, edge_offsets: np.ndarray, edge_ids: np.ndarray,
+) -> None:  # fmt: skip
+    """Find the first edge in stored order between each node and its neighbour.
+
+    Args:
+        neighbor_ids: int64[n].
+        indices: int64[num_parts, 2], address table of ``indices``.
+        item: uint32[0] or int64[0], of the dtype of ``indices``.
+        parts: int32[n] of ``edge_ranges``.
+        starts: int64[n] of ``edge_ranges``.
+        degrees: int64[n] of ``edge_ranges``.
+        edge_offsets: int64[num_parts + 1], id ranges of the edges.
+        edge_ids: int64[n], out: the edge's id, or -1 where there is none.
+    """
+    num_ids = len(neighbor_ids)
+    for i in range(num_ids + RANGE_AHEAD):
+        if i < num_ids:
+            prefetch_address(indices[np.int64(parts[i]), 0] + starts[i] * item.itemsize)
+        j = i - RANGE_AHEAD
+        if j >= 0:
+            part = np.int64(parts[j])
+            part_indices = array_at(indices[part, 0], indices[part, 1], item.dtype)
+            wanted = neighbor_ids[j]
+            edge_ids[j] = -1
+            for position in range(starts[j], starts[j] + degrees[j]):
+                if np.int64(part_indices[np.uint64(position)]) == wanted:
+                    edge_ids[j] = position + edge_offsets[part]
+                    break

@@ -1,0 +1,110 @@
+"""Which of a node's edges are there at its time, and how many will it draw?
+
+[Algorithm] A node's edges are stored in the order of their times, so those at a time or before it are a prefix, found
+    by binary search without branches. The searches of ``TOGETHER`` nodes take their steps in turn: each asks for the
+    time that its next step compares with, and the others' steps hide the wait. A search that has ended gives its place
+    to the last one.
+[Cost] On R-MAT scale 20, whose sampled nodes have 800 edges on average, 34 ns per node; 108 ns with 32 searches that
+    read their node's numbers in every step and kept their places to the end.
+[Not chosen] Scanning rows: right for rows of a few edges, hopeless for hubs. One search after the other: every step of
+    a long row waits for memory. Interpolation between a row's first and last time: no faster even where times are
+    spread evenly. Scanning what is left once it is short: slower than the steps that it saves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.memory import array_at, prefetch_address
+from hopstream.kernels.neighbors import INT64_BYTES, MAX_TAKEN, TOO_MANY
+
+TOGETHER = 64
+LATEST = np.int64((1 << 63) - 1)
+
+
+@njit(cache=True, nogil=True)
+def trim_by_time(
+    limits: np.ndarray, is_inclusive: bool, times: np.ndarray, parts: np.ndarray, starts: np.ndarray,
+    degrees: np.ndarray,
+) -> None:  # fmt: skip
+    """Lower each node's degree to the number of its edges that are there at its time.
+
+    Args:
+        limits: int64[n], the time of each node.
+        is_inclusive: Edges at exactly that time are there.
+        times: int64[num_parts, 2], address table of the edges' int64 times, ascending in each row.
+        parts: int32[n] of ``edge_ranges``.
+        starts: int64[n] of ``edge_ranges``.
+        degrees: int64[n] of ``edge_ranges``, in and out.
+    """
+    nodes, tables, sizes = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
+    lows, lefts, stops = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
+    num_ids = len(limits)
+    for first in range(0, num_ids, TOGETHER):
+        num_active = np.uint64(0)
+        for i in range(np.uint64(first), np.uint64(min(first + TOGETHER, num_ids))):
+            if degrees[i] == 0 or (is_inclusive and limits[i] == LATEST):
+                continue
+            part = np.uint64(parts[i])
+            nodes[num_active] = i
+            tables[num_active] = times[part, np.uint64(0)]
+            sizes[num_active] = times[part, np.uint64(1)]
+            lows[num_active] = starts[i]
+            lefts[num_active] = degrees[i]
+            stops[num_active] = limits[i] + np.int64(is_inclusive)
+            prefetch_address(times[part, np.uint64(0)] + (starts[i] + (degrees[i] >> 1)) * INT64_BYTES)
+            num_active += np.uint64(1)
+        while num_active > 0:
+            k = np.uint64(0)
+            while k < num_active:
+                left = lefts[k]
+                half = left >> 1
+                time = array_at(tables[k], sizes[k], np.int64)[np.uint64(lows[k] + half)]
+                # A step that finds the edge there goes on behind it, with what is left of the upper half.
+                is_there = np.int64(time < stops[k])
+                low = lows[k] + is_there * (half + 1)
+                left = half - (is_there & ~left & 1)
+                if left > 0:
+                    lows[k] = low
+                    lefts[k] = left
+                    prefetch_address(tables[k] + (low + (left >> 1)) * INT64_BYTES)
+                    k += np.uint64(1)
+                    continue
+                node = np.uint64(nodes[k])
+                degrees[node] = low - starts[node]
+                num_active -= np.uint64(1)
+                nodes[k], tables[k], sizes[k] = nodes[num_active], tables[num_active], sizes[num_active]
+                lows[k], lefts[k], stops[k] = lows[num_active], lefts[num_active], stops[num_active]
+
+
+@njit(cache=True, nogil=True)
+def count_draws(
+    count: int, is_replacing: bool, takes_last: bool, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray
+) -> int:
+    """Say how many neighbours each node will draw, at most.
+
+    Args:
+        count: Neighbours per node; -1 means all.
+        is_replacing: Draw with replacement.
+        takes_last: The last ``count`` are wanted: ``starts`` and ``degrees`` become theirs.
+        starts: int64[n], in and out.
+        degrees: int64[n], in and out.
+        counts: int32[n], out.
+
+    Returns:
+        The sum of ``counts``; or ``TOO_MANY`` where a node would draw more than an int32 counts.
+    """
+    total = 0
+    for i in range(len(degrees)):
+        taken = degrees[i]
+        if count >= 0 and (taken > count or (is_replacing and taken > 0)):
+            taken = np.int64(count)
+        if taken > MAX_TAKEN:
+            return TOO_MANY
+        if takes_last:
+            starts[i] += degrees[i] - taken
+            degrees[i] = taken
+        counts[i] = taken
+        total += taken
+    return total

@@ -1,0 +1,329 @@
+"""Which edges does a node draw in proportion to their weights, by their running sums?
+
+[Algorithm] With replacement: binary search of a row's running sums. Without: successive sampling, that is every draw
+    is in proportion to the weights of the edges not drawn yet. While no more than half of the row's weight is drawn, by
+    rejection: draw from all edges until one is new; a rejected draw says nothing about the next, so the law of the one
+    accepted is that of the undrawn edges. Then by one draw from the gaps between the edges drawn, whose weights are
+    differences of running sums. Where that costs more than a pass over the row, and from the start in short rows, what
+    is missing is drawn in one pass: the smallest of exponential variates over weights are the same sample. Rows where
+    no more than ``count`` edges have weight give all of those, found by galloping over the running sums, so that a
+    million edges without weight cost 20 steps.
+    Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", IPL 2006; Wong, Easton, "An efficient
+    method for weighted sampling without replacement", SIAM Journal on Computing 1980.
+[Cost] Per draw a binary search, O(log num), or two on average while rejecting: each accepts with probability 1/2 or
+    more, so ``MAX_REJECTIONS`` in a row have probability 2**-64 and end in the gaps. O(drawn) to keep the drawn edges
+    sorted, and again for the gaps, so O(count**2) or O(num), whichever is less. Four searches take their steps
+    together and wait for memory together.
+[Not chosen] Alias tables alone: they are faster where few edges of a row are drawn and most of it is eligible, and are
+    taken there (``alias``, ``uses_alias``); but draws of a short prefix of a row, of many of its edges, or of what few
+    edges have most of the weight of are thrown away too often. Exponential variates always: O(num) per hub and batch.
+    Rejection without a bound: an edge of 1 - 1e-9 of the weight takes 1e9 turns.
+
+Running sums are as ``add_weight`` makes them: they rise exactly where an edge has weight. Weights are only known as
+differences of running sums, to a few 1e-16 of the running sum there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.hashing import GOLDEN, mix64
+from hopstream.kernels.neighbors import FLOYD_ALWAYS
+from hopstream.kernels.reals import fraction, natural_log, number_of, open_fraction, ordered_bits
+from hopstream.kernels.smallest import insert_position, offer, sort_positions
+
+MAX_REJECTIONS = 64
+LANES = 4
+PASS_FACTOR = 2
+PASS_SALT = np.uint64(0x6A09E667F3BCC909)
+
+
+@njit(inline="always")
+def add_weight(running_sum: float, weight: float) -> float:
+    """The next running sum of a row: above the last one exactly where the weight is above 0, however small it is."""
+    if weight <= 0.0:
+        return running_sum
+    return max(running_sum + weight, np.nextafter(running_sum, np.inf))
+
+
+@njit(inline="always")
+def weight_at(sums: np.ndarray, start: int, position: int) -> float:
+    """The weight of the edge at a position of the row that begins at ``start``; 0.0 exactly where it has none."""
+    if position == start:
+        return sums[np.uint64(position)]
+    return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
+
+
+@njit(inline="always")
+def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> int:
+    """The first of ``num`` positions from ``low`` on whose running sum minus ``base`` is above ``x``; else the last.
+
+    Where it is above, the edge there has weight: the one before it has a smaller running sum. ``num`` is 1 or more.
+    """
+    while num > 1:
+        half = num >> 1
+        low += half * np.int64(sums[np.uint64(low + half - 1)] - base <= x)
+        num -= half
+    return low
+
+
+@njit(inline="always")
+def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: float, x: float) -> int:
+    """As ``find_above`` for edges of some weight together, but always one that has weight, whatever rounding did."""
+    position = find_above(sums, low, num, base, x)
+    if not sums[np.uint64(position)] - base > x:
+        position = find_above(sums, low, num, base, np.nextafter(weight, 0.0))
+    return position
+
+
+@njit(inline="always")
+def _share(stream: np.uint64, turn: int, total: float) -> float:
+    return fraction(mix64(stream + np.uint64(turn) * GOLDEN)) * total
+
+
+@njit(inline="always")
+def _find_four(
+    stream: np.uint64, turn: int, sums: np.ndarray, start: int, num: int, total: float
+) -> tuple[np.int64, np.int64, np.int64, np.int64]:
+    """What four turns draw from a whole row; the searches take their steps together and so wait for memory together."""
+    x0, x1 = _share(stream, turn, total), _share(stream, turn + 1, total)
+    x2, x3 = _share(stream, turn + 2, total), _share(stream, turn + 3, total)
+    low0 = low1 = low2 = low3 = np.int64(start)
+    left = num
+    while left > 1:
+        half = left >> 1
+        low0 += half * np.int64(sums[np.uint64(low0 + half - 1)] <= x0)
+        low1 += half * np.int64(sums[np.uint64(low1 + half - 1)] <= x1)
+        low2 += half * np.int64(sums[np.uint64(low2 + half - 1)] <= x2)
+        low3 += half * np.int64(sums[np.uint64(low3 + half - 1)] <= x3)
+        left -= half
+    least = min(
+        min(sums[np.uint64(low0)] - x0, sums[np.uint64(low1)] - x1),
+        min(sums[np.uint64(low2)] - x2, sums[np.uint64(low3)] - x3),
+    )
+    if not least > 0.0:
+        low0 = _find_weighted(sums, start, num, 0.0, total, x0)
+        low1 = _find_weighted(sums, start, num, 0.0, total, x1)
+        low2 = _find_weighted(sums, start, num, 0.0, total, x2)
+        low3 = _find_weighted(sums, start, num, 0.0, total, x3)
+    return low0, low1, low2, low3
+
+
+@njit(inline="always")
+def next_weighted(sums: np.ndarray, position: int, end: int, running_sum: float) -> int:
+    """The first position in ``[position, end)`` whose running sum is above the one before ``position``; else ``end``.
+
+    It gallops: O(1) where weights are common, O(log) where edges without weight lie between.
+    """
+    step = 1
+    while position < end and not sums[np.uint64(min(position + step, end) - 1)] > running_sum:
+        position += step
+        step *= 2
+    if position >= end:
+        return end
+    return find_above(sums, position, min(step, end - position), 0.0, running_sum)
+
+
+@njit(cache=True, nogil=True)
+def take_weighted(sums: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int) -> int:
+    """Write the first ``count`` edges that have weight, in stored order; the number tells whether there are more.
+
+    Returns:
+        How many edges have weight, at most ``count + 1``.
+    """
+    end = start + num
+    position = start
+    running_sum = 0.0
+    taken = 0
+    while True:
+        position = next_weighted(sums, position, end, running_sum)
+        if position == end:
+            return taken
+        if taken == count:
+            return count + 1
+        positions[np.uint64(first + taken)] = position
+        taken += 1
+        running_sum = sums[np.uint64(position)]
+        position += 1
+
+
+@njit(cache=True, nogil=True)
+def draw_weighted(
+    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, is_replacing: bool, variates: np.ndarray,
+    positions: np.ndarray, first: int,
+) -> int:  # fmt: skip
+    """Write the positions of the edges that one node draws by weight.
+
+    Args:
+        stream: uint64 of ``node_stream``.
+        sums: float64[edges], running sums that begin anew in each row.
+        start: Position of the row's first edge.
+        num: Number of eligible edges, the first ones of the row.
+        count: How many to draw; -1 means all that have weight.
+        is_replacing: Draw with replacement; ignored where ``count`` is -1.
+        variates: uint64[min(count, num)] or more, scratch; not used with replacement.
+        positions: int64[n], out: ``positions[first:first + drawn]``; in the order of the draws with replacement, else
+            in stored order.
+        first: See there.
+
+    Returns:
+        How many were drawn: ``count``, or fewer where fewer edges have weight (with replacement: none).
+    """
+    if num <= 0 or count == 0 or not sums[np.uint64(start + num - 1)] > 0.0:
+        return 0
+    if is_replacing and count > 0:
+        total = sums[np.uint64(start + num - 1)]
+        for turn in range(0, count, LANES):
+            found = _find_four(stream, turn, sums, start, num, total)
+            for lane in range(min(LANES, count - turn)):
+                positions[np.uint64(first + turn + lane)] = found[lane]
+        return count
+    limit = num if count < 0 or count > num else count
+    taken = take_weighted(sums, start, num, limit, positions, first)
+    if taken <= limit:
+        return taken
+    if limit >= num // PASS_FACTOR or (limit > FLOYD_ALWAYS and limit * limit > 8 * num):
+        return _draw_in_one_pass(stream, sums, start, num, limit, variates, positions, first, 0)
+    return _draw_successively(stream, sums, start, num, limit, variates, positions, first, 0, 0)
+
+
+@njit(cache=True, nogil=True)
+def draw_missing(
+    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray, positions: np.ndarray,
+    first: int, drawn: int, turn: int,
+) -> int:  # fmt: skip
+    """Complete draws without replacement that were begun by other means.
+
+    Args:
+        stream: As for ``draw_weighted``.
+        sums: As there.
+        start: As there.
+        num: As there.
+        count: How many are wanted, ``num`` at most.
+        variates: As there.
+        positions: As there; ``positions[first:first + drawn]`` are drawn already, in any order.
+        first: As there.
+        drawn: See there.
+        turn: The first turn of the stream that was not used.
+
+    Returns:
+        How many are drawn in the end, as for ``draw_weighted``; in stored order.
+    """
+    weighted = 0
+    position, running_sum = start, 0.0
+    while weighted <= count:
+        position = next_weighted(sums, position, start + num, running_sum)
+        if position == start + num:
+            return take_weighted(sums, start, num, count, positions, first)
+        running_sum = sums[np.uint64(position)]
+        position += 1
+        weighted += 1
+    sort_positions(positions, first, drawn)
+    return _draw_successively(stream, sums, start, num, count, variates, positions, first, drawn, turn)
+
+
+@njit(cache=True, nogil=True)
+def _draw_in_one_pass(
+    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray,
+    positions: np.ndarray, first: int, drawn: int,
+) -> int:  # fmt: skip
+    """Draw what is missing to ``count`` among the edges that are not ``positions[first:first + drawn]``, sorted."""
+    heap = first + drawn
+    next_drawn = 0
+    size = 0
+    running_sum = 0.0
+    longest = np.inf
+    for i in range(num):
+        weight = sums[np.uint64(start + i)] - running_sum
+        if not weight > 0.0:
+            continue
+        running_sum = sums[np.uint64(start + i)]
+        if next_drawn < drawn and positions[np.uint64(first + next_drawn)] == start + i:
+            next_drawn += 1
+            continue
+        u = open_fraction(mix64((stream ^ PASS_SALT) + np.uint64(i) * GOLDEN))
+        # -log(u) is at least 1 - u, which spares most edges the logarithm.
+        if 1.0 - u >= longest * weight:
+            continue
+        wait = ordered_bits(-natural_log(u) / weight)
+        size = offer(variates, positions, heap, size, count - drawn, wait, start + i)
+        if size == count - drawn:
+            longest = number_of(variates[0])
+    sort_positions(positions, first, drawn + size)
+    return drawn + size
+
+
+@njit(cache=True, nogil=True)
+def _draw_successively(
+    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray,
+    positions: np.ndarray, first: int, drawn: int, turn: int,
+) -> int:  # fmt: skip
+    """Draw what is missing to ``count``; ``drawn`` are, in stored order, in turns before ``turn``."""
+    total = sums[np.uint64(start + num - 1)]
+    drawn_weight = 0.0
+    for k in range(first, first + drawn):
+        drawn_weight += weight_at(sums, start, positions[np.uint64(k)])
+    rejections = 0
+    block = turn - LANES
+    found = (start, start, start, start)
+    while drawn < count:
+        if drawn_weight > 0.5 * total or rejections == MAX_REJECTIONS:
+            if num <= drawn * (count - drawn):
+                return _draw_in_one_pass(stream, sums, start, num, count, variates, positions, first, drawn)
+            u = fraction(mix64(stream + np.uint64(turn) * GOLDEN))
+            position = _find_undrawn(u, sums, start, num, positions, first, drawn)
+            if position < 0:
+                break
+        else:
+            if turn - block >= LANES:
+                block = turn
+                found = _find_four(stream, turn, sums, start, num, total)
+            position = found[turn - block]
+        turn += 1
+        rejections += 1
+        if insert_position(position, positions, first, drawn):
+            drawn_weight += weight_at(sums, start, position)
+            drawn += 1
+            rejections = 0
+    return drawn
+
+
+@njit(cache=True, nogil=True)
+def _find_undrawn(
+    u: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
+) -> int:
+    """The edge at the fraction ``u`` of the weight in the gaps between the positions drawn; -1 where they have none."""
+    rest = 0.0
+    last_weighted = -1
+    for k in range(drawn + 1):
+        weight = _gap(sums, start, num, positions, first, drawn, k)[3]
+        if weight > 0.0:
+            rest += weight
+            last_weighted = k
+    x = u * rest
+    for k in range(last_weighted + 1):
+        low, width, base, weight = _gap(sums, start, num, positions, first, drawn, k)
+        if weight > 0.0:
+            if x < weight or k == last_weighted:
+                return _find_weighted(sums, low, width, base, weight, x)
+            x -= weight
+    return -1
+
+
+@njit(inline="always")
+def _gap(
+    sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int, k: int
+) -> tuple[int, int, float, float]:
+    """First position, length, running sum before it, and weight of the gap before the ``k``-th position drawn."""
+    low = start
+    base = 0.0
+    if k > 0:
+        low = positions[np.uint64(first + k - 1)] + 1
+        base = sums[np.uint64(low - 1)]
+    stop = start + num
+    if k < drawn:
+        stop = positions[np.uint64(first + k)]
+    if stop <= low:
+        return low, 0, base, 0.0
+    return low, stop - low, base, sums[np.uint64(stop - 1)] - base

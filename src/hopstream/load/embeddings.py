@@ -1,0 +1,317 @@
+"""How do embeddings of all nodes lie on disk, and how are they read back?
+
+```
+<out>/embeddings.json                       which graph, which layers, which tag
+<out>/keys/<type>/part-00000.npy            int64[rows], keys, ascending
+<out>/layer-1/<type>/part-00000.npy         float[rows, width], in the order of the keys
+<out>/layer-1/<type>/part-00000.chunks/     what is done of a part that is not complete
+```
+A file is there when it is complete: it is written under another name and renamed. Parts without nodes have no file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, IntArray, open_array, write_array, write_blocks, write_text
+from hopstream.errors import FormatError, IdRangeError, StateError, UnknownNameError
+from hopstream.partition.book import PartitionBook
+from hopstream.partition.paths import part_folder, path_name
+
+RECORD = "embeddings.json"
+FORMAT = 1
+MAX_RECORD_BYTES = 1 << 26
+ROWS_PER_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingFacts:
+    """What a folder of embeddings says of itself.
+
+    Attributes:
+        graph_id: Fingerprint of the graph.
+        dataset_id: Fingerprint of the dataset: rows are in the order of its parts.
+        num_layers: Layers in the end.
+        node_types: Node types that the last layer has.
+        node_offsets: Node type to num_parts + 1 ids, the rows of each part.
+        tag: The user's own name for the model.
+        settings: How neighbours were drawn.
+    """
+
+    graph_id: str
+    dataset_id: str
+    num_layers: int
+    node_types: tuple[str, ...]
+    node_offsets: Mapping[str, tuple[int, ...]]
+    tag: str
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        return {
+            "format": FORMAT,
+            "graph_id": self.graph_id,
+            "dataset_id": self.dataset_id,
+            "num_layers": self.num_layers,
+            "node_types": list(self.node_types),
+            "node_offsets": {t: list(offsets) for t, offsets in self.node_offsets.items()},
+            "tag": self.tag,
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, where: Path, value: object) -> EmbeddingFacts:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            FormatError: The value is no such record, or of another format.
+        """
+        try:
+            record: Any = value
+            if record["format"] != FORMAT:
+                raise FormatError(f"{where} has format {record['format']!r}; this version reads {FORMAT}")
+            return cls(
+                graph_id=str(record["graph_id"]),
+                dataset_id=str(record["dataset_id"]),
+                num_layers=int(record["num_layers"]),
+                node_types=tuple(map(str, record["node_types"])),
+                node_offsets={str(t): tuple(map(int, offsets)) for t, offsets in record["node_offsets"].items()},
+                tag=str(record["tag"]),
+                settings=dict(record["settings"]),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(f"{where} is no record of embeddings ({error!r}); infer them again") from error
+
+
+class Embeddings:
+    """Embeddings of all nodes, mapped from disk."""
+
+    def __init__(self, root: Path, facts: EmbeddingFacts) -> None:
+        """Use ``open_embeddings``."""
+        self.root = root
+        self.facts = facts
+        self._book = PartitionBook(
+            num_parts=len(next(iter(facts.node_offsets.values()))) - 1,
+            node_offsets={t: np.array(offsets, np.int64) for t, offsets in facts.node_offsets.items()},
+            edge_offsets={},
+        )
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the dataset that the embeddings were inferred from."""
+        return self._book.num_parts
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Node types that the last layer has."""
+        return self.facts.node_types
+
+    def num_rows(self, node_type: str, part: int) -> int:
+        """Nodes of a type in a part."""
+        offsets = self.facts.node_offsets[node_type]
+        return offsets[part + 1] - offsets[part]
+
+    def path(self, layer: int, node_type: str, part: int) -> Path:
+        """The file of one layer, type and part."""
+        return self.root / f"layer-{layer}" / path_name(node_type) / f"{part_folder(part)}.npy"
+
+    def keys_path(self, node_type: str, part: int) -> Path:
+        """The file of the keys of one type and part."""
+        return self.root / "keys" / path_name(node_type) / f"{part_folder(part)}.npy"
+
+    def chunk_folder(self, layer: int, node_type: str, part: int) -> Path:
+        """Where the pieces of a part are that is not complete."""
+        return self.path(layer, node_type, part).with_suffix(".chunks")
+
+    def part(self, node_type: str, part: int, layer: int | None = None) -> tuple[IntArray, Array]:
+        """Keys int64[rows] and embeddings float[rows, width] of one part, mapped.
+
+        Raises:
+            UnknownNameError: There is no such layer, type or part.
+            FormatError: A file is missing or damaged.
+        """
+        layer = self._checked(node_type, layer)
+        if not 0 <= part < self.num_parts or not self.num_rows(node_type, part):
+            raise UnknownNameError(f"part {part} has no nodes of type {node_type!r}; there are {self.num_parts} parts")
+        keys = open_array(self.keys_path(node_type, part))
+        return keys, self.rows(layer, node_type, part)
+
+    def rows(self, layer: int, node_type: str, part: int) -> Array:
+        """float[rows, width], one part of one layer, mapped.
+
+        Raises:
+            FormatError: The file is missing or has another number of rows.
+        """
+        path = self.path(layer, node_type, part)
+        rows = open_array(path)
+        if rows.ndim != 2 or len(rows) != self.num_rows(node_type, part):
+            wanted = self.num_rows(node_type, part)
+            raise FormatError(f"{path} is {rows.dtype}{list(rows.shape)}; the part has {wanted} rows; infer it again")
+        return rows
+
+    def at(self, node_type: str, keys: IntArray, layer: int | None = None) -> Array:
+        """float[n, width], the embeddings of nodes given by key.
+
+        Raises:
+            UnknownNameError: There is no such layer or type.
+            IdRangeError: A key is no node's.
+        """
+        layer = self._checked(node_type, layer)
+        keys = np.ascontiguousarray(keys, np.int64)
+        is_found = np.zeros(len(keys), np.bool_)
+        out: Array | None = None
+        for part in range(self.num_parts):
+            if not self.num_rows(node_type, part):
+                continue
+            part_keys, rows = self.part(node_type, part, layer)
+            places = np.searchsorted(part_keys, keys).clip(max=len(part_keys) - 1)
+            is_here = part_keys[places] == keys
+            if out is None:
+                out = np.empty((len(keys), rows.shape[1]), rows.dtype)
+            out[is_here] = rows[places[is_here]]
+            is_found |= is_here
+        if not is_found.all():
+            position = int(np.flatnonzero(~is_found)[0])
+            raise IdRangeError(f"keys[{position}] is {int(keys[position])}; no node of type {node_type!r} has it")
+        return np.empty((0, 0), np.float32) if out is None else out
+
+    def _checked(self, node_type: str, layer: int | None) -> int:
+        layer = self.facts.num_layers if layer is None else layer
+        if not 1 <= layer <= self.facts.num_layers:
+            raise UnknownNameError(f"layer {layer} of {self.facts.num_layers} (numbered from 1)")
+        known = self.facts.node_types if layer == self.facts.num_layers else tuple(self.facts.node_offsets)
+        if node_type not in known:
+            raise UnknownNameError(f"unknown node type {node_type!r}; layer {layer} has {list(known)}")
+        return layer
+
+
+def open_embeddings(out: str | Path) -> Embeddings:
+    """Open a folder that ``infer_layerwise`` wrote; parts that are not complete yet are found missing when read.
+
+    Raises:
+        FormatError: The folder holds no embeddings.
+    """
+    root = Path(out)
+    path = root / RECORD
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise FormatError(f"{path} is {path.stat().st_size} bytes; a record has at most {MAX_RECORD_BYTES}")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FormatError(f"{path} is missing; {root} holds no embeddings") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} is not JSON ({error}); infer the embeddings again") from error
+    return Embeddings(root, EmbeddingFacts.from_json(path, value))
+
+
+def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Embeddings:
+    """The folder of some embeddings, new, or as far as it was filled before.
+
+    Raises:
+        StateError: The folder holds embeddings of another graph, model or settings, or such files without a record.
+        FormatError: It holds a record that cannot be read.
+    """
+    if overwrite and (out / RECORD).exists():
+        _clear(out)
+    if (out / RECORD).exists():
+        found, wanted = open_embeddings(out).facts.to_json(), facts.to_json()
+        for name, value in wanted.items():
+            if found[name] != value:
+                raise StateError(
+                    f"{out} holds embeddings with {name} {str(found[name])[:200]}; these have {str(value)[:200]}; give "
+                    "another folder, or overwrite=True"
+                )
+    else:
+        strays = [path.name for path in (out / "keys", *out.glob("layer-[0-9]*")) if path.exists()]
+        if strays:
+            raise StateError(
+                f"{out} has {', '.join(strays)} and no {RECORD}: nobody can say of what; give another folder"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / RECORD, json.dumps(facts.to_json(), indent=1) + "\n")
+    return Embeddings(out, facts)
+
+
+def _clear(out: Path) -> None:
+    """Remove all rows, then the record: rows that a kill leaves have the record that they belong to."""
+    for folder in out.glob("layer-[0-9]*"):
+        shutil.rmtree(folder)
+    shutil.rmtree(out / "keys", ignore_errors=True)
+    (out / RECORD).unlink()
+
+
+class PartWriter:
+    """Collects the rows of one layer, type and part in order, a chunk at a time, and resumes after the last one."""
+
+    def __init__(self, embeddings: Embeddings, layer: int, node_type: str, part: int) -> None:
+        """Find out what is done already."""
+        self.layer, self.node_type, self.part = layer, node_type, part
+        self.num_rows = embeddings.num_rows(node_type, part)
+        self._path = embeddings.path(layer, node_type, part)
+        self._folder = embeddings.chunk_folder(layer, node_type, part)
+        if self._path.exists():
+            shutil.rmtree(self._folder, ignore_errors=True)  # left by a run that was killed between two steps
+        self._chunks = self._find_chunks()
+        self._rows: list[NDArray[Any]] = []
+        self.done = self.num_rows if self._path.exists() else sum(len(chunk) for chunk in self._chunks)
+        """Rows that need not be made again."""
+
+    def add(self, rows: Array, rows_per_chunk: int) -> None:
+        """Take the next rows; write a chunk when there are enough, and the part when it is complete."""
+        self._rows.append(rows)
+        pending = sum(map(len, self._rows))
+        self.done += len(rows)
+        if pending >= rows_per_chunk or self.done == self.num_rows:
+            path = self._folder / f"{self.done - pending:012d}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_array(path, np.concatenate(self._rows))
+            self._chunks.append(open_array(path))
+            self._rows = []
+        if self.done == self.num_rows:
+            self._finish()
+
+    @property
+    def width(self) -> int | None:
+        """Width of the rows so far, or None where there are none."""
+        known = [*self._chunks, *self._rows]
+        return known[0].shape[1] if known else None
+
+    def _find_chunks(self) -> list[Array]:
+        """Chunks without a gap from the first row on; what follows a gap or does not fit is made again."""
+        chunks: list[Array] = []
+        done = 0
+        for path in sorted(self._folder.glob("[0-9]*.npy")):
+            try:
+                chunk = open_array(path)
+            except FormatError:
+                break
+            is_fitting = chunk.ndim == 2 and int(path.stem) == done and done + len(chunk) <= self.num_rows
+            if not is_fitting or (chunks and (chunk.shape[1], chunk.dtype) != (chunks[0].shape[1], chunks[0].dtype)):
+                break
+            chunks.append(chunk)
+            done += len(chunk)
+        return chunks
+
+    def _finish(self) -> None:
+        first = self._chunks[0]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        blocks = (
+            chunk[start : start + ROWS_PER_BLOCK]
+            for chunk in self._chunks
+            for start in range(0, len(chunk), ROWS_PER_BLOCK)
+        )
+        write_blocks(self._path, first.dtype, (self.num_rows, first.shape[1]), blocks)
+        self._chunks = []
+        shutil.rmtree(self._folder)

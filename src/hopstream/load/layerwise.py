@@ -1,0 +1,253 @@
+"""How are embeddings of all nodes inferred, one layer of a model after the other, over a graph of any size?
+
+Sampling k hops around every node would compute the same embeddings again and again. Layer by layer, every node is
+computed once: layer 1 from the graph's features, layer ``k`` from what layer ``k - 1`` left on disk. A run that was
+killed goes on after the last chunk that it wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
+
+import numpy as np
+
+from hopstream.arrays import Array, write_array
+from hopstream.errors import SettingsError, StoreTimeout
+from hopstream.load.columns import EdgeFeatures, NodeFeatures
+from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
+from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
+from hopstream.load.options import PYG_OPTIONS, check_seconds, read_integer, refuse_unknown
+from hopstream.load.setup import Collate, LoaderOptions
+from hopstream.sample.options import SamplingOptions
+from hopstream.sample.plan import SampleOp
+from hopstream.schema import Direction, EdgeType
+from hopstream.store import Source
+from hopstream.store.contract import KEY, FetchRequest, Store
+
+if TYPE_CHECKING:
+    from hopstream.store.settings import StoreSettings
+
+Progress = Callable[[str, int, int], None]
+ROWS_PER_CHUNK = 1 << 16
+POLL_S = 0.05
+
+
+class InferenceOptions(TypedDict, total=False):
+    """Settings that ``infer_layerwise`` shares with ``NeighborLoader``."""
+
+    batch_size: int
+    node_features: NodeFeatures
+    edge_features: EdgeFeatures
+    collate: Collate
+    num_threads: int
+    prefetch: int
+    pin_memory: bool
+    timeout_s: float
+    buffer_bytes: int
+    rank: int | None
+    world_size: int
+    rng_seed: int
+    store_settings: StoreSettings | None
+
+
+INFERENCE_OPTIONS = InferenceOptions.__annotations__
+_ALL = "every node is computed from its whole neighbourhood, in the order of parts; leave it out"
+OTHER_OPTIONS: Mapping[str, str] = {
+    **PYG_OPTIONS,
+    **dict.fromkeys(("shuffle", "drop_last", "remainder", "seeds", *SamplingOptions.__annotations__), _ALL),
+    "edge_keys": "batches are not given to the user, and layers need no keys; leave it out",
+    "transform": "layer= is called with each batch",
+}
+"""Options of other loaders that are not options here, and what to do instead."""
+
+
+def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
+    source: Source,
+    layer: Layer,
+    out: str | Path,
+    *,
+    num_layers: int,
+    num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int] = -1,
+    node_types: Sequence[str] | None = None,
+    direction: Direction = "in",
+    tag: str = "",
+    overwrite: bool = False,
+    rows_per_chunk: int = ROWS_PER_CHUNK,
+    wait_s: float = 3600.0,
+    progress: Progress | None = None,
+    **options: Unpack[InferenceOptions],
+) -> Embeddings:
+    """Compute and write embeddings of all nodes, and go on where an earlier run stopped.
+
+    Args:
+        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
+        layer: ``layer(number, node_type, batch)`` returns float[batch_size, width], a row for each of the batch's
+            seeds, as a tensor or array. ``number`` counts from 0. Batches hold one hop; the graph's features are in
+            those of layer 0, the rows of the layer before, as feature ``h``, in the others.
+        out: Folder of the embeddings; see ``hopstream.load.embeddings`` for its files.
+        num_layers: Layers of the model.
+        num_neighbors: Neighbours per node, for all edge types or per edge type; -1 means all. Nodes draw the same ones
+            in every run.
+        node_types: Types that the last layer is computed for; None means all. The layers before have all types.
+        direction: ``in`` follows edges backwards, as message passing needs it.
+        tag: A name of the model's weights. A folder that was begun under another tag is refused.
+        overwrite: Begin anew, whatever ``out`` holds; without it a run goes on where the last one stopped. Not with
+            several ranks: one could remove what another has begun.
+        rows_per_chunk: After so many rows, work is saved.
+        wait_s: With several ranks: how long to wait for the others at the end of a layer.
+        progress: Called as ``progress(stage, done, total)`` with rows of a layer. None: a line on a terminal's stderr.
+        **options: The settings of ``NeighborLoader`` that concern batches, columns, threads and servers. With ``rank``
+            and ``world_size``, ranks share parts; ``out`` must be a folder that all of them see.
+
+    Returns:
+        The embeddings, open.
+
+    Raises:
+        SettingsError: A setting cannot be met, or ``layer`` returned something else than a row per seed.
+        StateError: ``out`` holds embeddings of another graph, tag or settings.
+        StoreTimeout: Another rank did not finish a layer in time.
+    """
+    refuse_unknown("infer_layerwise", [name for name in options if name not in INFERENCE_OPTIONS], OTHER_OPTIONS)
+    num_layers = read_integer("num_layers", num_layers, 1, 64)
+    rows_per_chunk = read_integer("rows_per_chunk", rows_per_chunk, 1)
+    check_seconds("wait_s", wait_s)
+    given = {"batch_size": 4096, **options, "edge_keys": False}
+    loader = LayerLoader(source, direction, num_neighbors, cast(LoaderOptions, given))
+    with loader:
+        if overwrite and loader.world_size > 1:
+            raise SettingsError(
+                f"overwrite=True with {loader.world_size} ranks: one would remove what another has begun; remove "
+                f"{out} once, before the ranks start"
+            )
+        facts = _facts_of(loader, num_layers, node_types, tag)
+        if loader.rank:
+            _wait_for_record(Path(out), wait_s)
+        embeddings = begin_embeddings(Path(out), facts, overwrite=overwrite)
+        _write_keys(loader, embeddings)
+        for number in range(num_layers):
+            types = facts.node_types if number == num_layers - 1 else tuple(facts.node_offsets)
+            rest = _Rest(embeddings, number, types, loader.own_parts())
+            report = progress or _Line(f"layer {number + 1} of {num_layers}")
+            for span, rows in loader.run(embeddings, number, rest.spans(loader.batch_size), layer):
+                rest.add(span, rows, rows_per_chunk)
+                report(f"layer {number + 1}", rest.done, rest.total)
+            _wait_for_others(embeddings, number + 1, types, wait_s)
+        return embeddings
+
+
+class _Rest:
+    """What of one layer this rank still has to compute."""
+
+    def __init__(self, embeddings: Embeddings, number: int, types: Sequence[str], parts: Sequence[int]) -> None:
+        owners = [(t, p) for t in types for p in parts if embeddings.num_rows(t, p)]
+        self._writers = {(t, p): PartWriter(embeddings, number + 1, t, p) for t, p in owners}
+        self._offsets = embeddings.facts.node_offsets
+        self._widths: dict[str, int] = {}
+        self.total = sum(writer.num_rows for writer in self._writers.values())
+        self.done = sum(writer.done for writer in self._writers.values())
+
+    def spans(self, batch_size: int) -> list[RowSpan]:
+        """The batches that are left, in the order in which their rows are written."""
+        return [
+            RowSpan(node_type, part, first, min(first + batch_size, self._offsets[node_type][part + 1]))
+            for (node_type, part), writer in self._writers.items()
+            for first in range(
+                self._offsets[node_type][part] + writer.done, self._offsets[node_type][part + 1], batch_size
+            )
+        ]
+
+    def add(self, span: RowSpan, rows: Array, rows_per_chunk: int) -> None:
+        """Keep the rows of one batch."""
+        writer = self._writers[span.node_type, span.part]
+        width = self._widths.setdefault(span.node_type, writer.width or rows.shape[1])
+        if rows.shape[1] != width:
+            raise SettingsError(
+                f"layer {writer.layer} of {span.node_type!r} returned rows of width {rows.shape[1]}; those before had "
+                f"{width}; use another folder for another model"
+            )
+        writer.add(rows, rows_per_chunk)
+        self.done += len(rows)
+
+
+def _facts_of(loader: LayerLoader, num_layers: int, node_types: Sequence[str] | None, tag: str) -> EmbeddingFacts:
+    store = loader.store
+    for node_type in node_types or ():
+        store.schema.check_node_type(node_type)
+    ops: list[SampleOp] = [op for plan in loader.plans.values() for op in plan.ops]
+    return EmbeddingFacts(
+        graph_id=store.graph_id,
+        dataset_id=store.dataset_id,
+        num_layers=num_layers,
+        node_types=tuple(store.schema.nodes) if node_types is None else tuple(node_types),
+        node_offsets={t: tuple(store.book.offsets(t).tolist()) for t in store.schema.nodes},
+        tag=tag,
+        settings={**loader.facts(), "num_neighbors": {op.name: op.count for op in ops}, **loader.features()},
+    )
+
+
+def _wait_for_record(out: Path, wait_s: float) -> None:
+    """Return when rank 0 has begun the folder."""
+    ends = time.monotonic() + wait_s
+    while not (out / RECORD).exists():
+        if time.monotonic() > ends:
+            raise StoreTimeout(
+                f"{out / RECORD} was not there after {wait_s:.3g} s; rank 0 writes it: see whether it runs, then start "
+                "this one again"
+            )
+        time.sleep(POLL_S)
+
+
+def _write_keys(loader: LayerLoader, embeddings: Embeddings) -> None:
+    """The keys of this rank's parts, so that rows can be found by key without the dataset."""
+    store: Store = loader.store
+    for node_type, offsets in embeddings.facts.node_offsets.items():
+        for part in loader.own_parts():
+            path = embeddings.keys_path(node_type, part)
+            if path.exists() or not embeddings.num_rows(node_type, part):
+                continue
+            ids = np.arange(offsets[part], offsets[part + 1], dtype=np.int64)
+            (columns,) = store.fetch([FetchRequest(owner=node_type, names=(KEY,), ids=ids)])
+            write_array(path, cast(Array, columns[KEY]))
+
+
+def _wait_for_others(embeddings: Embeddings, layer: int, types: Sequence[str], wait_s: float) -> None:
+    """Return when every part of a layer is complete."""
+    ends = time.monotonic() + wait_s
+    for node_type in types:
+        for part in range(embeddings.num_parts):
+            path = embeddings.path(layer, node_type, part)
+            while embeddings.num_rows(node_type, part) and not path.exists():
+                if time.monotonic() > ends:
+                    raise StoreTimeout(
+                        f"{path} was not there after {wait_s:.3g} s; another rank writes it: see whether it runs, then "
+                        "start this one again"
+                    )
+                time.sleep(POLL_S)
+
+
+class _Line:
+    """One line on a terminal's stderr, rewritten; nothing elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._started = time.monotonic()
+        self._shown = 0.0
+        self._first: int | None = None
+        self._mode: Literal["quiet", "terminal"] = "terminal" if sys.stderr.isatty() else "quiet"
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        self._first = done if self._first is None else self._first
+        if self._mode == "quiet" or (now - self._shown < 0.5 and done < total):
+            return
+        self._shown = now
+        made, left_s = done - self._first, 0.0
+        if made:
+            left_s = (now - self._started) * (total - done) / made
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r{self._title}: {done:,} of {total:,} nodes, {left_s:.0f} s left   {end}")
+        sys.stderr.flush()

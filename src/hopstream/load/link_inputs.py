@@ -1,0 +1,225 @@
+"""Which links does a loader start from, and what are they labelled with?
+
+Users name links as they do for PyG: pairs of keys, all edges of a type, or a split of them, with labels and times
+beside them. Whatever they gave becomes one ``LinkInputs`` record, checked once. Edges that the dataset keeps are asked
+for batch by batch, so all edges of a graph take no memory here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from hopstream.load.times import read_times
+from hopstream.sample.values import to_array
+from hopstream.schema import EdgeType, GraphSchema, type_label
+from hopstream.store.contract import Links, Store
+
+Pairs = ArrayLike | tuple[ArrayLike, ArrayLike] | Links
+LinksLike = str | EdgeType | Pairs | tuple[str | EdgeType, str | Pairs | None] | None
+"""None (all edges), a split, keys [2, n] of sources and destinations, or a pair of these, or ``Links``; or an edge type
+and one of these; or an edge type alone, for all of its edges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkInputs:
+    """The links that an epoch goes through once.
+
+    Attributes:
+        edge_type: Their type.
+        num_links: How many there are, repetitions counted.
+        name: What they are in messages and saved states.
+        src_keys: int64[num_links], keys of sources, or None where the store is asked for them.
+        dst_keys: int64[num_links], keys of destinations, or None as well.
+        edge_keys: int64[num_links], keys of the edges that the store is asked for; None for all, in their order.
+        labels: Numbers of num_links rows, or None.
+        times: int64[num_links], or None where there are none, or the store knows them.
+    """
+
+    edge_type: EdgeType
+    num_links: int
+    name: str
+    src_keys: IntArray | None = None
+    dst_keys: IntArray | None = None
+    edge_keys: IntArray | None = None
+    labels: Array | None = None
+    times: IntArray | None = None
+
+    @property
+    def are_stored(self) -> bool:
+        """The store is asked for their ends."""
+        return self.src_keys is None
+
+    def links_at(self, store: Store, positions: IntArray) -> Links:
+        """The links at some positions, with times where they have any."""
+        if self.src_keys is None or self.dst_keys is None:
+            found = store.links(self.edge_type, positions if self.edge_keys is None else self.edge_keys[positions])
+        else:
+            found = Links(src_keys=self.src_keys[positions], dst_keys=self.dst_keys[positions])
+        return found if self.times is None else replace(found, times=self.times[positions])
+
+    def fingerprints(self) -> dict[str, str | None]:
+        """Hex digits that change when the links, their labels or times do; about a second per gigabyte."""
+        links = hashlib.blake2b(f"{self.name}\x1f{self.num_links}".encode(), digest_size=16)
+        for name in ("src_keys", "dst_keys", "edge_keys"):
+            _add_array(links, name, getattr(self, name))
+        found: dict[str, str | None] = {"links": links.hexdigest()}
+        for name, array in (("edge_label", self.labels), ("edge_label_time", self.times)):
+            digest = hashlib.blake2b(digest_size=16)
+            _add_array(digest, name, array)
+            found[name] = None if array is None else digest.hexdigest()
+        return found
+
+
+def _add_array(digest: hashlib.blake2b, name: str, array: Array | None) -> None:
+    if array is not None:
+        digest.update(f"\x1f{name}\x1f{array.dtype.str}\x1f{array.shape}".encode())
+        digest.update(array.data)
+
+
+def read_link_inputs(
+    store: Store, edge_label_index: LinksLike, edge_label: ArrayLike | None, edge_label_time: ArrayLike | None
+) -> LinkInputs:
+    """Check what the user gave as links, labels and times, and bring it into one form.
+
+    Args:
+        store: The graph's store; it is asked for splits and edges.
+        edge_label_index: See ``LinksLike``. In a graph with one edge type the type may be left out.
+        edge_label: Numbers, one row per link, or None.
+        edge_label_time: Integers, one per link, or None.
+
+    Raises:
+        UnknownNameError: The graph has no such edge type or split, or does not keep the edges' ends by their keys.
+        IdRangeError: A key outside 0..n-1 of its node type.
+        SettingsError: No edge type where the graph has several, arrays of other shapes or kinds, or no links at all.
+    """
+    edge_type, choice = _split_type(store.schema, edge_label_index)
+    store.schema.check_edge_type(edge_type)
+    if choice is None or isinstance(choice, str):
+        found = _stored_links(store, edge_type, choice)
+    else:
+        found = _given_links(store, edge_type, choice)
+    if not found.num_links:
+        raise SettingsError(f"there are no links ({found.name}); give at least one")
+    times = found.times
+    if edge_label_time is not None:
+        times = read_times("edge_label_time", edge_label_time, found.num_links, "link")
+    return replace(found, labels=_read_labels(found, edge_label), times=times)
+
+
+def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | Pairs | None]:
+    """The edge type, named or the only one, and the rest."""
+    edge_type = schema.find_edge_type(given)
+    if edge_type is not None:
+        return edge_type, None
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        edge_type = schema.find_edge_type(given[0])
+        if edge_type is not None:
+            return edge_type, cast("str | Pairs | None", given[1])
+        if isinstance(given[0], str) and (isinstance(given, tuple) or not isinstance(given[1], str)):
+            raise UnknownNameError(f"unknown edge type {given[0]!r}; known: {list(map(type_label, schema.edges))}")
+    if len(schema.edges) == 1:
+        return next(iter(schema.edges)), cast("str | Pairs | None", given)
+    labels = ", ".join(map(type_label, schema.edges))
+    if isinstance(given, str):
+        known = {type_label(t): list(names) for t, names in schema.edge_splits.items()}
+        raise UnknownNameError(
+            f"edge_label_index={given!r} is no edge type ({labels}); for a split give (edge type, split): {known}"
+        )
+    raise SettingsError(f"the graph has several edge types; give edge_label_index=(edge type, …) with one of {labels}")
+
+
+def _stored_links(store: Store, edge_type: EdgeType, split: str | None) -> LinkInputs:
+    label, splits = type_label(edge_type), store.schema.edge_splits
+    if edge_type not in splits:
+        wanted = "all edges" if split is None else f"split {split!r}"
+        raise UnknownNameError(
+            f"edge_label_index is {wanted} of {label}, and the dataset does not keep the ends of these edges by key; "
+            f"write the parts again with write_parts(…, links=[{edge_type!r}]), or give the keys: int64[2, n]"
+        )
+    if split is None:
+        return LinkInputs(edge_type=edge_type, num_links=store.book.num_edges(edge_type), name=f"{label}, all")
+    if split not in splits[edge_type]:
+        raise UnknownNameError(f"{label} has no split {split!r}; known: {list(splits[edge_type])}")
+    edge_keys = np.ascontiguousarray(store.edge_split(edge_type, split), np.int64)
+    return LinkInputs(
+        edge_type=edge_type, num_links=len(edge_keys), name=f"{label}, split {split!r}", edge_keys=edge_keys
+    )
+
+
+def _given_links(store: Store, edge_type: EdgeType, choice: Pairs) -> LinkInputs:
+    times = None
+    if isinstance(choice, Links):
+        times = choice.times
+        choice = (choice.src_keys, choice.dst_keys)
+    is_pair = isinstance(choice, (tuple, list)) and len(choice) == 2
+    rows = [to_array(row) for row in cast(Sequence[ArrayLike], choice)] if is_pair else list(_matrix(choice))
+    if [row.ndim for row in rows] != [1, 1] or len(rows[0]) != len(rows[1]):
+        shapes = " and ".join(str(list(row.shape)) for row in rows)
+        raise SettingsError(f"edge_label_index has rows of shapes {shapes}; give keys [2, n]: sources, destinations")
+    src_keys, dst_keys = (_checked_keys(store, row, number, edge_type[2 * number]) for number, row in enumerate(rows))
+    return LinkInputs(
+        edge_type=edge_type, num_links=len(src_keys), name=f"{type_label(edge_type)}, keys", src_keys=src_keys,
+        dst_keys=dst_keys, times=None if times is None else read_times("times", times, len(src_keys), "link"),
+    )  # fmt: skip
+
+
+def _matrix(choice: Pairs) -> Array:
+    matrix = to_array(choice)
+    if matrix.ndim != 2 or len(matrix) != 2:
+        hint = "; it seems to be the other way round, give its transpose" if matrix.shape[1:] == (2,) else ""
+        raise SettingsError(
+            f"edge_label_index is {matrix.dtype}{list(matrix.shape)}; give keys [2, n]: sources, destinations{hint}"
+        )
+    return matrix
+
+
+def _checked_keys(store: Store, row: Array, number: int, node_type: str) -> IntArray:
+    num_nodes = store.book.num_ids(node_type)
+    if not len(row) and row.dtype == np.float64:
+        row = row.astype(np.int64)  # an empty list has no dtype of its own
+    if row.dtype.kind not in "iu":
+        what = "give keys, the numbers of nodes in table order" if row.dtype.kind in "USO" else "give integer keys"
+        raise SettingsError(f"edge_label_index[{number}] is {row.dtype}; {what}, of {node_type!r}: 0..{num_nodes - 1}")
+    bad = np.flatnonzero((row < 0) | (row >= num_nodes))
+    if len(bad):
+        raise IdRangeError(
+            f"edge_label_index[{number}, {bad[0]}] is {int(row[bad[0]])}; keys of {node_type!r} are 0..{num_nodes - 1}"
+        )
+    return np.array(row, np.int64)
+
+
+def _read_labels(links: LinkInputs, given: ArrayLike | None) -> Array | None:
+    if given is None:
+        return None
+    labels = _as_labels(given)
+    if labels.ndim < 1 or len(labels) != links.num_links:
+        raise SettingsError(
+            f"edge_label is {labels.dtype}{list(labels.shape)}; give one row per link ({links.name}): "
+            f"[{links.num_links}, …]"
+        )
+    if labels.dtype.kind not in "biuf":
+        raise SettingsError(f"edge_label is {labels.dtype}; give numbers, one row per link")
+    if labels.dtype.kind == "f" and bool(np.isnan(labels).any()):
+        where = ", ".join(map(str, np.argwhere(np.isnan(labels))[0].tolist()))
+        raise SettingsError(f"edge_label[{where}] is nan; give a number for every link, or leave such links out")
+    return np.array(labels, np.int64 if labels.dtype == np.bool_ else labels.dtype, order="C")
+
+
+def _as_labels(given: ArrayLike) -> Array:
+    """An array of labels, also of a tensor whose dtype numpy does not have."""
+    try:
+        return to_array(given)
+    except (TypeError, ValueError) as error:
+        got = getattr(given, "dtype", type(given).__name__)
+        raise SettingsError(
+            f"edge_label is {got} and no array of numbers ({error}); give numbers, one row per link, in a dtype that "
+            "numpy has, such as float32"
+        ) from error

@@ -1,0 +1,291 @@
+"""How does a training script get mini-batches of links with the neighbourhoods of their ends?
+
+``LinkNeighborLoader`` is the door: it checks what the user asks for against the graph, and puts together what does the
+work. No batch is made before the first iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hopstream.arrays import Array
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.load.columns import EdgeFeatures, NodeFeatures
+from hopstream.load.epochs import Transform
+from hopstream.load.link_batches import LinkMaker, LinkTask
+from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
+from hopstream.load.options import PYG_OPTIONS, refuse_data
+from hopstream.load.order import Remainder
+from hopstream.load.place import Facts
+from hopstream.load.setup import Collate, LoaderSetup, SubgraphLoader, split_options
+from hopstream.sample.hops import PlanRunner
+from hopstream.sample.negative_pairs import NegativeSampler
+from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
+from hopstream.sample.options import Sampling, SamplingOptions
+from hopstream.sample.plan import NumNeighbors, SamplePlan
+from hopstream.schema import EdgeType, type_label
+from hopstream.store import Source
+from hopstream.store.contract import MAX_TREES, Store
+
+if TYPE_CHECKING:
+    from hopstream.store.settings import StoreSettings
+
+_LINKS = "links are chosen with edge_label_index=, shuffle=, rank= and world_size="
+OTHER_OPTIONS: Mapping[str, str] = {
+    **PYG_OPTIONS,
+    "seeds": "links are given as edge_label_index=",
+    "input_nodes": "links are given as edge_label_index=",
+    "input_time": "the times of links are given as edge_label_time=",
+    "neg_edge_label_index": "negatives are drawn: neg_sampling=; to give some, put them into edge_label_index= with "
+    "an edge_label= of their own",
+    "input_id": "batches have the places of their links as input_id",
+    "sampler": _LINKS,
+    "batch_sampler": _LINKS,
+    "link_sampler": _LINKS,
+}
+"""Options of other loaders that are not options here, and what to do instead."""
+ExcludeLinks = bool | str | EdgeType | list[EdgeType] | list[str]
+
+
+class LinkOptions(SamplingOptions, total=False):
+    """Settings with the meaning that ``NeighborLoader`` gives them: all but ``batch_size``, which has its own place."""
+
+    shuffle: bool
+    drop_last: bool
+    node_features: NodeFeatures
+    edge_features: EdgeFeatures
+    edge_keys: bool | None
+    transform: Transform | None
+    collate: Collate
+    num_threads: int
+    prefetch: int
+    pin_memory: bool
+    timeout_s: float
+    buffer_bytes: int
+    rank: int | None
+    world_size: int
+    remainder: Remainder
+    rng_seed: int
+    store_settings: StoreSettings | None
+
+
+class LinkNeighborLoader(SubgraphLoader):
+    """Mini-batches of links with sampled neighbourhoods of their ends, as PyG's ``Data`` or ``HeteroData``.
+
+    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches,
+    whatever the number of threads, parts or servers, and after a resume.
+    """
+
+    attached_names: ClassVar[frozenset[str]] = frozenset(
+        {"edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"}
+    )
+
+    @refuse_data
+    def __init__(  # noqa: PLR0913 - the settings that users of PyG know, under the names they know
+        self,
+        source: Source,
+        num_neighbors: NumNeighbors,
+        edge_label_index: LinksLike = None,
+        batch_size: int = 1,
+        *,
+        edge_label: ArrayLike | None = None,
+        edge_label_time: ArrayLike | None = None,
+        neg_sampling: NegativeSampling | Mapping[str, Any] | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        exclude_links: ExcludeLinks = False,
+        **options: Unpack[LinkOptions],
+    ) -> None:
+        """Open the source and check every setting against it.
+
+        Args:
+            source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
+                What the loader opens, it closes.
+            num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all. What
+                ``hold_out_links`` made is followed only where it is named.
+            edge_label_index: The links: int64[2, n] keys of sources and destinations, a pair of int64[n], what
+                ``rank_links`` gives, the name of an edge split, or None for all edges; in a graph of several edge types
+                with the type in front, as in ``(("user", "rates", "movie"), "train")``. An edge type alone means all of
+                its edges. Splits and all edges need a dataset that keeps links.
+            batch_size: Links per batch and rank, negatives not counted.
+            edge_label: Numbers, one row per link. With binary negatives they are classes: 0 means negative, so integer
+                classes whose smallest is 0 are raised by one.
+            edge_label_time: An integer per link: its neighbourhood is what was there at that time. With ``time_attr``
+                only, and needed then, unless the dataset knows the times of the links.
+            neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
+            neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
+            exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the
+                links and their reverses (see ``reverse_types``), ``"self"`` the links only. Both know where links are
+                that ``hold_out_links`` moved. An edge type or several say where else the links, or their reverses, are.
+                Other edges are drawn in their place.
+            **options: Settings of ``NeighborLoader``.
+
+        Raises:
+            SettingsError: A setting that cannot be met; the message says which, and what can be done.
+            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
+            IdRangeError: A key outside 0..n-1 of its node type.
+            MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
+            FormatError: ``source`` is no dataset and no cluster file.
+            StoreError: A server cannot be reached, or refused to answer.
+        """
+        loading, drawing = split_options("LinkNeighborLoader", {**options, "batch_size": batch_size}, OTHER_OPTIONS)
+        how = read_negative_sampling(neg_sampling, neg_sampling_ratio)
+        if how is not None and how.mode == "triplet" and edge_label is not None:
+            raise SettingsError("triplets have no labels; leave edge_label out, or use binary negative sampling")
+        if edge_label_time is not None and drawing.get("time_attr") is None:
+            raise SettingsError("edge_label_time needs time_attr=, the feature that holds times; give both")
+        setup = self._open(source, drawing.get("direction", "in"), loading)
+        self._fingerprints: dict[str, str | None] | None = None
+        try:
+            store = setup.store
+            sampling = Sampling.of(store, drawing)
+            inputs = read_link_inputs(store, edge_label_index, edge_label, edge_label_time)
+            self._task = _new_task(setup, sampling, inputs, how, exclude_links)
+            seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
+            self._plan = sampling.plan(num_neighbors, seed_types, setup.wants_edge_ids)
+            self._begin(self._task.order.num_steps, partial(_new_maker, setup, self._plan, self._task))
+        except BaseException:
+            self._closer()
+            raise
+
+    def facts(self) -> Facts:
+        """What decides over the batches: a saved state is refused where one of them differs."""
+        task = self._task
+        if self._fingerprints is None:
+            self._fingerprints = task.inputs.fingerprints()
+        return {
+            **self._setup.facts(),
+            **task.sampling.facts(),
+            **self._fingerprints,
+            "num_neighbors": {op.name: op.count for op in self._plan.ops},
+            "neg_sampling": None if task.negatives is None else task.negatives.how.facts(),
+            "exclude_links": _excluded_facts(task.excluded),
+        }
+
+    def __repr__(self) -> str:
+        """The loader in one line."""
+        order, inputs = self._task.order, self._task.inputs
+        return (
+            f"LinkNeighborLoader({inputs.num_links} links ({inputs.name}), batch_size={order.batch_size}, "
+            f"{len(self)} batches on rank {order.rank} of {order.world_size})"
+        )
+
+
+def raise_labels(labels: Array) -> Array:
+    """Labels among which 0 is free for negatives: integer classes whose smallest is 0 are raised by one.
+
+    Raises:
+        SettingsError: Other labels that hold 0.
+    """
+    if not bool((labels == 0).any()):
+        return labels
+    if labels.dtype.kind not in "iu" or int(labels.min()) < 0:
+        kind = "floats" if labels.dtype.kind == "f" else "integers below 0 as well"
+        raise SettingsError(
+            f"edge_label holds 0, which is the label of negatives, and {kind}, so that it is not raised; give integer "
+            "classes from 0, which are raised by one, or labels without 0"
+        )
+    if int(labels.max()) == np.iinfo(labels.dtype).max:
+        raise SettingsError(f"edge_label goes up to {int(labels.max())} and cannot be raised by one in {labels.dtype}")
+    raised: Array = labels + labels.dtype.type(1)
+    return raised
+
+
+def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) -> tuple[tuple[EdgeType, bool], ...]:
+    """Edge types that hold the links (False) or their reverses (True) that are not to be followed.
+
+    Raises:
+        SettingsError: An edge type is between other node types than the links.
+        UnknownNameError: The graph has no such edge type.
+    """
+    if isinstance(given, bool | np.bool_):
+        return _known_holders(edge_type, sampling) if given else ()
+    if isinstance(given, str) and given == "self":
+        taken_from = sampling.schema.label_types.get(edge_type, ())
+        return ((edge_type, False), *((t, False) for t in taken_from[:1]))
+    one = sampling.schema.find_edge_type(given)
+    named = [one] if one is not None else list(given) if isinstance(given, (list, tuple)) else [given]
+    if not named:
+        raise SettingsError(f"exclude_links is {given!r}; name edge types, or give True, 'self', or False for none")
+    excluded = [(edge_type, False)]
+    for name in named:
+        other = sampling.schema.find_edge_type(name)
+        if other is None:
+            known = ", ".join(map(type_label, sampling.schema.edges))
+            raise UnknownNameError(f"exclude_links is {given!r}; give True, False, 'self' or edge types out of {known}")
+        sides = _sides(edge_type, other)
+        if not sides:
+            raise SettingsError(
+                f"exclude_links names {type_label(other)}, which is not between {edge_type[0]!r} and {edge_type[2]!r}, "
+                f"so it cannot hold links of {type_label(edge_type)}, nor their reverses"
+            )
+        excluded += sides
+    return tuple(dict.fromkeys(excluded))
+
+
+def _known_holders(edge_type: EdgeType, sampling: Sampling) -> tuple[tuple[EdgeType, bool], ...]:
+    """Where links and their reverses are: in their own type, its reverse, and what ``label_types`` says of it."""
+    found = [(edge_type, False), *sampling.schema.holders_of(edge_type)]
+    reverses = [(sampling.reverse_types.get(t), not is_back) for t, is_back in found]
+    found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def _sides(edge_type: EdgeType, other: EdgeType) -> list[tuple[EdgeType, bool]]:
+    """The other edge type forwards (False), backwards (True) or both, as its ends are those of the links."""
+    ends = (edge_type[0], edge_type[2])
+    return [(other, is_back) for is_back, given in ((False, other[::2]), (True, other[::-2])) if given == ends]
+
+
+def _excluded_facts(excluded: tuple[tuple[EdgeType, bool], ...]) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for edge_type, is_reverse in excluded:
+        label = type_label(edge_type)
+        facts[label] = "both" if label in facts else "reverses" if is_reverse else "links"
+    return facts
+
+
+def _new_task(
+    setup: LoaderSetup, sampling: Sampling, inputs: LinkInputs, how: NegativeSampling | None, exclude: ExcludeLinks
+) -> LinkTask:
+    store = setup.store
+    _check_times(store, sampling, inputs)
+    negatives = None
+    if how is not None:
+        negatives = NegativeSampler(store, inputs.edge_type, sampling.direction, how, sampling.time_attr)
+        if inputs.labels is not None:
+            inputs = replace(inputs, labels=raise_labels(inputs.labels))
+    num_ends = 2 * (setup.batch_size + (how.num_negatives(setup.batch_size) + setup.batch_size if how else 0))
+    if sampling.is_disjoint and num_ends > MAX_TREES:
+        raise SettingsError(
+            f"batch_size {setup.batch_size} with these negatives makes up to {num_ends} trees; at most {MAX_TREES} are "
+            "possible; use a smaller batch_size or amount"
+        )
+    return LinkTask(
+        store=store,
+        inputs=inputs,
+        order=setup.order(inputs.num_links),
+        sampling=sampling,
+        negatives=negatives,
+        excluded=read_excluded(inputs.edge_type, exclude, sampling),
+    )
+
+
+def _check_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
+    """Raise ``SettingsError`` where sampling is temporal and links have no times."""
+    if sampling.time_attr is None or inputs.times is not None:
+        return
+    if inputs.are_stored and sampling.time_attr in store.schema.edges[inputs.edge_type]:
+        return
+    known = f"edges of {type_label(inputs.edge_type)} have no {sampling.time_attr!r}"
+    why = known if inputs.are_stored else "links that are given as keys have none of their own"
+    raise SettingsError(f"time_attr needs the times of links: {why}; give edge_label_time=, one integer per link")
+
+
+def _new_maker(setup: LoaderSetup, plan: SamplePlan, task: LinkTask) -> LinkMaker:
+    return LinkMaker(PlanRunner(setup.store, plan), setup.reader(), task, setup.convert)

@@ -1,0 +1,189 @@
+"""How does a batch of nodes' neighbourhoods come about, from seed keys to columns?
+
+A batch belongs to one thread from its first to its last step: look up the seeds and their times, run the plan, fetch
+all columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.graph.subgraph import SampledEdges, Subgraph
+from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, SubgraphReader
+from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.times import SeedTimes
+from hopstream.sample.options import Sampling
+from hopstream.sample.plan import SeedNodes
+from hopstream.sample.seeds import Seeds
+from hopstream.sample.slots import SlotMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeInputs:
+    """What a loader of nodes starts from.
+
+    Attributes:
+        seeds: The nodes.
+        order: Which of them make which batch.
+        sampling: How their neighbourhoods are drawn.
+        times: The time of each, or None where the sampling is not temporal.
+    """
+
+    seeds: Seeds
+    order: SeedOrder
+    sampling: Sampling
+    times: SeedTimes | None
+
+
+class NodeMaker:
+    """Makes batches of neighbourhoods of nodes. One thread uses one maker."""
+
+    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: NodeInputs, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        self._runner = runner
+        self._reader = reader
+        self._inputs = inputs
+        self._convert = convert
+        self._slot_map = SlotMap()
+        self.stage = "idle"
+        """What the maker is doing, for messages about batches that take too long."""
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
+        order = self._inputs.order
+        span = order.span(step)
+        positions = order.positions(epoch, span)
+        is_disjoint = self._inputs.sampling.is_disjoint
+        batch = self._make_trees(epoch, span, positions) if is_disjoint else self._make_joint(epoch, span, positions)
+        self.stage = "collating"
+        return self._convert(batch)
+
+    def _make_joint(self, epoch: int, span: BatchSpan, positions: IntArray) -> MiniBatch:
+        """A batch whose seeds share the nodes that they find."""
+        seeds = self._inputs.seeds
+        self.stage = "looking up seeds"
+        keys, slots = seeds.keys_at(positions), None
+        if seeds.may_repeat:
+            keys, slots = self._slot_map.number(keys)
+        ids = self._reader.ids_of(seeds.node_type, keys)
+        self.stage = "sampling"
+        subgraph = self._runner.run(self._starting_at(ids, epoch, span))
+        if slots is not None and len(slots) > len(keys):
+            subgraph = repeat_seeds(subgraph, seeds.node_type, slots)
+        return self._read(subgraph, epoch, span, positions)
+
+    def _make_trees(self, epoch: int, span: BatchSpan, positions: IntArray) -> MiniBatch:
+        """A batch in which every seed, repeated or not, grows a tree of its own."""
+        seeds, times = self._inputs.seeds, self._inputs.times
+        self.stage = "looking up seeds"
+        ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
+        seed_times = None
+        if times is not None:
+            self.stage = "fetching the times of seeds"
+            seed_times = times.of(positions, ids)
+        self.stage = "sampling"
+        trees = {seeds.node_type: np.arange(len(ids), dtype=np.int64)}
+        starting = self._starting_at(ids, epoch, span)
+        subgraph = self._runner.run(replace(starting, trees=trees, times=seed_times))
+        return self._read(subgraph, epoch, span, positions, seed_times)
+
+    def _starting_at(self, ids: IntArray, epoch: int, span: BatchSpan) -> SeedNodes:
+        inputs = self._inputs
+        return SeedNodes(
+            ids={inputs.seeds.node_type: ids},
+            rng_seed=inputs.order.batch_seed(epoch, span),
+            labor=inputs.sampling.labor_seeds(inputs.order.rng_seed, epoch, span.index),
+        )
+
+    def _read(
+        self, subgraph: Subgraph, epoch: int, span: BatchSpan, positions: IntArray, times: IntArray | None = None
+    ) -> MiniBatch:
+        seeds = self._inputs.seeds
+        self.stage = "fetching features"
+        return self._reader.read(
+            subgraph,
+            BatchFacts(
+                epoch=epoch,
+                index=span.index,
+                seed_type=seeds.node_type,
+                input_ids=seeds.input_ids_at(positions),
+                attributes={} if times is None else {seeds.node_type: {"seed_time": times}},
+            ),
+        )
+
+
+def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgraph:
+    """Give every seed of a batch its own slot, with its own copy of the edges drawn for it in the first hop.
+
+    That is what a model needs to see a seed twice: row ``i`` of its output is seed ``i``. A repeated seed that another
+    node reaches is reached in its first slot. Where edges are not in the order of hops, all of the seed's are copied.
+
+    Args:
+        subgraph: The subgraph of the distinct seeds.
+        seed_type: Node type of the seeds.
+        slots: int64[num_seeds], place of each seed among the distinct ones, which are numbered by first occurrence.
+
+    Returns:
+        A subgraph of new arrays whose first ``num_seeds`` slots of the seed type are the seeds, repetitions included.
+    """
+    num_distinct = subgraph.num_sampled_nodes[seed_type][0]
+    num_repeats = len(slots) - num_distinct
+    node_ids = subgraph.node_ids[seed_type]
+    _, first = np.unique(slots, return_index=True)
+    moved = np.concatenate([first, np.arange(num_distinct, len(node_ids)) + num_repeats])
+    is_repeat = np.ones(len(slots), np.bool_)
+    is_repeat[first] = False
+    repeats = np.flatnonzero(is_repeat)
+    edges = {
+        edge_type: _repeat_edges(edges, (seed_type == edge_type[0], seed_type == edge_type[2]), moved)
+        for edge_type, edges in subgraph.edges.items()
+    }
+    counts_of = subgraph.num_sampled_edges
+    num_edges = None if counts_of is None else {t: list(counts) for t, counts in counts_of.items()}
+    for edge_type, sampled in edges.items():
+        if seed_type != (edge_type[2] if sampled.direction == "in" else edge_type[0]):
+            continue
+        num_first = len(sampled.src_slots) if num_edges is None else sum(num_edges[edge_type][:1])
+        edges[edge_type], num_added = _copy_edges(sampled, num_first, first[slots[repeats]], repeats)
+        if num_edges is not None and num_added:
+            num_edges[edge_type][0] += num_added
+    num_nodes = {t: list(counts) for t, counts in subgraph.num_sampled_nodes.items()}
+    num_nodes[seed_type][0] = len(slots)
+    seed_ids = node_ids[:num_distinct][slots]
+    return Subgraph(
+        node_ids={**subgraph.node_ids, seed_type: np.concatenate([seed_ids, node_ids[num_distinct:]])},
+        edges=edges,
+        num_sampled_nodes=num_nodes,
+        num_sampled_edges=num_edges,
+    )
+
+
+def _repeat_edges(edges: SampledEdges, is_seed_type: tuple[bool, bool], moved: IntArray) -> SampledEdges:
+    """The edges with slots of the seed type moved to make room for repeated seeds."""
+    return replace(
+        edges,
+        src_slots=moved[edges.src_slots] if is_seed_type[0] else edges.src_slots,
+        dst_slots=moved[edges.dst_slots] if is_seed_type[1] else edges.dst_slots,
+    )
+
+
+def _copy_edges(
+    edges: SampledEdges, num_first: int, originals: IntArray, repeats: IntArray
+) -> tuple[SampledEdges, int]:
+    """Add, after the first ``num_first`` edges, a copy of each of them at ``originals[i]``, for ``repeats[i]``."""
+    anchors = (edges.dst_slots if edges.direction == "in" else edges.src_slots)[:num_first]
+    order = np.argsort(anchors, kind="stable")
+    starts = np.searchsorted(anchors[order], originals, side="left")
+    counts = np.searchsorted(anchors[order], originals, side="right") - starts
+    ends = np.cumsum(counts)
+    copied = order[np.arange(counts.sum()) + np.repeat(starts - (ends - counts), counts)]
+    taken = np.concatenate([np.arange(num_first), copied, np.arange(num_first, len(edges.src_slots))])
+    src_slots, dst_slots = edges.src_slots[taken], edges.dst_slots[taken]
+    anchor_slots = dst_slots if edges.direction == "in" else src_slots
+    anchor_slots[num_first : num_first + len(copied)] = np.repeat(repeats, counts)
+    edge_ids = None if edges.edge_ids is None else edges.edge_ids[taken]
+    return replace(edges, src_slots=src_slots, dst_slots=dst_slots, edge_ids=edge_ids), len(copied)

@@ -1,0 +1,199 @@
+"""How does a training script get the neighbourhoods of seeds by personalised PageRank?
+
+A batch has the seeds, the nodes of highest score around each of them, and an edge from every seed to every node of its
+neighbourhood, with the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Unpack, cast
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import SettingsError
+from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
+from hopstream.load.options import PYG_OPTIONS, refuse_data, refuse_unknown
+from hopstream.load.order import SeedOrder
+from hopstream.load.place import Facts
+from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
+from hopstream.sample.options import SamplingOptions
+from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
+from hopstream.sample.ppr_settings import PPR, PPRPlan, PPRSettings, plan_ppr
+from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
+from hopstream.schema import NODE, EdgeType, type_label
+from hopstream.store import Source
+
+_HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
+OTHER_OPTIONS: Mapping[str, str] = {
+    **PYG_OPTIONS,
+    **dict.fromkeys(SamplingOptions.__annotations__, _HOW),
+    "num_neighbors": "give settings=PPRSettings(max_ppr_nodes=…, num_neighbors_per_hop=…)",
+    "time_attr": "PageRank heeds no times; use NeighborLoader",
+    "input_time": "PageRank heeds no times; use NeighborLoader",
+    "disjoint": "each seed has a neighbourhood of its own already; leave it out",
+    "weight_attr": "PageRank takes all edges alike; use NeighborLoader for weights",
+}
+"""Options of other loaders that are not options here, and what to do instead."""
+
+
+class PPRLoader(SubgraphLoader):
+    """Mini-batches of neighbourhoods by personalised PageRank, as PyG's ``Data`` or ``HeteroData``.
+
+    The seeds are the first nodes of their type. For every node type that can be reached there are edges
+    ``(seed type, "ppr", node type)`` with ``edge_index`` int64[2, n] (places of seeds and of their neighbours) and
+    ``edge_attr`` float32[n, 2 or 2 + 3 * channels] (score, ``1 / (1 + hop)``, and of each channel its score,
+    ``1 / (1 + hop)``, and whether it reached the node), each seed's by falling score. In a ``Data`` these are its own
+    ``edge_index`` and ``edge_attr``; with ``include_sampled_edges`` they are ``ppr_edge_index`` and ``ppr_edge_attr``.
+    """
+
+    attached_names: ClassVar[frozenset[str]] = frozenset({"ppr_edge_index", "ppr_edge_attr"})
+
+    @refuse_data
+    def __init__(
+        self,
+        source: Source,
+        seeds: SeedsLike = None,
+        settings: PPRSettings | None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None:
+        """Open the source and check every setting against it.
+
+        Args:
+            source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
+            seeds: The nodes to start from, as ``NeighborLoader`` takes them.
+            settings: How neighbourhoods are found; None for ``PPRSettings()``.
+            **options: The other settings of ``NeighborLoader``: ``batch_size``, ``shuffle``, ``num_threads`` and so on.
+                ``edge_features`` and ``edge_keys`` are of the edges of the graph, so they need
+                ``include_sampled_edges``.
+
+        Raises:
+            SettingsError: A setting that cannot be met.
+            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
+            IdRangeError: A seed outside 0..n-1 of its node type.
+        """
+        settings = PPRSettings() if settings is None else settings
+        _check_options(settings, options)
+        if not settings.include_sampled_edges:
+            options = {**options, "edge_features": [], "edge_keys": False}
+        setup = self._open(source, settings.direction, options)
+        self._fingerprint: str | None = None
+        try:
+            self._seeds = read_seeds(setup.store, seeds)
+            self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
+            if options.get("collate", "pyg") == "pyg" and not settings.include_sampled_edges:
+                _check_edge_attr(setup)
+            self._order = setup.order(self._seeds.num_seeds)
+            self._begin(self._order.num_steps, partial(self._ppr_maker, setup))
+        except BaseException:
+            self._closer()
+            raise
+
+    def facts(self) -> Facts:
+        """What decides over the batches: a saved state is refused where one of them differs."""
+        if self._fingerprint is None:
+            self._fingerprint = self._seeds.fingerprint()
+        return {
+            **self._setup.facts(),
+            "seeds": self._fingerprint,
+            **self._plan.settings.facts(),
+            "edge_types": [type_label(edge_type) for edge_type in self._plan.edge_types],
+        }
+
+    def __repr__(self) -> str:
+        """The loader in one line."""
+        settings = self._plan.settings
+        return (
+            f"PPRLoader({self._seeds.num_seeds} seeds ({self._seeds.name}), alpha={settings.alpha:g}, "
+            f"eps={settings.eps:g}, max_ppr_nodes={settings.max_ppr_nodes}, batch_size={self._order.batch_size}, "
+            f"{len(self)} batches on rank {self._order.rank} of {self._order.world_size})"
+        )
+
+    def _ppr_maker(self, setup: LoaderSetup) -> PPRMaker:
+        runner = PPRRunner(setup.store, self._plan, setup.wants_edge_ids)
+        inputs = PPRInputs(
+            seeds=self._seeds, order=self._order, plan=self._plan, is_homogeneous=self.schema.is_homogeneous
+        )
+        return PPRMaker(runner, setup.reader(), inputs, setup.convert)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PPRInputs:
+    """What batches of neighbourhoods start from."""
+
+    seeds: Seeds
+    order: SeedOrder
+    plan: PPRPlan
+    is_homogeneous: bool
+
+
+class PPRMaker:
+    """Makes batches of neighbourhoods by personalised PageRank. One thread uses one maker."""
+
+    def __init__(self, runner: PPRRunner, reader: SubgraphReader, inputs: PPRInputs, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        self._runner = runner
+        self._reader = reader
+        self._inputs = inputs
+        self._convert = convert
+        self.stage = "idle"
+        """What the maker is doing, for messages about batches that take too long."""
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
+        seeds, order = self._inputs.seeds, self._inputs.order
+        span = order.span(step)
+        positions = order.positions(epoch, span)
+        self.stage = "looking up seeds"
+        seed_ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
+        self.stage = "walking"
+        found = self._runner.run(seed_ids, order.batch_seed(epoch, span))
+        self.stage = "fetching features"
+        facts = BatchFacts(
+            epoch=epoch, index=span.index, seed_type=seeds.node_type, input_ids=seeds.input_ids_at(positions),
+            attributes=cast(Any, self._attributes(found)),
+        )  # fmt: skip
+        batch = self._reader.read(found.subgraph, facts)
+        self.stage = "collating"
+        return self._convert(batch)
+
+    def _attributes(self, found: PPRNeighborhoods) -> dict[EdgeType, dict[str, Array]]:
+        """The edges of the neighbourhoods, under names that leave those of the graph's own edges free."""
+        plan = self._inputs.plan
+        prefix = "ppr_" if self._inputs.is_homogeneous and plan.settings.include_sampled_edges else ""
+        return {
+            (plan.seed_type, PPR, found_type): {
+                f"{prefix}edge_index": found.edge_index[found_type],
+                f"{prefix}edge_attr": found.edge_attr[found_type].astype(np.float32),
+            }
+            for found_type in plan.found_types
+        }
+
+
+def _check_edge_attr(setup: LoaderSetup) -> None:
+    """Refuse what a ``Data`` could not hold beside the neighbourhoods' ``edge_attr``."""
+    if setup.store.schema.is_homogeneous and "edge_attr" in setup.columns.nodes[NODE]:
+        raise SettingsError(
+            "feature 'edge_attr' of the nodes would hide the batch's own 'edge_attr'; leave it out with "
+            "node_features, or use collate='numpy'"
+        )
+
+
+def _check_options(settings: PPRSettings, options: LoaderOptions) -> None:
+    if not isinstance(settings, PPRSettings):
+        raise SettingsError(f"settings is {settings!r}; give PPRSettings(alpha=…, eps=…), or None")
+    for name in options:
+        if name in PPRSettings.__slots__:
+            raise SettingsError(f"{name}= is a field of settings: settings=PPRSettings({name}=…)")
+    refuse_unknown("PPRLoader", [name for name in options if name not in LoaderOptions.__annotations__], OTHER_OPTIONS)
+    if settings.include_sampled_edges:
+        return
+    for name in ("edge_features", "edge_keys"):
+        if options.get(name):
+            raise SettingsError(
+                f"{name} is {options.get(name)!r}, and a batch has no edges of the graph; use it with "
+                "PPRSettings(include_sampled_edges=True), or leave it out"
+            )

@@ -1,0 +1,330 @@
+"""Which pairs of nodes stand for links that are not there?
+
+Negatives are drawn by key over the whole graph, wherever its parts are. A draw is a pure function of the batch's seed,
+the negative's position in the batch and the turn; a candidate that is refused is followed by the next turn's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SettingsError
+from hopstream.kernels.hashing import derive_seed
+from hopstream.kernels.negatives import draw_uniform_nodes, draw_weighted_nodes
+from hopstream.kernels.permute import permute_range
+from hopstream.sample.negatives import NegativeSampling
+from hopstream.schema import Direction, EdgeType, type_label
+from hopstream.store.contract import FetchRequest, Store
+
+Candidates = Callable[[IntArray, IntArray], IntArray]
+"""Of int64[n] positions and int64[n] turns, int64[k, n] keys."""
+Ranks = Callable[[IntArray, IntArray], NDArray[np.uint64]]
+"""Of int64[n] positions and int64[k, n] keys, uint64[n]: 0 is good, ``NEVER`` refused; between them less is better."""
+
+MAX_ROUNDS = 16
+"""How often refused candidates are followed by new ones; each round tries twice as many per negative."""
+MAX_CANDIDATES = 1 << 16
+"""How many candidates a round tries in all, beyond one per negative."""
+TURNS_PER_SOURCE_SHIFT = 6
+"""Where sources must be early enough, which takes a search of its own, 64 candidates have the same source."""
+NEVER = np.uint64((1 << 64) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Positives:
+    """The links of one batch.
+
+    Attributes:
+        src_keys: int64[n].
+        dst_keys: int64[n].
+        times: int64[n], or None where negatives need not heed time.
+    """
+
+    src_keys: IntArray
+    dst_keys: IntArray
+    times: IntArray | None = None
+
+    def __len__(self) -> int:
+        """Number of links."""
+        return len(self.src_keys)
+
+
+class NegativeSampler:
+    """Draws the negatives of batches of links of one edge type. Safe to use from many threads."""
+
+    def __init__(
+        self, store: Store, edge_type: EdgeType, direction: Direction, how: NegativeSampling, time_attr: str | None
+    ) -> None:
+        """Check the settings against the graph.
+
+        Args:
+            store: The graph's store.
+            edge_type: The edge type of the links.
+            direction: A direction that the store holds; in it, existing edges are looked for.
+            how: The settings.
+            time_attr: The node feature that says when a node came to be, or None.
+
+        Raises:
+            SettingsError: Weights of another length than there are nodes.
+        """
+        self.how = how
+        self._store = store
+        self._edge_type = edge_type
+        self._direction = direction
+        self._time_attr = time_attr
+        self._end_types = (edge_type[0], edge_type[2])
+        self._num_nodes = [store.book.num_ids(node_type) for node_type in self._end_types]
+        self._weight_sums = [
+            _sums(name, given, node_type, num_nodes)
+            for name, given, node_type, num_nodes in zip(
+                ("src_weight", "dst_weight"), (how.src_weight, how.dst_weight), self._end_types, self._num_nodes,
+                strict=True,
+            )
+        ]  # fmt: skip
+
+    def draw(self, positives: Positives, rng_seed: int) -> IntArray:
+        """int64[2, num_negatives], keys of sources and destinations of a batch's negatives.
+
+        Negative ``k`` belongs to positive ``k % len(positives)``: triplets and in-batch negatives have its source, and
+        the nodes of a negative are no newer than its time; where no such nodes are found, the earliest of those tried.
+
+        Args:
+            positives: The links of the batch; at least one.
+            rng_seed: The seed of the batch.
+
+        Raises:
+            SettingsError: Strict negatives that a bounded search did not find.
+        """
+        batch = _Batch(self, positives, rng_seed)
+        num_negatives = self.how.num_negatives(len(positives))
+        keys = np.empty((2, num_negatives), np.int64)
+        missing = np.arange(num_negatives, dtype=np.int64)
+        if self.how.in_batch:
+            missing = self._draw_in_batch(batch, keys)
+        if len(missing):
+            self._draw_from_graph(batch, keys, missing)
+        return keys
+
+    def _draw_in_batch(self, batch: _Batch, keys: IntArray) -> IntArray:
+        """Fill in negatives from the batch's own destinations; the positions for which there is none are returned."""
+        positions = np.arange(keys.shape[1], dtype=np.int64)
+        if len(batch.positives) == 1:
+            return positions
+        candidates = batch.other_destinations(keys.shape[1])
+        if not batch.is_choosy:
+            keys[:] = candidates(positions, np.zeros_like(positions))
+            return positions[:0]
+        found, ranks = _first_good(positions, candidates, batch.rank, max_turns=len(batch.positives) - 1)
+        keys[:, ranks == 0] = found[:, ranks == 0]
+        return np.flatnonzero(ranks)
+
+    def _draw_from_graph(self, batch: _Batch, keys: IntArray, positions: IntArray) -> None:
+        """Fill in negatives from the whole graph."""
+        if not batch.is_choosy:
+            keys[:, positions] = batch.pairs(positions, np.zeros_like(positions))
+            return
+        found, ranks = _first_good(positions, batch.pairs, batch.rank)
+        missing = np.flatnonzero(ranks == NEVER)
+        if len(missing):
+            source = int(found[0, missing[0]])
+            raise SettingsError(
+                f"{len(missing)} of {keys.shape[1]} strict negatives of {type_label(self._edge_type)} were not found "
+                f"in {MAX_ROUNDS} rounds of candidates, one of them for source {source}: nearly all pairs that may be "
+                "drawn are edges; leave links of such nodes out, change the weights, or use strict=False"
+            )
+        keys[:, positions] = found
+
+    def has_node_times(self, end: int) -> bool:
+        """Whether nodes at an end have times."""
+        return self._time_attr is not None and self._time_attr in self._store.schema.nodes[self._end_types[end]]
+
+    def node_times(self, end: int, keys: IntArray) -> IntArray:
+        """int64[n], when nodes at an end came to be."""
+        name, node_type = str(self._time_attr), self._end_types[end]
+        request = FetchRequest(owner=node_type, names=(name,), ids=self._store.lookup(node_type, keys))
+        return np.asarray(self._store.fetch([request])[0][name], np.int64)
+
+    def are_edges(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
+        """bool[n], whether the graph has an edge of the type between two nodes."""
+        src_ids = self._store.lookup(self._edge_type[0], src_keys)
+        dst_ids = self._store.lookup(self._edge_type[2], dst_keys)
+        ids, neighbor_ids = (dst_ids, src_ids) if self._direction == "in" else (src_ids, dst_ids)
+        return self._store.find_edges(self._edge_type, self._direction, ids, neighbor_ids) >= 0
+
+    def draw_end(self, end: int, draw_seed: int, positions: IntArray, turns: IntArray) -> IntArray:
+        """int64[n], keys of sources (``end`` 0) or destinations (1)."""
+        keys = np.empty(len(positions), np.int64)
+        sums = self._weight_sums[end]
+        if sums is None:
+            draw_uniform_nodes(np.uint64(draw_seed), positions, turns, self._num_nodes[end], keys)
+        else:
+            draw_weighted_nodes(np.uint64(draw_seed), positions, turns, sums, keys)
+        return keys
+
+
+class _Batch:
+    """The candidates of one batch and what they are worth."""
+
+    def __init__(self, sampler: NegativeSampler, positives: Positives, rng_seed: int) -> None:
+        self._sampler = sampler
+        self.positives = positives
+        self._seeds = [derive_seed("negatives", rng_seed, end) for end in ("source", "destination")]
+        self._order_seed = derive_seed("negatives", rng_seed, "order")
+        self._has_own_sources = sampler.how.mode == "binary" and not sampler.how.in_batch
+        self._is_timed = [positives.times is not None and sampler.has_node_times(end) for end in (0, 1)]
+        self.is_choosy = sampler.how.strict or self._is_timed[1]
+        """Not every candidate's destination is good."""
+
+    @cached_property
+    def _known(self) -> _PairSet:
+        return _PairSet(self.positives.src_keys, self.positives.dst_keys)
+
+    def pairs(self, positions: IntArray, turns: IntArray) -> IntArray:
+        """int64[2, n], candidates from the whole graph; their sources are early enough as far as such are found."""
+        dst_keys = self._sampler.draw_end(1, self._seeds[1], positions, turns)
+        if not self._has_own_sources:
+            src_keys = self.positives.src_keys[positions % len(self.positives)]
+        elif self._is_timed[0]:
+            src_keys = self._early_sources(positions, turns >> TURNS_PER_SOURCE_SHIFT)
+        else:
+            src_keys = self._sampler.draw_end(0, self._seeds[0], positions, turns)
+        return np.stack([src_keys, dst_keys])
+
+    def other_destinations(self, num_negatives: int) -> Candidates:
+        """Candidates from the batch: each positive's source with the destinations of the others, in a random order.
+
+        In one turn no positive has the same other one twice, unless there are more negatives than others.
+        """
+        num_positives = len(self.positives)
+        num_others = num_positives - 1
+        shifts = np.empty(num_others, np.int64)
+        permute_range(0, num_others, np.uint64(self._order_seed), shifts)
+        # A stride that has no factor in common with the number of others leads to all of them.
+        stride = max(1, -(-num_negatives // num_positives))
+        while math.gcd(stride, num_others) != 1:
+            stride += 1
+
+        def candidates(positions: IntArray, turns: IntArray) -> IntArray:
+            links = positions % num_positives
+            steps = (positions // num_positives + turns * stride) % num_others
+            others = (links + 1 + shifts[steps]) % num_positives
+            return np.stack([self.positives.src_keys[links], self.positives.dst_keys[others]])
+
+        return candidates
+
+    def rank(self, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
+        """``NEVER`` for pairs that are edges, where that matters; of others, how much their destination is too new."""
+        late = self._lateness(1, positions, keys[1])
+        if not self._sampler.how.strict:
+            return late
+        is_known = self._known.holds(keys[0], keys[1])
+        rest = np.flatnonzero(~is_known)
+        is_known[rest] = self._sampler.are_edges(keys[0, rest], keys[1, rest])
+        return np.where(is_known, NEVER, late)
+
+    def _early_sources(self, positions: IntArray, turns: IntArray) -> IntArray:
+        """Sources no newer than their link; where none is found, the earliest of those tried. Equal turns run on."""
+        is_first = np.ones(len(positions), np.bool_)
+        is_first[1:] = (positions[1:] != positions[:-1]) | (turns[1:] != turns[:-1])
+        own_positions, own_turns = positions[is_first], turns[is_first] << 32
+
+        def candidates(rows: IntArray, tries: IntArray) -> IntArray:
+            return self._sampler.draw_end(0, self._seeds[0], own_positions[rows], own_turns[rows] + tries)[None]
+
+        def rank(rows: IntArray, keys: IntArray) -> NDArray[np.uint64]:
+            return self._lateness(0, own_positions[rows], keys[0])
+
+        found, _ = _first_good(np.arange(len(own_positions), dtype=np.int64), candidates, rank)
+        keys: IntArray = found[0, np.cumsum(is_first) - 1]
+        return keys
+
+    def _lateness(self, end: int, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
+        """How much later than its link each node came to be; 0 where it was there in time."""
+        times = self.positives.times
+        if times is None or not self._is_timed[end]:
+            return np.zeros(len(keys), np.uint64)
+        node_times = self._sampler.node_times(end, keys)
+        link_times = times[positions % len(self.positives)]
+        # The difference of two int64 need not fit one; modulo 2**64 it is right as uint64.
+        late = node_times.astype(np.uint64) - link_times.astype(np.uint64)
+        return np.where(node_times > link_times, np.minimum(late, NEVER - np.uint64(1)), np.uint64(0))
+
+
+class _PairSet:
+    """Pairs of keys that can be asked for."""
+
+    def __init__(self, src_keys: IntArray, dst_keys: IntArray) -> None:
+        self._src, self._dst = np.unique(src_keys), np.unique(dst_keys)
+        self._codes = np.unique(self._encode(src_keys, dst_keys))
+
+    def holds(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
+        """bool[n], whether each pair is in the set."""
+        is_known = _is_in(self._src, src_keys) & _is_in(self._dst, dst_keys)
+        is_known[is_known] = _is_in(self._codes, self._encode(src_keys[is_known], dst_keys[is_known]))
+        return is_known
+
+    def _encode(self, src_keys: IntArray, dst_keys: IntArray) -> IntArray:
+        """One number per pair of known keys: places among distinct keys are small, so two of them fit one int64."""
+        src_places: IntArray = np.searchsorted(self._src, src_keys).astype(np.int64)
+        return src_places * len(self._dst) + np.searchsorted(self._dst, dst_keys)
+
+
+def _is_in(ascending: IntArray, values: IntArray) -> NDArray[np.bool_]:
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    is_in: NDArray[np.bool_] = ascending[places] == values
+    return is_in
+
+
+def _first_good(
+    positions: IntArray, candidates: Candidates, rank: Ranks, max_turns: int | None = None
+) -> tuple[IntArray, NDArray[np.uint64]]:
+    """The first good candidate of each position, in the order of turns, or else the first of the best ones.
+
+    Args:
+        positions: int64[n].
+        candidates: What is tried in a turn.
+        rank: What it is worth.
+        max_turns: Turns after which candidates come again, or None.
+
+    Returns:
+        keys: int64[k, n].
+        ranks: uint64[n], 0 where a good candidate was found.
+    """
+    best = candidates(positions, np.zeros_like(positions))
+    ranks = rank(positions, best)
+    missing = np.flatnonzero(ranks)
+    next_turn = 1
+    for round_number in range(1, MAX_ROUNDS):
+        num_turns = min(1 << round_number, max(1, MAX_CANDIDATES // max(1, len(missing))))
+        if max_turns is not None:
+            num_turns = min(num_turns, max_turns - next_turn)
+        if not len(missing) or num_turns < 1:
+            break
+        rows = np.repeat(positions[missing], num_turns)
+        turns = np.tile(np.arange(next_turn, next_turn + num_turns, dtype=np.int64), len(missing))
+        found = candidates(rows, turns)
+        found_ranks = rank(rows, found).reshape(len(missing), num_turns)
+        choice = found_ranks.argmin(axis=1)
+        chosen = np.arange(len(missing)) * num_turns + choice
+        chosen_ranks = found_ranks.reshape(-1)[chosen]
+        is_better = chosen_ranks < ranks[missing]
+        best[:, missing[is_better]] = found[:, chosen[is_better]]
+        ranks[missing[is_better]] = chosen_ranks[is_better]
+        missing = np.flatnonzero(ranks)
+        next_turn += num_turns
+    return best, ranks
+
+
+def _sums(name: str, weights: NDArray[np.float64] | None, node_type: str, num_nodes: int) -> NDArray[np.float64] | None:
+    if weights is None:
+        return None
+    if len(weights) != num_nodes:
+        raise SettingsError(f"{name} has {len(weights)} entries; node type {node_type!r} has {num_nodes} nodes")
+    return np.cumsum(weights)

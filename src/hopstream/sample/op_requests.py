@@ -1,0 +1,101 @@
+"""What does an op ask the store, given the nodes that it expands?"""
+
+from __future__ import annotations
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SettingsError
+from hopstream.kernels.hashing import derive_seed
+from hopstream.sample.excluded import ExcludedPairs
+from hopstream.sample.plan import SampleOp, SamplePlan, SeedNodes
+from hopstream.schema import Direction, EdgeType, timed_edge_types
+from hopstream.store.contract import LaborSeeds, SampleRequest, Store
+
+
+class OpRequests:
+    """Requests of one plan over one store, for one batch of seeds after the other. One thread uses one."""
+
+    def __init__(self, store: Store, plan: SamplePlan) -> None:
+        """Work out what does not change from batch to batch."""
+        self._plan = plan
+        self._salts = {op.name: op.rng_salt for op in plan.ops}
+        self._labor_salts = {
+            op.name: derive_seed("labor", op.found_type) if plan.is_layer_dependent else op.rng_salt
+            for op in plan.ops
+            if op.strategy == "labor"
+        }
+        self._timed = {
+            op.edge_type
+            for op in plan.ops
+            if op.edge_type in timed_edge_types(store.schema, store.time_attr, op.direction)
+        }
+        self.excluded: dict[EdgeType, ExcludedPairs] = {}
+        """Edge type to the pairs of this batch."""
+
+    def begin(self, seeds: SeedNodes) -> None:
+        """Turn to another batch."""
+        self._seeds = seeds
+        self.excluded = {t: ExcludedPairs(pairs) for t, pairs in seeds.excluded.items() if pairs.size}
+
+    def of_op(self, op: SampleOp, ids: IntArray, trees: IntArray | None) -> SampleRequest:
+        """The request of an op.
+
+        Args:
+            op: The op.
+            ids: int64[n], the nodes to expand.
+            trees: int64[n], their trees, or None where the plan is not disjoint.
+        """
+        return SampleRequest(
+            edge_type=op.edge_type,
+            direction=op.direction,
+            ids=ids,
+            count=op.count,
+            is_replacing=self._plan.is_replacing,
+            rng_seed=self._seeds.rng_seed ^ self._salts[op.name],
+            wants_edge_ids=self._plan.wants_edge_ids,
+            strategy=op.strategy,
+            trees=trees,
+            times=None if trees is None else self._times(op.edge_type, trees),
+            is_inclusive=self._plan.is_inclusive,
+            excluded=self._excluded(op.edge_type, op.direction, ids) if self.excluded else None,
+            labor=self._labor(op) if op.strategy == "labor" else None,
+        )
+
+    def between(
+        self, edge_type: EdgeType, direction: Direction, ids: IntArray, trees: IntArray | None, candidates: IntArray
+    ) -> SampleRequest:
+        """A request for all edges that some nodes have to some others.
+
+        Args:
+            edge_type: The edge type.
+            direction: The direction in which the plan follows it.
+            ids: As for ``of_op``.
+            trees: As there.
+            candidates: int64[m], the other nodes, ascending and distinct: ids, or pairs where there are trees.
+        """
+        return SampleRequest(
+            edge_type=edge_type,
+            direction=direction,
+            ids=ids,
+            count=-1,
+            wants_edge_ids=self._plan.wants_edge_ids,
+            trees=trees,
+            times=None if trees is None else self._times(edge_type, trees),
+            is_inclusive=self._plan.is_inclusive,
+            excluded=self._excluded(edge_type, direction, ids) if self.excluded else None,
+            candidates=candidates,
+        )
+
+    def _times(self, edge_type: EdgeType, trees: IntArray) -> IntArray | None:
+        times = self._seeds.times
+        return None if times is None or edge_type not in self._timed else times[trees]
+
+    def _excluded(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray | None:
+        pairs = self.excluded.get(edge_type)
+        return None if pairs is None else pairs.of_frontier(direction, ids)
+
+    def _labor(self, op: SampleOp) -> LaborSeeds:
+        """The batch's variates for one op; where hops depend on each other, for all that find the same node type."""
+        labor, salt = self._seeds.labor, self._labor_salts[op.name]
+        if labor is None:
+            raise SettingsError(f"op {op.name!r} draws with strategy 'labor'; give the seeds of its variates as labor")
+        return LaborSeeds(first=labor.first ^ salt, second=labor.second ^ salt, share=labor.share)

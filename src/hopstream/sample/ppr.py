@@ -1,0 +1,286 @@
+"""Which nodes are a seed's neighbourhood by personalised PageRank?
+
+The seeds of a batch are walked from together, in rounds: every node whose residual is large enough for its degree is
+pushed once per round, and the neighbour lists that a round needs and the batch does not have come in one round trip of
+the store. Order and sums depend on the order in which nodes are found and on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray, offsets_of
+from hopstream.errors import SettingsError
+from hopstream.graph.subgraph import SampledEdges, Subgraph
+from hopstream.kernels import ppr as kernels
+from hopstream.kernels.ppr_choice import number_nodes, select_nodes
+from hopstream.sample.ppr_lists import KnownGraph
+from hopstream.sample.ppr_settings import PPRPlan
+from hopstream.schema import EdgeType
+from hopstream.store.contract import KEY, FetchRequest, Store
+
+FloatArray = NDArray[np.float64]
+NO_IDS: IntArray = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PPRNeighborhoods:
+    """The neighbourhoods of some seeds.
+
+    Attributes:
+        subgraph: The seeds, then their neighbours in order of first occurrence; its edges are those that were read and
+            whose both ends are in it, where they were asked for.
+        edge_index: Node type to int64[2, n], slots of seeds and of their neighbours, each seed's by falling score.
+        edge_attr: Node type to float64[n, 2 or 2 + 3 * channels]: score, proximity, and of each channel score,
+            proximity and presence.
+    """
+
+    subgraph: Subgraph
+    edge_index: Mapping[str, IntArray]
+    edge_attr: Mapping[str, FloatArray]
+
+
+class _Walks:
+    """The arrays of ``kernels/ppr.py`` that hold what walks reached; reused from batch to batch."""
+
+    def __init__(self) -> None:
+        self.walks: IntArray = np.empty((0, 4), np.int64)
+        self.queue_counts: IntArray = np.empty(0, np.int64)
+        self.next_counts: IntArray = np.empty(0, np.int64)
+        self.queue: NDArray[np.int32] = np.empty(0, np.int32)
+        self.next_queue: NDArray[np.int32] = np.empty(0, np.int32)
+        self.used = 0
+        self._allocate(1 << 12)
+
+    def begin(self, num_seeds: int, num_channels: int, alpha: float) -> None:
+        """Forget everything; one walk per seed and channel."""
+        num_walks = num_seeds * num_channels
+        if num_walks * kernels.FIRST_CAPACITY > len(self.slots):
+            self._allocate(num_walks * kernels.FIRST_CAPACITY)
+        self.walks = np.empty((num_walks, 4), np.int64)
+        self.queue_counts = np.zeros(num_walks, np.int64)
+        self.next_counts = np.zeros(num_walks, np.int64)
+        self.used = kernels.begin_walks(
+            num_seeds, num_channels, alpha, self.walks, self.table, self.slots, self.masses, self.hops, self.marks,
+            self.queue, self.queue_counts,
+        )  # fmt: skip
+
+    def end_round(self) -> None:
+        """What was queued for the next round is queued now."""
+        self.queue, self.next_queue = self.next_queue, self.queue
+        self.queue_counts, self.next_counts = self.next_counts, self.queue_counts
+        self.next_counts[:] = 0
+
+    def grow(self) -> None:
+        """Twice the room, with everything in its place."""
+        old = self._arrays()
+        self._allocate(2 * len(self.slots))
+        for smaller, larger in zip(old, self._arrays(), strict=True):
+            larger[: len(smaller)] = smaller
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [self.table, self.slots, self.masses, self.hops, self.marks, self.queue, self.next_queue]
+
+    def _allocate(self, room: int) -> None:
+        self.table = np.empty(2 * room, np.int32)
+        self.slots = np.empty(room, np.int32)
+        self.masses: FloatArray = np.empty((room, 2), np.float64)
+        self.hops = np.empty(room, np.int32)
+        self.marks = np.empty(room, np.uint8)
+        self.queue = np.empty(room, np.int32)
+        self.next_queue = np.empty(room, np.int32)
+
+
+class PPRRunner:
+    """Finds neighbourhoods over one store, batch after batch, in reused memory. One thread uses one runner."""
+
+    def __init__(self, store: Store, plan: PPRPlan, wants_edge_ids: bool = False) -> None:
+        """Follow a plan made for ``store``; ids of sampled edges only where they are wanted."""
+        self._store = store
+        self._plan = plan
+        self._graph = KnownGraph(store, plan, wants_edge_ids and plan.settings.include_sampled_edges)
+        self._walks = _Walks()
+
+    def run(self, seed_ids: IntArray, rng_seed: int) -> PPRNeighborhoods:
+        """The neighbourhoods of some seeds.
+
+        Args:
+            seed_ids: int64[n], ids of the plan's seed type. A seed that occurs again has a slot of its own, and others
+                reach it in its first one.
+            rng_seed: 64 bits of the batch; only lists that are cut short depend on it.
+
+        Raises:
+            SettingsError: A walk went past one of the settings' limits.
+        """
+        settings, graph, walks = self._plan.settings, self._graph, self._walks
+        seed_slots = graph.begin(seed_ids)
+        num_distinct = graph.num_slots
+        walks.begin(num_distinct, self._plan.num_channels, settings.alpha)
+        num_rounds = 0
+        while walks.queue_counts.any():
+            num_rounds += 1
+            if num_rounds > settings.max_rounds:
+                raise SettingsError(self._describe_endless(num_distinct))
+            opens = settings.max_fetch_iterations is None or num_rounds <= settings.max_fetch_iterations
+            if opens:
+                graph.fetch(*self._wanted(), rng_seed)
+            self._push(opens)
+            walks.end_round()
+        kernels.settle_hops(
+            self._plan.num_channels, self._plan.follows, graph.types, graph.lists, graph.neighbors, walks.walks,
+            walks.table, walks.slots, walks.hops, walks.marks, walks.queue,
+        )  # fmt: skip
+        slots, attributes, counts = self._select(num_distinct)
+        return self._assemble(slots, attributes, counts, seed_slots)
+
+    def _wanted(self) -> tuple[IntArray, IntArray]:
+        """Slots and columns of the lists that this round needs and the batch does not have."""
+        walks, graph, follows = self._walks, self._graph, self._plan.follows
+        wanted = np.empty((2, int(walks.queue_counts.sum()) * follows.shape[2]), np.int64)
+        num_wanted = kernels.collect_wanted(
+            self._plan.num_channels, follows, graph.types, graph.lists, walks.walks, walks.slots, walks.queue,
+            walks.queue_counts, wanted,
+        )  # fmt: skip
+        return wanted[0, :num_wanted], wanted[1, :num_wanted]
+
+    def _push(self, opens: bool) -> None:
+        """One round; where the arrays are full it goes on in larger ones."""
+        settings, graph, walks = self._plan.settings, self._graph, self._walks
+        walk = turn = 0
+        while True:
+            walk, turn, walks.used, reason = kernels.push_round(
+                walk, turn, walks.used, self._plan.num_channels, graph.num_slots, settings.alpha,
+                settings.alpha * settings.eps, opens, settings.max_nodes_touched, self._plan.follows, graph.types,
+                graph.degrees, graph.lists, graph.neighbors, walks.walks, walks.table, walks.slots, walks.masses,
+                walks.hops, walks.marks, walks.queue, walks.next_queue, walks.queue_counts, walks.next_counts,
+            )  # fmt: skip
+            if reason == kernels.DONE:
+                return
+            if reason == kernels.TOO_MANY:
+                raise SettingsError(
+                    f"the walk from {self._describe_seed(walk)} reached more than "
+                    f"max_nodes_touched={settings.max_nodes_touched} nodes; use a larger eps (it is {settings.eps:g}) "
+                    f"or alpha, fewer num_neighbors_per_hop (it is {settings.num_neighbors_per_hop}), or a larger "
+                    "max_nodes_touched"
+                )
+            walks.grow()
+
+    def _describe_endless(self, num_distinct: int) -> str:
+        settings = self._plan.settings
+        unfinished = np.flatnonzero(self._walks.queue_counts)
+        num_seeds = len(set((unfinished // self._plan.num_channels).tolist()))
+        return (
+            f"walks of {num_seeds} of {num_distinct} seeds go on after max_rounds={settings.max_rounds}, that from "
+            f"{self._describe_seed(int(unfinished[0]))} among them; use a larger eps (it is "
+            f"{settings.eps:g}) or alpha (it is {settings.alpha:g}), or a larger max_rounds"
+        )
+
+    def _describe_seed(self, walk: int) -> str:
+        """The seed of a walk as users know it, by key."""
+        ids = self._graph.ids_of(np.array([walk // self._plan.num_channels]))
+        request = FetchRequest(owner=self._plan.seed_type, names=(KEY,), ids=ids)
+        (answer,) = self._store.fetch([request])
+        return f"{self._plan.seed_type} {int(np.asarray(answer[KEY])[0])}"
+
+    def _select(self, num_seeds: int) -> tuple[IntArray, FloatArray, IntArray]:
+        """Slots and attributes of all chosen nodes, seed by seed, and how many each seed has."""
+        plan, graph, walks = self._plan, self._graph, self._walks
+        num_types = len(plan.node_types)
+        is_per_type = plan.settings.limit_per_type
+        num_groups = num_types if is_per_type else 1
+        group_of_type = np.arange(num_types) if is_per_type else np.zeros(num_types, np.int64)
+        reached = walks.walks[:, kernels.COUNT].reshape(num_seeds, -1).sum(axis=1)
+        num_rows = int(np.minimum(reached, plan.settings.max_ppr_nodes * num_groups).sum())
+        room = int(reached.max(initial=0))
+        num_columns = 2 if plan.settings.typed_channel_ratios is None else 2 + 3 * plan.num_channels
+        slots, attributes = np.empty(num_rows, np.int64), np.empty((num_rows, num_columns), np.float64)
+        counts = np.empty(num_seeds, np.int64)
+        nodes, groups, channels, hops, heap = np.empty((5, room), np.int64)
+        is_pushed, is_chosen = np.empty((2, room), np.bool_)
+        num_rows = select_nodes(
+            plan.num_channels, plan.targets, plan.settings.max_ppr_nodes, plan.settings.enable_residual_topup,
+            group_of_type, num_groups, graph.types, walks.walks, walks.slots, walks.masses, walks.hops,
+            np.full(graph.num_slots, -1, np.int64), nodes, groups, channels, hops, np.empty(room), is_pushed,
+            is_chosen, heap, slots, attributes, counts,
+        )  # fmt: skip
+        if num_columns > 2:
+            kernels.describe_channels(
+                plan.num_channels, plan.settings.enable_residual_topup, walks.walks, walks.table, walks.slots,
+                walks.masses, walks.hops, slots[:num_rows], counts, attributes,
+            )  # fmt: skip
+        return slots[:num_rows], attributes[:num_rows], counts
+
+    def _assemble(
+        self, slots: IntArray, attributes: FloatArray, counts: IntArray, occurrences: IntArray
+    ) -> PPRNeighborhoods:
+        """Number the chosen nodes per type, and repeat the rows of seeds that occur again.
+
+        Args:
+            slots: int64[rows], chosen nodes of each distinct seed.
+            attributes: float64[rows, …] of them.
+            counts: int64[num_distinct], rows of each distinct seed.
+            occurrences: int64[num_seeds], the slot of each seed.
+        """
+        plan, graph = self._plan, self._graph
+        num_seeds = len(occurrences)
+        rows = _ranges_of(counts, occurrences)
+        slots, attributes = slots[rows], attributes[rows]
+        seeds = np.repeat(np.arange(num_seeds, dtype=np.int64), counts[occurrences])
+        numbers = np.full(graph.num_slots, -1, np.int64)
+        numbers[occurrences[::-1]] = np.arange(num_seeds, dtype=np.int64)[::-1]  # the first occurrence is written last
+        type_counts = np.zeros(len(plan.node_types), np.int64)
+        type_counts[plan.node_types.index(plan.seed_type)] = num_seeds
+        new_slots = np.empty(len(slots), np.int64)
+        new_slots = new_slots[: number_nodes(slots, graph.types, numbers, type_counts, new_slots)]
+        neighbors = np.where(slots == occurrences[seeds], seeds, numbers[slots])
+        edge_index, edge_attr = {}, {}
+        for found_type in plan.found_types:
+            is_of_type = graph.types[slots] == plan.node_types.index(found_type)
+            edge_index[found_type] = np.stack([seeds[is_of_type], neighbors[is_of_type]])
+            edge_attr[found_type] = attributes[is_of_type]
+        return PPRNeighborhoods(
+            subgraph=self._subgraph(occurrences, new_slots, numbers), edge_index=edge_index, edge_attr=edge_attr
+        )
+
+    def _subgraph(self, occurrences: IntArray, new_slots: IntArray, numbers: IntArray) -> Subgraph:
+        plan, graph = self._plan, self._graph
+        new_types, new_ids = graph.types[new_slots], graph.ids_of(new_slots)
+        node_ids = {t: new_ids[new_types == number] for number, t in enumerate(plan.node_types)}
+        num_nodes = {t: [0, len(ids)] for t, ids in node_ids.items()}
+        num_nodes[plan.seed_type][0] = len(occurrences)
+        node_ids[plan.seed_type] = np.concatenate([graph.ids_of(occurrences), node_ids[plan.seed_type]])
+        edges = {t: self._sampled_edges(t, numbers) for t in self._store.schema.edges}
+        return Subgraph(node_ids=node_ids, edges=edges, num_sampled_nodes=num_nodes, num_sampled_edges=None)
+
+    def _sampled_edges(self, edge_type: EdgeType, numbers: IntArray) -> SampledEdges:
+        """The edges of one type that were read and whose both ends are numbered, in the order in which they came."""
+        direction = self._plan.settings.direction
+        ends, edge_ids = [np.empty((2, 0), np.int64)], [NO_IDS]
+        for lists in self._graph.fetched.get(edge_type, ()):
+            last = lists.first + int(lists.counts.sum())
+            found = numbers[self._graph.neighbors[lists.first : last]]
+            expanded = np.repeat(numbers[lists.slots], lists.counts)
+            is_kept = (found >= 0) & (expanded >= 0)
+            ends.append(np.stack([found[is_kept], expanded[is_kept]]))
+            if lists.edge_ids is not None:
+                edge_ids.append(lists.edge_ids[is_kept])
+        found, expanded = np.concatenate(ends, axis=1)
+        all_ids = np.concatenate(edge_ids)
+        return SampledEdges(
+            src_slots=found if direction == "in" else expanded, dst_slots=expanded if direction == "in" else found,
+            edge_ids=all_ids if len(all_ids) == len(found) else None, direction=direction,
+        )  # fmt: skip
+
+
+def _ranges_of(counts: IntArray, groups: IntArray) -> IntArray:
+    """The rows of each of some groups, where group ``i`` has ``counts[i]`` rows after those of the groups before it."""
+    starts = offsets_of(counts)[groups]
+    lengths: NDArray[Any] = counts[groups]
+    shifts = starts - offsets_of(lengths)[:-1]
+    rows: IntArray = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)
+    return rows

@@ -1,0 +1,253 @@
+"""What may a user ask of personalised PageRank, and what does that mean on a given graph?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SettingsError
+from hopstream.partition.book import ends_of
+from hopstream.sample.values import check_choice, is_number, read_flag, read_integer
+from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.store.contract import MAX_COUNT, Store
+
+PPR = "ppr"
+"""The relation of the edges from seeds to their neighbourhoods: ``(seed type, "ppr", node type)``."""
+Channel = EdgeType | tuple[EdgeType, ...]
+RATIO_TOLERANCE = 1e-6
+MAX_NODES_TOUCHED = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPRSettings:
+    """How a seed's neighbourhood is found by personalised PageRank, and how much of it is wanted.
+
+    Attributes:
+        alpha: The chance that a walk ends at each node it comes to; the larger, the closer to the seed.
+        eps: A node is pushed while its residual is at least ``alpha * eps * degree``; the smaller, the more exact.
+        max_ppr_nodes: Nodes per seed at most, the seed among them.
+        enable_residual_topup: Nodes that were reached and not pushed fill what is left of ``max_ppr_nodes``, and the
+            score of every node is its score plus its residual.
+        num_neighbors_per_hop: Neighbours that a node passes on to along one edge type, drawn at random where it has
+            more; -1 means all.
+        max_fetch_iterations: Rounds in which a seed may pass along nodes that it has not passed along before; nodes
+            first pushed later keep their residual as score. None for no limit.
+        typed_channel_ratios: Edge type, or several that are followed together, to its share of ``max_ppr_nodes``; every
+            one is a channel with walks of its own. Shares add up to 1. None for one walk along all edge types.
+        include_sampled_edges: Also bring the edges that walks read and whose both ends are in the batch.
+        limit_per_type: ``max_ppr_nodes`` holds for each node type instead of all together.
+        direction: ``in`` walks from destinations to sources, ``out`` the other way.
+        edge_types: Edge types to follow; None for all, or all that channels name.
+        max_rounds: Rounds of pushing after which it is an error that a walk still goes on.
+        max_nodes_touched: Nodes that one walk may reach; more are an error.
+    """
+
+    alpha: float = 0.5
+    eps: float = 1e-4
+    max_ppr_nodes: int = 50
+    enable_residual_topup: bool = True
+    num_neighbors_per_hop: int = 1000
+    max_fetch_iterations: int | None = None
+    typed_channel_ratios: Mapping[Channel, float] | None = None
+    include_sampled_edges: bool = False
+    limit_per_type: bool = False
+    direction: Direction = "in"
+    edge_types: Sequence[EdgeType | str] | None = None
+    max_rounds: int = 10_000
+    max_nodes_touched: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        """Refuse what no graph could meet, and keep plain numbers of what may be numpy's or tensors."""
+        for name, value, high in (("alpha", self.alpha, 1.0), ("eps", self.eps, math.inf)):
+            if not is_number(value) or not 0 < value < high:
+                wanted = "between 0 and 1" if high == 1.0 else "above 0"
+                raise SettingsError(f"{name} is {value!r}; it must be a number {wanted}, ends excluded")
+            object.__setattr__(self, name, float(value))
+        self._read_integer("max_ppr_nodes", 1, MAX_NODES_TOUCHED)
+        self._read_integer("num_neighbors_per_hop", -1, MAX_COUNT)
+        if self.num_neighbors_per_hop == 0:
+            raise SettingsError("num_neighbors_per_hop is 0; give 1 or above, or -1 for all neighbours")
+        if self.max_fetch_iterations is not None:
+            self._read_integer("max_fetch_iterations", 1)
+        self._read_integer("max_rounds", 1)
+        self._read_integer("max_nodes_touched", 1, MAX_NODES_TOUCHED)
+        for name in ("enable_residual_topup", "include_sampled_edges", "limit_per_type"):
+            read_flag(name, getattr(self, name))
+        check_choice("direction", self.direction, get_args(Direction))
+        if isinstance(self.edge_types, str) or not isinstance(self.edge_types, Sequence | None):
+            raise SettingsError(f"edge_types is {self.edge_types!r}; give a list of edge types, or None for all")
+        if self.edge_types is not None and not len(self.edge_types):
+            raise SettingsError("edge_types is empty, so no edge would be followed; give one or more, or None for all")
+        if self.typed_channel_ratios is not None:
+            _check_ratios(self.typed_channel_ratios)
+
+    def _read_integer(self, name: str, low: int, high: int | None = None) -> None:
+        object.__setattr__(self, name, read_integer(name, getattr(self, name), low, high))
+
+    def channels(self) -> list[tuple[EdgeType, ...]] | None:
+        """The edge types of each channel, in the order given, or None where there are no channels."""
+        if self.typed_channel_ratios is None:
+            return None
+        return [_edge_types_of(channel) for channel in self.typed_channel_ratios]
+
+    def facts(self) -> dict[str, Any]:
+        """What decides over neighbourhoods beside direction and edge types, as a JSON value."""
+        channels = self.channels()
+        ratios = list((self.typed_channel_ratios or {}).values())
+        return {
+            "alpha": self.alpha, "eps": self.eps, "max_ppr_nodes": self.max_ppr_nodes,
+            "enable_residual_topup": self.enable_residual_topup, "num_neighbors_per_hop": self.num_neighbors_per_hop,
+            "max_fetch_iterations": self.max_fetch_iterations, "limit_per_type": self.limit_per_type,
+            "include_sampled_edges": self.include_sampled_edges,
+            "channels": channels and [
+                [[type_label(t) for t in channel], float(ratio)]
+                for channel, ratio in zip(channels, ratios, strict=True)
+            ],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PPRPlan:
+    """Settings on one graph: which edge types are followed from which node type, in which channel.
+
+    Attributes:
+        settings: What the user asked for.
+        seed_type: Node type of the seeds.
+        node_types: All node types of the schema; a type's number is its place here.
+        followed: Per node type, the edge types followed from it; an edge type's column is its place there.
+        follows: bool[num_channels, num_types, num_columns], which of them a channel follows.
+        targets: int64[num_channels], nodes that each channel should have.
+        found_types: Node types that a walk can come to, the seeds' own first.
+    """
+
+    settings: PPRSettings
+    seed_type: str
+    node_types: tuple[str, ...]
+    followed: tuple[tuple[EdgeType, ...], ...]
+    follows: NDArray[np.bool_]
+    targets: IntArray
+    found_types: tuple[str, ...]
+
+    @property
+    def num_channels(self) -> int:
+        """Walks per seed."""
+        return len(self.targets)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """All edge types that are followed."""
+        return tuple(edge_type for of_type in self.followed for edge_type in of_type)
+
+
+def plan_ppr(store: Store, settings: PPRSettings, seed_type: str) -> PPRPlan:
+    """Check settings against a graph.
+
+    Raises:
+        UnknownNameError: The graph has no such node type or edge type.
+        SettingsError: The dataset does not hold the direction, an edge type is named twice, a channel follows an edge
+            type that ``edge_types`` leaves out, or the graph has edges of the relation ``ppr`` already.
+    """
+    schema, direction = store.schema, settings.direction
+    schema.check_node_type(seed_type)
+    if direction not in store.directions:
+        raise SettingsError(
+            f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
+            f"direction {direction!r} or 'both'"
+        )
+    channels = settings.channels()
+    chosen = _chosen_edge_types(schema, settings, channels)
+    node_types = tuple(schema.nodes)
+    followed = tuple(tuple(t for t in chosen if ends_of(t, direction)[0] == node_type) for node_type in node_types)
+    num_columns = max(map(len, followed), default=0)
+    uses = [set(chosen)] if channels is None else [set(channel) for channel in channels]
+    follows = np.zeros((len(uses), len(node_types), num_columns), np.bool_)
+    for channel, used in enumerate(uses):
+        for number, edge_types in enumerate(followed):
+            follows[channel, number, : len(edge_types)] = [t in used for t in edge_types]
+    plan = PPRPlan(
+        settings=settings, seed_type=seed_type, node_types=node_types, followed=followed, follows=follows,
+        targets=_targets(settings), found_types=_found_types(seed_type, chosen, direction),
+    )  # fmt: skip
+    for found_type in plan.found_types:
+        if (seed_type, PPR, found_type) in schema.edges:
+            raise SettingsError(
+                f"the graph has edges {(seed_type, PPR, found_type)} already, which is what a batch calls its own; "
+                "give that relation another name when the graph is made"
+            )
+    return plan
+
+
+def _chosen_edge_types(
+    schema: GraphSchema, settings: PPRSettings, channels: list[tuple[EdgeType, ...]] | None
+) -> tuple[EdgeType, ...]:
+    """The edge types to follow, in the order of the schema."""
+    named = None if channels is None else {t for channel in channels for t in channel}
+    for edge_type in named or ():
+        schema.check_edge_type(edge_type)
+    if settings.edge_types is None:
+        return schema.message_types if named is None else tuple(t for t in schema.edges if t in named)
+    given = [schema.edge_type_of(edge_type) for edge_type in settings.edge_types]
+    for edge_type in given:
+        if given.count(edge_type) > 1:
+            raise SettingsError(f"edge_types names {edge_type!r} twice")
+    left_out = [t for t in schema.edges if t in (named or ()) and t not in given]
+    if left_out:
+        raise SettingsError(
+            f"channels follow {left_out}, which edge_types leaves out; name them there, or leave it out"
+        )
+    return tuple(t for t in schema.edges if t in given)
+
+
+def _found_types(seed_type: str, edge_types: Sequence[EdgeType], direction: Direction) -> tuple[str, ...]:
+    """The seeds' type and every type that can be walked to from it, in order of distance."""
+    found = [seed_type]
+    for node_type in found:
+        for edge_type in edge_types:
+            expanded, neighbor = ends_of(edge_type, direction)
+            if expanded == node_type and neighbor not in found:
+                found.append(neighbor)
+    return tuple(found)
+
+
+def _targets(settings: PPRSettings) -> IntArray:
+    """int64[num_channels], shares of ``max_ppr_nodes`` by largest remainder; equal ones go to earlier channels."""
+    limit = settings.max_ppr_nodes
+    ratios = [1.0] if settings.typed_channel_ratios is None else list(settings.typed_channel_ratios.values())
+    # Rounded, so that a share such as 0.29 of 100, which is 28.999999999999996, counts as what it was meant to be.
+    shares = [round(float(ratio) * limit, 9) for ratio in ratios]
+    targets = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda channel: targets[channel] - shares[channel])
+    for channel in by_remainder[: limit - sum(targets)]:
+        targets[channel] += 1
+    return np.array(targets, np.int64)
+
+
+def _check_ratios(ratios: Mapping[Channel, float]) -> None:
+    if not isinstance(ratios, Mapping) or not ratios:
+        raise SettingsError(f"typed_channel_ratios is {ratios!r}; give a dict of edge types to ratios, or None")
+    for channel, ratio in ratios.items():
+        edge_types = _edge_types_of(channel)
+        if len(set(edge_types)) < len(edge_types):
+            raise SettingsError(f"typed_channel_ratios: channel {channel!r} names an edge type twice")
+        if not is_number(ratio) or not 0 < ratio < math.inf:
+            raise SettingsError(f"typed_channel_ratios[{channel!r}] is {ratio!r}; ratios must be numbers above 0")
+    total = math.fsum(map(float, ratios.values()))
+    if abs(total - 1.0) > RATIO_TOLERANCE:
+        raise SettingsError(f"typed_channel_ratios add up to {total:g}; they must add up to 1")
+
+
+def _edge_types_of(channel: object) -> tuple[EdgeType, ...]:
+    """A channel's edge types: itself, or those that it is a tuple of."""
+    if isinstance(channel, tuple) and channel:
+        edge_types = (channel,) if isinstance(channel[0], str) else channel
+        if all(isinstance(t, tuple) and len(t) == 3 and all(isinstance(word, str) for word in t) for t in edge_types):
+            return edge_types
+    raise SettingsError(
+        f"typed_channel_ratios: channel {channel!r} must be a (source, relation, destination) or a tuple of these"
+    )

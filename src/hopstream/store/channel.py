@@ -1,0 +1,239 @@
+"""How does a request reach a server, and in whose words is it told when it does not?
+
+Every request is one call with a deadline that the transport itself keeps, so a server that is gone, stopped or cut off
+is noticed in time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from hopstream.errors import AccessDenied, HopstreamError, RemoteError, StoreTimeout, StoreUnavailable
+from hopstream.store.security import Location
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import MAX_FRAME_BYTES, Bytes, Frame, decode_frame, from_batch, raise_error
+
+CANCEL_S = 10.0
+"""How long a closing store waits for calls that it has ended to leave; they take milliseconds."""
+REASONS = (
+    (
+        ("wrong version number",),
+        "it speaks no TLS; write grpc:// instead of grpc+tls://, or give the server a certificate",
+    ),
+    (
+        ("ssl", "handshake", "certificate"),
+        "no TLS connection could be made ({detail}); check the roots, the certificates and the name that they are for",
+    ),
+    (("refused",), "nothing listens there; start the server, or check host and port"),
+    (
+        ("resolving", "resolution", "name not found", "name or service"),
+        "the host's name is not known; check the address, or write the machine's IP address",
+    ),
+    (("http",), "what listens there is no hopstream server; check the port"),
+    (
+        ("connect to all addresses; last error: unavailable",),
+        "what listens there closed the connection; write grpc+tls:// if it has TLS, or check the port",
+    ),
+    (("unreachable", "no route"), "no network leads there; check the address, the network and the firewall"),
+    (
+        ("socket closed", "stream removed", "reset", "goaway", "broken pipe", "cancelled", "end of file"),
+        "the connection was lost; see what ended the server, and start the server again",
+    ),
+)
+"""Words of the transport, any of which stands for a reason with its remedy; the first that fits is told."""
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + (1 << 20)),
+    # A connection of its own for every client: those that are shared stay refused for a while after a server came back.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class FrameReader(Protocol):
+    """Takes the frames of an answer, one after the other."""
+
+    def take(self, frame: Frame) -> None:
+        """Check a frame and keep what it holds."""
+        ...
+
+
+class Channel:
+    """One connection to a server; the transport opens it when it is first used, and again after it broke."""
+
+    def __init__(self, location: Location, settings: StoreSettings) -> None:
+        """Prepare to connect.
+
+        Raises:
+            AccessDenied: A token would be sent in the clear.
+        """
+        security = settings.security
+        security.check_location(location)
+        self.location = location
+        self.name = str(location)
+        """The server as messages name it; with its parts once they are known."""
+        self._headers = security.headers()
+        self._options = security.flight_options(location)
+        self._client = self._new_client()
+        self._is_new = True
+        self._changed = threading.Condition()
+        self._streams: set[Any] = set()
+        self._num_calls = 0
+        self._is_closed = False
+
+    def call(self, request: Bytes, timeout_s: float, what: str, reader: FrameReader) -> None:
+        """Send a request and hand the frames of the answer to a reader.
+
+        Where an old connection turns out to be lost before anything was answered, the request is sent once more over a
+        new one: the server may have been started again.
+
+        Raises:
+            StoreTimeout: The answer was not complete in time.
+            StoreUnavailable: The server cannot be reached, or went away.
+            AccessDenied: The server refused the token or certificate.
+            RemoteError: The server failed.
+            FormatError: The answer makes no sense.
+        """
+        ends = time.monotonic() + timeout_s
+        with self._changed:
+            self.check_open(what)
+            self._num_calls += 1
+            client, was_new, self._is_new = self._client, self._is_new, False
+        try:
+            taker = _Taker(reader)
+            error = self._try(client, request, timeout_s, what, taker)
+            if _is_lost(error) and not was_new and not taker.has_taken and not self._is_closed:
+                error = self._try(self._renewed(client), request, max(1e-3, ends - time.monotonic()), what, taker)
+            if error is not None:
+                raise self._explained(error, timeout_s, what) from error
+        finally:
+            self._leave()
+
+    def _try(
+        self, client: flight.FlightClient, request: Bytes, timeout_s: float, what: str, reader: FrameReader
+    ) -> Exception | None:
+        """Make one attempt; an error of the transport is returned."""
+        options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        try:
+            self._read(client.do_get(flight.Ticket(request.tobytes()), options), what, reader)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            if isinstance(error, HopstreamError):
+                raise
+            return error
+        return None
+
+    def _new_client(self) -> flight.FlightClient:
+        return flight.FlightClient(str(self.location), generic_options=CHANNEL_OPTIONS, **self._options)
+
+    def _renewed(self, lost: flight.FlightClient) -> flight.FlightClient:
+        """A new connection in place of a lost one, which whoever still reads from it keeps until they are done."""
+        with self._changed:
+            if self._client is lost and not self._is_closed:
+                self._client = self._new_client()
+            return self._client
+
+    def check_open(self, what: str) -> None:
+        """Raise ``StoreUnavailable`` after the connection was closed."""
+        if self._is_closed:
+            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
+
+    def close(self) -> bool:
+        """Refuse calls, end those that are being answered and wait until their threads have left; twice is once.
+
+        A call that the server has not begun to answer cannot be ended: its thread leaves at the deadline and then hands
+        nothing to its reader. The connection is freed by whoever leaves last.
+
+        Returns:
+            True where no thread is inside a call any more.
+        """
+        with self._changed:
+            was_closed, self._is_closed = self._is_closed, True
+            for stream in self._streams:
+                stream.cancel()
+            self._changed.wait_for(lambda: not self._streams, CANCEL_S)
+            is_idle = self._num_calls == 0
+        if is_idle and not was_closed:
+            self._client.close()
+        return is_idle
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._num_calls -= 1
+            is_last = self._is_closed and self._num_calls == 0
+        if is_last:
+            self._client.close()
+
+    def _read(self, stream: Any, what: str, reader: FrameReader) -> None:
+        with self._changed:
+            if self._is_closed:  # after the call began, so ``close`` did not see it
+                stream.cancel()
+                self.check_open(what)
+            self._streams.add(stream)
+        try:
+            while (chunk := _next_chunk(stream)) is not None:
+                frame = decode_frame(from_batch(chunk.data))
+                raise_error(frame, self.name, what)
+                reader.take(frame)
+        except HopstreamError as error:
+            stream.cancel()
+            if not hasattr(error, "__notes__"):
+                error.add_note(f"answered by {self.name} to {what}")
+            raise
+        finally:
+            with self._changed:
+                self._streams.discard(stream)
+                self._changed.notify_all()
+
+    def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
+        """A transport's error in our words."""
+        text = _first_sentence(str(error))
+        if self._is_closed:
+            return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
+        if isinstance(error, flight.FlightTimedOutError):
+            return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
+        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+            return AccessDenied(f"{self.name} refused {what}: {text}; give the token that the server was started with")
+        if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | OSError):
+            return StoreUnavailable(f"{self.name} cannot be reached for {what}: {_reason(text)}")
+        return RemoteError(f"{self.name} failed in {what}: {text}; is it a hopstream server?", str(error))
+
+
+def _next_chunk(stream: Any) -> Any:
+    try:
+        return stream.read_chunk()
+    except StopIteration:
+        return None
+
+
+def _first_sentence(text: str) -> str:
+    """The transport's message without its debugging context."""
+    return text.split(". gRPC client debug context")[0].strip() or "the call was cut off"
+
+
+def _reason(text: str) -> str:
+    """Why a server cannot be reached and what to do about it, in words that need no knowledge of the transport."""
+    for words, reason in REASONS:
+        if any(word in text.lower() for word in words):
+            return reason.format(detail=text.rsplit(":", 1)[-1].strip())
+    return f"{text}; start the server, or check the address, the certificates and the firewall"
+
+
+def _is_lost(error: Exception | None) -> bool:
+    """Whether a call found no connection; another may be found now."""
+    return isinstance(error, flight.FlightUnavailableError)
+
+
+class _Taker:
+    """Hands frames on, and knows whether there were any."""
+
+    def __init__(self, reader: FrameReader) -> None:
+        self._reader = reader
+        self.has_taken = False
+
+    def take(self, frame: Frame) -> None:
+        self.has_taken = True
+        self._reader.take(frame)

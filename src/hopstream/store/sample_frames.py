@@ -1,0 +1,239 @@
+"""How does a request for neighbours look in a frame, and in which calls is it sent?
+
+Ids, trees and times are rows: they are cut together. Excluded pairs and candidates go with every piece of their
+request, the pairs without those of nodes that the piece does not expand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.book import PartitionBook, ends_of
+from hopstream.schema import Direction, EdgeType
+from hopstream.store.contract import MAX_COUNT, LaborSeeds, SampleRequest, Strategy
+from hopstream.store.pieces import Piece, RowCost, cut_pieces
+from hopstream.store.requests import SEED_STOP, id_dtype
+from hopstream.store.strategies import STRATEGIES
+from hopstream.store.wire import Frame, owner_from_json, owner_to_json
+
+ID_DTYPES = ("uint32", "int64")
+FIELDS = frozenset(
+    (
+        "owner", "ids", "count", "is_replacing", "rng_seed", "wants_edge_ids", "strategy", "trees", "times",
+        "is_inclusive", "excluded", "candidates", "labor",
+    )
+)  # fmt: skip
+"""What a request may hold. One that holds more means something that this version does not know, so it is refused."""
+
+
+def take_rows(request: SampleRequest, rows: slice | IntArray) -> SampleRequest:
+    """The request of some of its rows: ids with their trees and times."""
+    return replace(
+        request,
+        ids=request.ids[rows],
+        trees=None if request.trees is None else request.trees[rows],
+        times=None if request.times is None else request.times[rows],
+    )
+
+
+def cut_request(request: SampleRequest, piece: Piece) -> SampleRequest:
+    """The request of a piece's rows, with the excluded pairs of their nodes alone."""
+    if piece.num_rows == len(request.ids):
+        return request
+    return only_own_pairs(take_rows(request, slice(piece.start, piece.start + piece.num_rows)))
+
+
+def only_own_pairs(request: SampleRequest) -> SampleRequest:
+    """The request without excluded pairs of nodes that it does not expand."""
+    if request.excluded is None:
+        return request
+    is_own = np.isin(request.excluded[0], request.ids)
+    return replace(request, excluded=request.excluded[:, is_own] if is_own.any() else None)
+
+
+def as_int64(request: SampleRequest) -> SampleRequest:
+    """The request with its arrays in aligned memory of their own, as kernels need them."""
+
+    def copy(array: IntArray | None) -> IntArray | None:
+        return None if array is None else array.astype(np.int64)
+
+    return replace(
+        request,
+        ids=request.ids.astype(np.int64),
+        trees=copy(request.trees),
+        times=copy(request.times),
+        excluded=copy(request.excluded),
+        candidates=copy(request.candidates),
+    )
+
+
+def num_others(request: SampleRequest) -> int:
+    """Excluded pairs and candidates, which cannot be cut as rows are."""
+    num_pairs = 0 if request.excluded is None else request.excluded.shape[1]
+    return num_pairs + (0 if request.candidates is None else len(request.candidates))
+
+
+def sample_calls(requests: Sequence[SampleRequest], max_ids: int) -> Iterator[tuple[list[Piece], list[SampleRequest]]]:
+    """Cut requests into calls of no more ids, and no more pairs and candidates, than a server takes.
+
+    Yields:
+        pieces: The rows of a call.
+        cut: A request for each piece.
+
+    Raises:
+        SettingsError: The pairs and candidates of one request are too many for a call.
+    """
+    for pieces in cut_pieces([RowCost(len(request.ids), 1) for request in requests], max_ids):
+        cut = [cut_request(requests[piece.request], piece) for piece in pieces]
+        first, num_held = 0, 0
+        for i, request in enumerate(cut):
+            num_more = num_others(request)
+            if num_more > max_ids:
+                raise SettingsError(
+                    f"a request brings {num_more} excluded pairs and candidates; the server takes {max_ids}; "
+                    "expand fewer nodes at a time, or serve the parts with larger max_ids"
+                )
+            if num_held + num_more > max_ids:
+                yield pieces[first:i], cut[first:i]
+                first, num_held = i, 0
+            num_held += num_more
+        yield pieces[first:], cut[first:]
+
+
+def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tuple[list[dict[str, Any]], list[Array]]:
+    """The records of checked requests, and the arrays that they name by position; one that several share goes once."""
+    arrays: list[Array] = []
+    places: dict[tuple[int, str], int] = {}
+
+    def place(array: IntArray, dtype: np.dtype[Any]) -> int:
+        known = places.get((id(array), dtype.name))
+        if known is not None:
+            return known
+        places[id(array), dtype.name] = len(arrays)
+        arrays.append(array.astype(dtype, copy=False))
+        return len(arrays) - 1
+
+    records: list[dict[str, Any]] = []
+    for request in requests:
+        near, far = (id_dtype(book.num_ids(t)) for t in ends_of(request.edge_type, request.direction))
+        record = _settings(request)
+        record["ids"] = place(request.ids, near)
+        if request.trees is not None:
+            record["trees"] = place(request.trees, np.dtype(np.uint32))
+        if request.times is not None:
+            record["times"] = place(request.times, np.dtype(np.int64))
+        if request.excluded is not None:
+            record["excluded"] = place(request.excluded, np.promote_types(near, far))
+        if request.candidates is not None:
+            record["candidates"] = place(request.candidates, far if request.trees is None else np.dtype(np.int64))
+        records.append(record)
+    return records, arrays
+
+
+def _settings(request: SampleRequest) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "owner": owner_to_json((request.edge_type, request.direction)),
+        "count": int(request.count),
+        "is_replacing": bool(request.is_replacing),
+        "rng_seed": int(request.rng_seed),
+        "wants_edge_ids": bool(request.wants_edge_ids),
+        "strategy": request.strategy,
+    }
+    if request.times is not None:
+        record["is_inclusive"] = bool(request.is_inclusive)
+    if request.labor is not None:
+        labor = request.labor
+        record["labor"] = {"first": int(labor.first), "second": int(labor.second), "share": float(labor.share)}
+    return record
+
+
+def count_others(frame: Frame, record: Mapping[str, Any]) -> int:
+    """How many excluded pairs and candidates a record names.
+
+    Raises:
+        FormatError: It names what is not there or is something else.
+    """
+    excluded, candidates = _array(frame, record, "excluded", 2), _array(frame, record, "candidates")
+    return (0 if excluded is None else excluded.shape[1]) + (0 if candidates is None else len(candidates))
+
+
+def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
+    """The request that a record tells of; its arrays are views of the frame, so they cost nothing until it is checked.
+
+    Several records may name the same array, and a record may name one that does not fit its ids.
+
+    Raises:
+        FormatError: The record makes no sense, or holds a field that this version does not know.
+    """
+    unknown = sorted(record.keys() - FIELDS)
+    if unknown:
+        raise FormatError(f"a request holds {str(unknown)[:100]}, which this server does not know; is it older?")
+    edge_type, direction = edge_owner(record)
+    strategy = record.get("strategy", "uniform")
+    if strategy not in STRATEGIES:
+        raise FormatError(f"'strategy' is {str(strategy)[:100]!r}; it must be one of {', '.join(STRATEGIES)}")
+    return SampleRequest(
+        edge_type=edge_type,
+        direction=direction,
+        ids=frame.array(record.get("ids"), ID_DTYPES),
+        count=_integer(record, "count", -1, MAX_COUNT),
+        is_replacing=_flag(record, "is_replacing"),
+        rng_seed=_integer(record, "rng_seed", 0, SEED_STOP - 1),
+        wants_edge_ids=_flag(record, "wants_edge_ids"),
+        strategy=cast(Strategy, strategy),
+        trees=_array(frame, record, "trees"),
+        times=_array(frame, record, "times"),
+        is_inclusive=_flag(record, "is_inclusive", default=True),
+        excluded=_array(frame, record, "excluded", 2),
+        candidates=_array(frame, record, "candidates"),
+        labor=_labor(record.get("labor")),
+    )
+
+
+def edge_owner(record: Mapping[str, Any]) -> tuple[EdgeType, Direction]:
+    """The edge type and direction that a record is about.
+
+    Raises:
+        FormatError: It is about something else.
+    """
+    owner = owner_from_json(record.get("owner"))
+    if isinstance(owner, str):
+        raise FormatError(f"'owner' is node type {owner[:100]!r}; it must be an edge type with a direction")
+    return owner
+
+
+def _array(frame: Frame, record: Mapping[str, Any], name: str, ndim: int = 1) -> IntArray | None:
+    index = record.get(name)
+    return None if index is None else frame.array(index, ID_DTYPES, ndim)
+
+
+def _labor(value: object) -> LaborSeeds | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"first", "second", "share"}:
+        raise FormatError(f"'labor' is {str(value)[:100]}; it must hold first, second and share")
+    share = value["share"]
+    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share < 1:
+        raise FormatError(f"'share' is {str(share)[:100]}; it must be a number of at least 0 and below 1")
+    first, second = (_integer(value, name, 0, SEED_STOP - 1) for name in ("first", "second"))
+    return LaborSeeds(first=first, second=second, share=float(share))
+
+
+def _flag(record: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    value = record.get(name, default)
+    if not isinstance(value, bool):
+        raise FormatError(f"{name!r} is {str(value)[:100]}; it must be true or false")
+    return value
+
+
+def _integer(record: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    value = record.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise FormatError(f"{name!r} is {str(value)[:100]}; it must be an integer from {low} to {high}")
+    return value

@@ -1,0 +1,27 @@
+"""Which batches of a loader are compared, and over which places and numbers of threads?"""
+
+from __future__ import annotations
+
+from hopstream.load.setup import SubgraphLoader
+from tests.load.graphs import flat
+from tests.topologies import TOPOLOGIES, YARDSTICK
+
+PLACES = [(topology, num_threads) for topology in TOPOLOGIES for num_threads in (1, 4)]
+PLACES += [(YARDSTICK, 4), ("4 local parts", 0)]
+"""Where the parts are, and how many threads make batches; the yardstick is made by the thread that asks for it."""
+Batches = list[dict[str, object]]
+
+
+def compared_batches(loader: SubgraphLoader) -> Batches:
+    """An epoch of a loader that makes batches of numpy arrays, and the last batch of the next epoch, as bytes."""
+    batches = [flat(batch) for batch in loader]
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "next_batch": len(loader) - 1})
+    return batches + [flat(batch) for batch in loader]
+
+
+def assert_all_differ(found: dict[str, Batches]) -> None:
+    """No two of some ways to sample the same graph give the same batches."""
+    ways = list(found.items())
+    for number, (way, batches) in enumerate(ways):
+        for other, others in ways[:number]:
+            assert batches != others, f"{way} samples as {other}"

@@ -1,0 +1,50 @@
+"""Where are the data that examples are made for, and what do examples say when they are run?
+
+Data that may not be shipped are looked for in the folder that the environment variable ``HOPSTREAM_DATA`` names, which
+has one folder for each; where they are not there, tests that need them are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VARIABLE = "HOPSTREAM_DATA"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUN_S, STOP_S = 110.0, 40.0
+
+
+def real_data(name: str) -> Path:
+    """The folder of one data set, or the test is skipped."""
+    folder = os.environ.get(VARIABLE)
+    if not folder or not (Path(folder) / name).is_dir():
+        pytest.skip(f"{VARIABLE} names no folder that holds {name}")
+    return Path(folder) / name
+
+
+def run_script(name: str, *arguments: object) -> tuple[int, str]:
+    """Run an example as a user would; return its exit status and what it said on stdout, then on stderr."""
+    words = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        try:
+            shown, errors = process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # the script ends its servers
+            shown, errors = process.communicate(timeout=STOP_S)
+            pytest.fail(f"{name} took more than {RUN_S:g} s\n{shown}\n{errors}")
+    return process.returncode, shown + errors
+
+
+def functions_of(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The functions of an example, by name, without running it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return runpy.run_path(str(EXAMPLES / name))

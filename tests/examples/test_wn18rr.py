@@ -1,0 +1,55 @@
+"""Does the example of word meanings learn what relations join, from files in WN18RR's form?"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.examples.real_data import functions_of, real_data, run_script
+
+NUM_MEANINGS, NUM_GROUPS, NUM_TRIPLES = 300, 15, 2400
+
+
+def write_wn18rr(folder: Path, rng: np.random.Generator) -> None:
+    """Files of the same form: one relation joins meanings of a group, the other those of a group and the next."""
+    heads, relation = rng.integers(0, NUM_MEANINGS, NUM_TRIPLES), rng.integers(0, 2, NUM_TRIPLES)
+    members = rng.integers(0, NUM_MEANINGS // NUM_GROUPS, NUM_TRIPLES) * NUM_GROUPS
+    tails = (heads + relation) % NUM_GROUPS + members
+    columns = np.stack([heads, relation, tails]).T.tolist()
+    numbers = [[f"{head:08}", f"_step_{step}", f"{tail:08}"] for head, step, tail in columns]
+    words = [[f"word.n.{int(head):02}", step, f"word.n.{int(tail):02}"] for head, step, tail in numbers]
+    for name, lines in (("original", numbers), ("text", words)):
+        (folder / name).mkdir()
+        text = [
+            "".join("\t".join(line) + "\n" for line in some) for some in (lines[:2200], lines[2200:2300], lines[2300:])
+        ]
+        (folder / name / "train.txt").write_text(text[0])
+        (folder / name / "valid.txt").write_text(text[1])
+        (folder / name / "test.txt.gz").write_bytes(gzip.compress(text[2].encode(), mtime=0))
+
+
+@pytest.mark.parametrize(("num_epochs", "wanted"), [(20, 0), (0, 1)], ids=["trained", "not trained"])
+def test_the_status_says_whether_the_model_is_better_than_the_baselines(num_epochs: int, wanted: int, tmp_path: Path):
+    write_wn18rr(tmp_path, np.random.default_rng(0))
+    status, shown = run_script("wn18rr.py", tmp_path, "--epochs", num_epochs)
+    stages = [line.split()[0] for line in shown.splitlines()]
+    assert stages == ["read", *["train"] * num_epochs, "test", "example", *["result"] * 4], shown
+    assert "300 meanings, 2 relations; triples: 2,200 train, 100 val, 100 test" in shown
+    assert "example    word.n." in shown
+    assert status == wanted, shown
+
+
+def test_the_model_is_better_than_the_baselines_on_wn18rr():
+    status, shown = run_script("wn18rr.py", real_data("wn18rr"), "--epochs", 2)
+    assert "40,943 meanings, 11 relations; triples: 86,835 train, 3,034 val, 3,134 test" in shown
+    assert status == 0, shown
+
+
+def test_data_that_are_not_there_are_an_error_that_says_where_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(SystemExit, match=r"^error: .*original has no train\.txt and no train\.txt\.gz; see --help"):
+        functions_of("wn18rr.py", monkeypatch)["read_triples"](tmp_path)

@@ -1,0 +1,145 @@
+"""Do draws by alias table follow the weights, exactly and without a trace of edges that have none?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from numba import njit
+
+from hopstream.kernels.alias import WEIGHTLESS, build_aliases, draw_alias
+from hopstream.kernels.hashing import mix64
+from hopstream.kernels.weighted import draw_missing
+from tests import naive_weighted
+
+FIRST_SEED = 1000
+SEEDS = f"seeds {FIRST_SEED}, {FIRST_SEED + 1}, …"
+WEIGHTS = {
+    "even": [1.0] * 7,
+    "uneven": [5.0, 1.0, 0.0, 3.0, 0.5, 0.0, 2.5, 8.0],
+    "one heavy": [1e-3, 1e6, 1e-3, 1.0],
+    "one alone": [2.0],
+    "one of many": [0.0, 0.0, 3.0, 0.0],
+    "tiny": [1e-300, 2e-300, 3e-300],
+}
+
+
+def table_of(weights: list[float]) -> np.ndarray:
+    entries = np.empty(len(weights), np.uint64)
+    scratch = np.empty(len(weights)), np.empty(len(weights), np.uint32)
+    build_aliases(np.array([0, len(weights)]), np.array(weights), *scratch, entries)
+    return entries
+
+
+@njit
+def many_draws(first_seed, num_rows, entries, num, degree, count, is_replacing, positions, drawn, turns):
+    for row in range(num_rows):
+        stream = mix64(np.uint64(first_seed + row))
+        drawn[row], turns[row] = draw_alias(
+            stream, entries, 0, num, degree, count, is_replacing, positions, row * count
+        )
+
+
+@njit
+def complete_draws(first_seed, num_rows, sums, count, variates, positions, drawn, turns):
+    for row in range(num_rows):
+        if drawn[row] < count:
+            stream = mix64(np.uint64(first_seed + row))
+            drawn[row] = draw_missing(
+                stream, sums, 0, len(sums), count, variates, positions, row * count, drawn[row], turns[row]
+            )
+
+
+def draw_many(
+    weights: list[float], num_rows: int, num: int, count: int, is_replacing: bool, *, completes: bool = False
+) -> list[np.ndarray]:
+    """Rows of draws; what is missing is drawn by running sums where they are completed."""
+    positions = np.empty(num_rows * count, np.int64)
+    drawn, turns = np.empty((2, num_rows), np.int64)
+    many_draws(FIRST_SEED, num_rows, table_of(weights), num, len(weights), count, is_replacing, positions, drawn, turns)
+    if completes:
+        sums = np.array(naive_weighted.running_sums(weights[:num]))
+        complete_draws(FIRST_SEED, num_rows, sums, count, np.empty(count, np.uint64), positions, drawn, turns)
+    return [positions[row * count : row * count + drawn[row]] for row in range(num_rows)]
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_table_gives_every_edge_its_share(name):
+    """Shares follow from the table alone: no draws are needed to know them."""
+    weights = np.array(WEIGHTS[name])
+    entries = table_of(WEIGHTS[name])
+    thresholds, aliases = entries >> np.uint64(32), entries & np.uint64(0xFFFFFFFF)
+    own = (thresholds + (thresholds == 2**32 - 1)) / 2.0**32  # the largest threshold stands for a whole place
+    shares = own.copy()
+    np.add.at(shares, aliases.astype(np.int64), 1 - own)
+    np.testing.assert_allclose(shares / len(weights), weights / weights.sum(), rtol=1e-6, atol=1e-9)
+    assert (shares[weights == 0] == 0).all()
+    assert entries.tolist() == naive_weighted.alias_entries(WEIGHTS[name])
+
+
+def test_rows_have_tables_of_their_own():
+    offsets = np.array([0, 3, 3, 5, 9])
+    weights = np.array([1.0, 2.0, 3.0, 0.0, 0.0, 4.0, 0.0, 1.0, 1.0])
+    entries = np.empty(9, np.uint64)
+    build_aliases(offsets, weights, np.empty(4), np.empty(4, np.uint32), entries)
+    assert entries[:3].tolist() == table_of([1.0, 2.0, 3.0]).tolist()
+    assert entries[3:5].tolist() == [WEIGHTLESS, WEIGHTLESS]
+    assert entries[5:].tolist() == table_of([4.0, 0.0, 1.0, 1.0]).tolist()
+
+
+def test_literal_table():
+    """Weights 1 and 3: the place of the first is half its own, the rest of it and all of the other are the second's."""
+    assert [(int(e) >> 32, int(e) & 0xFFFFFFFF) for e in table_of([1.0, 3.0])] == [(2**31, 1), (2**32 - 1, 1)]
+
+
+@pytest.mark.parametrize("name", ["even", "uneven", "one heavy"])
+def test_draws_with_replacement_are_in_proportion(name):
+    """5 sigma per edge over 200 000 draws."""
+    weights = np.array(WEIGHTS[name])
+    drawn = np.concatenate(draw_many(WEIGHTS[name], 20_000, len(weights), 10, True))
+    assert len(drawn) == 200_000
+    counts = np.bincount(drawn, minlength=len(weights))
+    expected = 200_000 * weights / weights.sum()
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all(), (SEEDS, counts)
+    assert (counts[weights == 0] == 0).all(), (SEEDS, counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "num", "count"),
+    [("uneven", 8, 3), ("uneven", 8, 5), ("uneven", 5, 2), ("one heavy", 4, 2), ("one heavy", 4, 3), ("even", 7, 4)],
+)
+def test_draws_without_replacement_are_successive(name, num, count):
+    """Every set has its exact chance, 5 sigma either way; rows that are given up favour some sets, so they go on.
+
+    With one heavy edge nearly all rows are given up.
+    """
+    weights, num_rows = WEIGHTS[name], 60_000
+    rows = draw_many(weights, num_rows, num, count, False, completes=True)
+    found = Counter(tuple(sorted(row.tolist())) for row in rows)
+    chances = naive_weighted.chances_of_sets(weights[:num], count)
+    assert set(found) <= {positions for positions, chance in chances.items() if chance > 0}, SEEDS
+    for positions, chance in chances.items():
+        sigma = np.sqrt(max(num_rows * chance * (1 - chance), 1.0))
+        assert abs(found[positions] - num_rows * chance) < 5 * sigma, (SEEDS, positions, found[positions], chance)
+
+
+def test_draws_among_the_first_edges_of_a_row_are_in_proportion_too():
+    weights = WEIGHTS["uneven"]
+    drawn = np.concatenate(draw_many(weights, 40_000, 5, 4, True))
+    counts = np.bincount(drawn, minlength=8)
+    assert (counts[5:] == 0).all(), (SEEDS, counts)
+    expected = len(drawn) * np.array(weights[:5]) / sum(weights[:5])
+    assert (np.abs(counts[:5] - expected) <= 5 * np.sqrt(expected) + 1e-9).all(), (SEEDS, counts)
+
+
+def test_rows_without_weight_give_nothing():
+    assert all(len(row) == 0 for row in draw_many([0.0, 0.0, 0.0], 10, 3, 2, True))
+    assert all(len(row) == 0 for row in draw_many([0.0, 0.0, 0.0, 1.0], 10, 3, 2, False))
+
+
+def test_draws_that_cannot_be_complete_end():
+    """Two edges have weight and three are wanted: the caller is told how far it came."""
+    rows = draw_many([0.0, 1.0, 0.0, 1.0, 0.0], 50, 5, 3, False)
+    assert {len(row) for row in rows} <= {1, 2}
+    assert all(set(row.tolist()) <= {1, 3} for row in rows)

@@ -1,0 +1,226 @@
+"""Does every strategy choose the edges that the plain answer chooses, whatever memory it is given?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopstream.kernels.chosen import (
+    LABOR,
+    LAST,
+    TOP_K,
+    UNIFORM,
+    WEIGHTED,
+    Rules,
+    Scratch,
+    Sources,
+    count_chosen,
+    draw_chosen,
+)
+from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
+from hopstream.kernels.heaviest import weight_kind
+from hopstream.kernels.memory import address_table
+from hopstream.schema import EDGE
+from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
+from tests import naive, naive_sampling, naive_weighted
+from tests.naive_sampling import Edge
+
+STRATEGIES = {"uniform": UNIFORM, "weighted": WEIGHTED, "top_k": TOP_K, "last": LAST, "labor": LABOR}
+LABOR_SEEDS = LaborSeeds(first=11, second=12, share=0.25)
+NOTHING = np.empty(0, np.int64)
+NUM_NEIGHBORS = 40
+DEGREES = [0, 1, 2, 5, 30, 600]
+"""One is above ``SCANNED``, so its draws skip what is excluded."""
+
+
+class Hand:
+    """Twelve nodes in two parts, six degrees in each, as the kernel is given them."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rows = [self._row(rng, degree) for degree in (*DEGREES, *DEGREES)]
+        parts = self.rows[:6], self.rows[6:]
+        self._columns: dict[str, list[NDArray[Any]]] = {
+            "keys": [100 + np.arange(6), 200 + np.arange(6)],
+            "indices": [np.array([e.neighbor for row in part for e in row], np.uint32) for part in parts],
+            "sums": [
+                np.array([s for row in part for s in naive_weighted.running_sums(weights(row))]) for part in parts
+            ],
+            "aliases": [
+                np.array([e for row in part for e in naive_weighted.alias_entries(weights(row))], np.uint64)
+                for part in parts
+            ],
+            "orders": [
+                np.array([p for row in part for p in np.argsort([-w for w in weights(row)], kind="stable")], np.uint32)
+                for part in parts
+            ],
+        }
+        self._columns["weights"] = [np.array([w for row in part for w in weights(row)], np.float32) for part in parts]
+        # A neighbour's key is its id and 5000, as if it were numbered elsewhere.
+        self._columns["neighbor_keys"] = [np.asarray(c, np.int64) + 5000 for c in self._columns["indices"]]
+        self.parts = np.repeat([0, 1], 6).astype(np.int32)
+        self.degrees = np.array([len(row) for row in self.rows])
+        self.starts = np.concatenate([np.cumsum([0, *DEGREES[:-1]])] * 2)
+        self.sources = Sources(
+            offsets=np.array([0, 6, 12]),
+            item=np.empty(0, np.uint32),
+            key_item=np.empty(0, np.int64),
+            weight_kind=weight_kind(np.dtype(np.float32)),
+            **{name: address_table(columns) for name, columns in self._columns.items()},
+        )
+
+    @staticmethod
+    def _row(rng: np.random.Generator, degree: int) -> list[Edge]:
+        neighbors = rng.integers(0, NUM_NEIGHBORS, degree).tolist()
+        drawn = rng.choice([0.0, 0.0, 0.5, 1.0, 3.0], degree).tolist()
+        return [Edge(n, edge, None, w) for edge, (n, w) in enumerate(zip(neighbors, drawn, strict=True))]
+
+    def choose(
+        self, request: SampleRequest, num_eligible: NDArray[np.int64], room: int = 0, listed: int = 64
+    ) -> list[list[int]]:
+        """Positions in its row that each id chooses, beginning with so little memory."""
+        ids = request.ids
+        args = (self.parts[ids], self.starts[ids], self.degrees[ids], num_eligible)
+        trees = NOTHING if request.trees is None else request.trees
+        counts = np.full(len(ids), -1, np.int32)
+        positions, scratch = np.empty(room, np.int64), make_scratch(listed)
+        done = written = calls = 0
+        while True:
+            done, written, num_positions, num_scratch = draw_chosen(
+                self.sources, rules(request), ids, trees, *args, done, scratch, positions, written, counts
+            )
+            calls += 1
+            if done == len(ids):
+                break
+            assert calls < 100
+            assert num_positions > len(positions) or num_scratch > len(scratch.listed)
+            positions = np.concatenate([positions, np.empty(max(0, num_positions - len(positions)), np.int64)])
+            scratch = make_scratch(max(num_scratch, len(scratch.listed)))
+        assert written == counts.sum()
+        chosen = np.split(positions[:written], np.cumsum(counts)[:-1])
+        return [(own - start).tolist() for own, start in zip(chosen, self.starts[ids], strict=True)]
+
+    def wanted(self, request: SampleRequest, num_eligible: NDArray[np.int64]) -> list[list[int]]:
+        answer = []
+        for index, identifier in enumerate(request.ids.tolist()):
+            key = 100 + identifier if identifier < 6 else 194 + identifier
+            stream = naive.node_stream(request.rng_seed, key)
+            if request.trees is not None:
+                stream = naive.node_stream(stream, int(request.trees[index]))
+            row = self.rows[identifier][: int(num_eligible[index])]
+            own = naive_sampling.of_tree(request, index)
+            if request.strategy == "labor":
+                shifted = replace(own, excluded=shift(own.excluded, 1), candidates=shift(own.candidates))
+                row = [replace(edge, neighbor=edge.neighbor + 5000) for edge in row]
+                chosen = naive_sampling.choose(row, shifted, identifier, stream)
+            else:
+                chosen = naive_sampling.choose(row, own, identifier, stream, self.rows[identifier])
+            answer.append([edge.edge_key for edge in chosen])
+        return answer
+
+
+def shift(values: NDArray[np.int64] | None, row: int | None = None) -> NDArray[np.int64] | None:
+    """Ids of neighbours as their keys."""
+    if values is None:
+        return None
+    moved = values.copy()
+    moved[... if row is None else row] += 5000
+    return moved
+
+
+def weights(row: list[Edge]) -> list[float]:
+    return [edge.weight or 0.0 for edge in row]
+
+
+def make_scratch(capacity: int) -> Scratch:
+    return Scratch(np.empty(capacity, np.int64), np.empty(capacity), np.empty(capacity, np.uint64))
+
+
+def rules(request: SampleRequest) -> Rules:
+    labor = request.labor or LaborSeeds(first=0)
+    nodes, pairs, candidates, sieve = NOTHING, NOTHING, NOTHING, np.empty(0, np.uint64)
+    if request.excluded is not None:
+        num_entries = set_capacity(request.excluded.shape[1])
+        nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
+        add_ids(request.excluded[0], nodes)
+        add_pairs(*request.excluded, pairs)
+    if request.candidates is not None:
+        candidates = empty_set(set_capacity(len(request.candidates)))
+        add_ids(request.candidates, candidates)
+        sieve = empty_sieve(len(candidates))
+        add_to_sieve(request.candidates, sieve)
+    return Rules(
+        STRATEGIES[request.strategy], request.count, request.is_replacing, np.uint64(request.rng_seed),
+        np.uint64(labor.first), np.uint64(labor.second), labor.share, nodes, pairs, candidates,
+        sieve, TREE_SHIFT,
+    )  # fmt: skip
+
+
+def make_request(rng: np.random.Generator, strategy: Any, count: int, limits: str) -> SampleRequest:
+    """All nodes several times; excluded are half of the neighbours of half of the nodes.
+
+    Candidates are a third of all neighbours, others in each tree; some trees have none.
+    """
+    trees = rng.integers(0, 9, 60) * 932_067
+    allowed = [t << TREE_SHIFT | n for t in np.unique(trees).tolist()[2:] for n in range(t % 5, NUM_NEIGHBORS, 3)]
+    excluded = np.stack(np.meshgrid(np.arange(0, 12, 2), np.arange(0, NUM_NEIGHBORS, 2))).reshape(2, -1)
+    return SampleRequest(
+        edge_type=EDGE, direction="in", ids=rng.integers(0, 12, 60), count=count, rng_seed=int(rng.integers(1 << 60)),
+        strategy=strategy, labor=LABOR_SEEDS if strategy == "labor" else None, trees=trees,
+        excluded=rng.permutation(excluded, axis=1) if "excluded" in limits else None,
+        candidates=np.array(allowed) if "candidates" in limits else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("limits", ["", "excluded", "candidates", "excluded, candidates"])
+@pytest.mark.parametrize("count", [-1, 0, 1, 4, 70])
+def test_choices_are_those_of_the_plain_answer(
+    rng: np.random.Generator, strategy: str, limits: str, count: int
+) -> None:
+    hand = Hand(rng)
+    request = make_request(rng, strategy, count, limits)
+    whole = hand.degrees[request.ids]
+    for num_eligible in (whole, whole // 2, whole // 50):
+        wanted = hand.wanted(request, num_eligible)
+        assert hand.choose(request, num_eligible) == wanted
+        assert hand.choose(request, num_eligible, room=10_000, listed=1000) == wanted
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "weighted"])
+@pytest.mark.parametrize("limits", ["", "excluded", "candidates"])
+def test_choices_with_replacement_are_those_of_the_plain_answer(
+    rng: np.random.Generator, strategy: str, limits: str
+) -> None:
+    hand = Hand(rng)
+    for count in (1, 9, 70):
+        request = replace(make_request(rng, strategy, count, limits), is_replacing=True)
+        num_eligible = hand.degrees[request.ids]
+        assert hand.choose(request, num_eligible) == hand.wanted(request, num_eligible)
+
+
+@pytest.mark.parametrize("limits", ["", "excluded", "candidates", "excluded, candidates"])
+def test_eligible_edges_are_counted(rng: np.random.Generator, limits: str) -> None:
+    hand = Hand(rng)
+    request = make_request(rng, "uniform", -1, limits)
+    degrees = hand.degrees[request.ids]
+    found = np.empty(len(degrees), np.int64)
+    places = hand.parts[request.ids], hand.starts[request.ids]
+    assert request.trees is not None
+    count_chosen(hand.sources, rules(request), request.ids, request.trees, *places, degrees, found)
+    assert found.tolist() == [len(row) for row in hand.wanted(request, degrees)]
+
+
+def test_a_hub_whose_neighbors_are_all_excluded_has_none_to_draw(rng: np.random.Generator) -> None:
+    """A million throws would not help: after so many rounds the row is scanned, and nothing is left."""
+    hand = Hand(rng)
+    everyone = np.stack([np.full(NUM_NEIGHBORS, 5), np.arange(NUM_NEIGHBORS)])
+    but_one = everyone[:, everyone[1] != hand.rows[5][17].neighbor]
+    request = replace(make_request(rng, "uniform", 20, ""), ids=np.array([5]), trees=None)
+    assert hand.choose(replace(request, excluded=everyone), hand.degrees[[5]]) == [[]]
+    left = [e.edge_key for e in hand.rows[5] if e.neighbor == hand.rows[5][17].neighbor]
+    few = hand.choose(replace(request, excluded=but_one), hand.degrees[[5]])
+    assert few == [left[:20]] if len(left) <= 20 else len(set(few[0])) == 20

@@ -1,0 +1,106 @@
+"""Do walks and choices equal the plain answer, bit by bit, however long the lists and whatever the limits?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.kernels.ppr import FIRST_CAPACITY
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.sample.ppr import PPRRunner
+from hopstream.sample.ppr_settings import PPRSettings, plan_ppr
+from hopstream.schema import EDGE, NODE
+from hopstream.store.local import LocalStore
+from tests.conftest import make_typed_graph
+from tests.naive_ppr import NaivePPR
+
+CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
+BOTH = (CITES, WRITES)
+PLAIN = [
+    {},
+    {"alpha": 0.15, "eps": 1e-6},
+    {"eps": 0.05, "enable_residual_topup": False},
+    {"eps": 0.05},
+    {"num_neighbors_per_hop": 3, "eps": 1e-3},
+    {"max_fetch_iterations": 2, "alpha": 0.2},
+    {"max_ppr_nodes": 7, "direction": "out", "alpha": 0.3},
+    {"eps": 5.0},
+]
+TYPED = [
+    {},
+    {"limit_per_type": True, "max_ppr_nodes": 4},
+    {"edge_types": [CITES]},
+    {"typed_channel_ratios": {CITES: 0.5, WRITES: 0.5}, "max_ppr_nodes": 9},
+    {"typed_channel_ratios": {WRITES: 0.9, BOTH: 0.1}, "max_ppr_nodes": 9, "eps": 0.02},
+    {
+        "typed_channel_ratios": {BOTH: 0.3, CITES: 0.3, WRITES: 0.4},
+        "limit_per_type": True,
+        "max_ppr_nodes": 3,
+        "enable_residual_topup": False,
+        "num_neighbors_per_hop": 2,
+    },
+]
+
+
+def plain_graph(rng: np.random.Generator, num_nodes: int = 150, num_edges: int = 600) -> Graph:
+    """A few nodes have most edges; the last ones have none; some edges are parallel and some are loops."""
+    src, dst = (rng.random((2, num_edges)) ** 2 * (num_nodes - 5)).astype(np.int64)
+    table = EdgeTable(src_keys=np.append(src, [3, 3, 3]), dst_keys=np.append(dst, [3, 4, 4]))
+    return Graph(nodes={NODE: NodeTable(num_nodes=num_nodes)}, edges={EDGE: table}).check()
+
+
+def check_against_the_plain_answer(graph, folder, seed_type, seed_keys, settings, rng_seed):
+    write_parts(graph, folder, num_parts=1, direction="both")
+    with LocalStore(open_dataset(folder)) as store:
+        runner = PPRRunner(store, plan_ppr(store, settings, seed_type))
+        runner.run(np.arange(3), 0)  # what a batch leaves behind must not matter
+        found = runner.run(np.array(seed_keys), rng_seed)
+    naive = NaivePPR(graph, settings, rng_seed)
+    for place, seed_key in enumerate(seed_keys):
+        wanted = naive.neighborhood((seed_type, seed_key))
+        for node_type in found.edge_index:
+            is_of_seed = found.edge_index[node_type][0] == place
+            keys = found.subgraph.node_ids[node_type][found.edge_index[node_type][1, is_of_seed]]
+            of_type = [row for row in wanted if row.node[0] == node_type]
+            assert keys.tolist() == [row.node[1] for row in of_type]
+            assert found.edge_attr[node_type][is_of_seed].tolist() == [row.attributes for row in of_type]
+        assert {row.node[0] for row in wanted} <= set(found.edge_index)
+
+
+@pytest.mark.parametrize("options", PLAIN, ids=str)
+def test_plain_walks_equal_the_plain_answer(rng, tmp_path, options):
+    graph = plain_graph(rng)
+    check_against_the_plain_answer(graph, tmp_path, NODE, [3, 0, 149, 80], PPRSettings(**options), 12345)
+
+
+@pytest.mark.parametrize("options", TYPED, ids=str)
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_typed_walks_equal_the_plain_answer(rng, tmp_path, options, direction):
+    graph = make_typed_graph(rng)
+    seed_type = "paper" if direction == "in" else "author"
+    settings = PPRSettings(direction=direction, **options)
+    check_against_the_plain_answer(graph, tmp_path, seed_type, [3, 0, 24], settings, 54321)
+
+
+def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
+    """A star of chains: the first push has more neighbours than a segment has room, and later ones add to it."""
+    width = 3 * FIRST_CAPACITY
+    hub, inner = np.zeros(width, np.int64), np.arange(1, width + 1)
+    src, dst = np.concatenate([hub, inner]), np.concatenate([inner, inner + width])
+    graph = Graph(
+        nodes={NODE: NodeTable(num_nodes=2 * width + 1)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}
+    ).check()
+    settings = PPRSettings(direction="out", max_ppr_nodes=5 * width, num_neighbors_per_hop=-1)
+    check_against_the_plain_answer(graph, tmp_path, NODE, [0, 5], settings, 1)
+
+
+def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_path):
+    """Node 1 is one hop away and waits long, for it has many edges; the chain 2, 3, 4 reaches node 5 before it does."""
+    links = [(0, 1), (0, 2), (2, 3), (3, 4), (4, 5), (1, 5), (5, 6), (6, 7)]
+    links += [(1, 10 + i) for i in range(40)]
+    links += [(i, 1) for i in (2, 3, 4, 5)]  # what brings node 1 over its threshold, when node 5 has been pushed
+    src, dst = np.array(links).T
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=50)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}).check()
+    settings = PPRSettings(direction="out", alpha=0.05, eps=0.0212, max_ppr_nodes=100)
+    check_against_the_plain_answer(graph, tmp_path, NODE, [0], settings, 1)

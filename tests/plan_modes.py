@@ -1,0 +1,108 @@
+"""Which ways to sample are all tests of plans to cover, and what does each start from?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.store.contract import LaborSeeds
+from tests.naive_plans import Raw, spread_trees
+from tests.timed_graphs import FOLLOWS, LAST_TIME, LIKES, RATED, RATES
+
+NUM_SEEDS = {"item": 5, "user": 4}
+DISJOINT = {"is_disjoint": True}
+TEMPORAL = {"is_disjoint": True, "is_temporal": True}
+BIDIRECTIONAL = {"subgraph_type": "bidirectional"}
+INDUCED = {"subgraph_type": "induced"}
+WEIGHTED = {RATES: "weighted", FOLLOWS: "weighted"}
+TOP_K = dict.fromkeys(WEIGHTED, "top_k")
+LAST = dict.fromkeys((RATES, RATED, LIKES), "last")
+LABOR = dict.fromkeys((RATES, RATED, LIKES, FOLLOWS), "labor")
+REVERSES = {"reverse_types": {RATES: RATED}}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to sample: fields of the plan, and whether edges are excluded."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    is_excluding: bool = False
+
+
+MODES = {
+    "plain": Mode(),
+    "excluding": Mode({}, is_excluding=True),
+    "replacing": Mode({"is_replacing": True}, is_excluding=True),
+    "disjoint": Mode(DISJOINT),
+    "disjoint, excluding": Mode(DISJOINT, is_excluding=True),
+    "disjoint, replacing": Mode({**DISJOINT, "is_replacing": True}),
+    "temporal": Mode(TEMPORAL),
+    "temporal, exclusive": Mode({**TEMPORAL, "is_inclusive": False}),
+    "temporal, forwards": Mode({**TEMPORAL, "direction": "out"}),
+    "temporal, excluding": Mode(TEMPORAL, is_excluding=True),
+    "last": Mode({**TEMPORAL, "strategies": LAST}),
+    "last, excluding": Mode({**TEMPORAL, "strategies": LAST, "is_inclusive": False}, is_excluding=True),
+    "weighted": Mode({"strategies": WEIGHTED}),
+    "weighted, replacing": Mode({"strategies": WEIGHTED, "is_replacing": True}, is_excluding=True),
+    "weighted, temporal": Mode({**TEMPORAL, "strategies": WEIGHTED}, is_excluding=True),
+    "top-k": Mode({"strategies": TOP_K}),
+    "top-k, temporal": Mode({**TEMPORAL, "strategies": TOP_K}, is_excluding=True),
+    "labor": Mode({"strategies": LABOR}),
+    "labor, one for all hops": Mode({"strategies": LABOR, "is_layer_dependent": True}, is_excluding=True),
+    "labor, temporal": Mode({**TEMPORAL, "strategies": LABOR}),
+    "bidirectional": Mode(BIDIRECTIONAL),
+    "bidirectional, forwards": Mode({**BIDIRECTIONAL, "direction": "out"}),
+    "bidirectional, true edges": Mode({**BIDIRECTIONAL, **REVERSES}),
+    "bidirectional, excluding": Mode({**BIDIRECTIONAL, **REVERSES}, is_excluding=True),
+    "bidirectional, disjoint": Mode({**BIDIRECTIONAL, **REVERSES, **DISJOINT}),
+    "bidirectional, temporal": Mode({**BIDIRECTIONAL, **REVERSES, **TEMPORAL}, is_excluding=True),
+    "induced": Mode(INDUCED),
+    "induced, forwards": Mode({**INDUCED, "direction": "out"}),
+    "induced, excluding": Mode(INDUCED, is_excluding=True),
+    "induced, disjoint": Mode({**INDUCED, **DISJOINT}),
+    "induced, temporal": Mode({**INDUCED, **TEMPORAL, "is_inclusive": False}, is_excluding=True),
+}
+NUM_NEIGHBORS = {
+    RATES: [3, 2, 1],
+    RATED: [2, 2, 2],
+    LIKES: [2, -1, 1],
+    FOLLOWS: [2, 0, 3],
+}
+
+
+def options_of(raw: Raw) -> dict[str, object]:
+    """Options of ``write_parts`` for a dataset with times, weights and the keys of neighbours."""
+    return {
+        "direction": "both",
+        "time_attr": raw.time_attr,
+        "weight_attr": raw.weight_attr,
+        "neighbor_keys": True,
+    }
+
+
+def plan_of(raw: Raw, mode: Mode, num_neighbors: object = None) -> SamplePlan:
+    """The plan of a mode, from seeds of both types."""
+    counts = NUM_NEIGHBORS if num_neighbors is None else num_neighbors
+    return plan_from_num_neighbors(raw.graph.schema, counts, ("item", "user"), wants_edge_ids=True, **mode.options)
+
+
+def draw_seeds(raw: Raw, plan: SamplePlan, is_excluding: bool, rng: np.random.Generator) -> SeedNodes:
+    """Seeds in keys with what a plan needs of them; in disjoint plans some are seeds of several trees."""
+    ids = {
+        t: rng.choice(raw.graph.nodes[t].num_nodes, number, replace=plan.is_disjoint) for t, number in NUM_SEEDS.items()
+    }
+    excluded = {}
+    for edge_type, table in raw.graph.edges.items():
+        rows = rng.choice(table.num_edges, table.num_edges // 4, replace=False)
+        excluded[edge_type] = np.stack([table.src_keys[rows], table.dst_keys[rows]])
+    return SeedNodes(
+        ids=ids,
+        rng_seed=int(rng.integers(0, 1 << 63)) * 2,
+        trees=spread_trees(ids) if plan.is_disjoint else None,
+        times=rng.integers(0, LAST_TIME, sum(NUM_SEEDS.values())) if plan.is_temporal else None,
+        excluded=excluded if is_excluding else {},
+        labor=LaborSeeds(first=17, second=1 << 63, share=0.25),
+    )

@@ -1,0 +1,69 @@
+"""Does a run of a plan equal the plain answer, for every field of a plan, in whatever way it is run?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.sample.hops import PlanRunner
+from hopstream.store.local import LocalStore
+from tests.naive_plans import Raw, in_keys, run_plan, seeds_in_ids
+from tests.plan_modes import MODES, draw_seeds, options_of, plan_of
+from tests.timed_graphs import make_timed_graph
+
+RNG_SEED = 20260802
+
+
+class SeparateStore(LocalStore):
+    """A whole store whose ops are sampled and relabelled one after the other, as over servers."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Said not to be, so that ops are not fused."""
+        return False
+
+
+@pytest.fixture(scope="module")
+def raw() -> Raw:
+    return Raw(make_timed_graph(np.random.default_rng(RNG_SEED)), "time", "weight")
+
+
+@pytest.fixture(scope="module")
+def find_store(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int, type], LocalStore]]:
+    """A store of the graph in some number of parts."""
+    root = tmp_path_factory.mktemp("timed")
+    stores: dict[tuple[int, type], LocalStore] = {}
+
+    def find(num_parts: int, kind: type) -> LocalStore:
+        folder = root / str(num_parts)
+        if not folder.exists():
+            write_parts(raw.graph, folder, num_parts=num_parts, method="random", rng_seed=4, **options_of(raw))
+        if (num_parts, kind) not in stores:
+            stores[num_parts, kind] = kind(open_dataset(folder))
+        return stores[num_parts, kind]
+
+    yield find
+    for store in stores.values():
+        store.close()
+
+
+@pytest.mark.parametrize("kind", [LocalStore, SeparateStore], ids=["fused", "separate"])
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("name", MODES)
+def test_equals_the_plain_answer(
+    raw: Raw, find_store: Callable[[int, type], LocalStore], name: str, num_parts: int, kind: type
+) -> None:
+    plan = plan_of(raw, MODES[name])
+    store = find_store(num_parts, kind)
+    runner = PlanRunner(store, plan)
+    rng = np.random.default_rng(RNG_SEED + 1)
+    num_edges = 0
+    for batch in range(3):
+        seeds = draw_seeds(raw, plan, MODES[name].is_excluding, rng)
+        found = in_keys(store, runner.run(seeds_in_ids(store, seeds)))
+        assert found == run_plan(raw, plan, seeds), f"batch {batch}, rng_seed {RNG_SEED}"
+        num_edges += sum(map(len, found.edges.values()))
+    assert num_edges > 20

@@ -1,0 +1,180 @@
+"""Is a server that cannot be reached told in plain words, and one that came back found at once?"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from hopstream.errors import StoreUnavailable
+from hopstream.store.channel import Channel, _reason
+from hopstream.store.remote import RemoteStore
+from hopstream.store.security import Location
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import BATCH_SCHEMA, Frame, encode_frame, to_batch
+from tests.store.cases import Case
+from tests.store.processes import ServerProcess
+
+SOON = StoreSettings(timeout_s=10)
+
+
+@contextmanager
+def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Listen at a port, do something with every connection, and close it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while not is_over.is_set():
+                connection, _ = listener.accept()
+                with connection:
+                    answer(connection)
+
+        is_over = threading.Event()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        try:
+            yield f"grpc://127.0.0.1:{port}"
+        finally:
+            is_over.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join(20)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Say nothing."""
+
+
+def answer_as_a_web_server(connection: socket.socket) -> None:
+    connection.settimeout(5)
+    if connection.recv(1000):
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (hang_up, "what listens there closed the connection; write grpc[+]tls:// if it has TLS, or check the port"),
+        (answer_as_a_web_server, "what listens there is no hopstream server; check the port"),
+    ],
+)
+def test_a_peer_of_another_kind_is_told(answer: Callable[[socket.socket], None], message: str) -> None:
+    with listening(answer) as location, pytest.raises(StoreUnavailable) as caught:
+        RemoteStore(location, SOON)
+    assert str(caught.value) == f"{location} cannot be reached for hello(): {message.replace('[+]', '+')}"
+
+
+def test_nobody_there_is_told() -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        RemoteStore("grpc://127.0.0.1:1", SOON)
+    assert str(caught.value) == (
+        "grpc://127.0.0.1:1 cannot be reached for hello(): nothing listens there; start the server, or check host and "
+        "port"
+    )
+
+
+def test_a_host_without_address_is_told() -> None:
+    with pytest.raises(StoreUnavailable, match=r"the host's name is not known; check the address, or write the"):
+        RemoteStore("grpc://nowhere.invalid:7001", SOON)
+
+
+def test_a_server_without_tls_is_told(typed_case: Case) -> None:
+    with (
+        StoreServer(typed_case.shared()) as server,
+        pytest.raises(StoreUnavailable, match=r"it speaks no TLS; write grpc:// instead of grpc\+tls://"),
+    ):
+        RemoteStore(server.location.replace("grpc:", "grpc+tls:"), SOON)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Stream removed (Socket closed)", "the connection was lost; see what ended the server"),
+        ("recvmsg:Connection reset by peer", "the connection was lost"),
+        ("failed to connect; last error: UNKNOWN: ipv4:1.2.3.4:5: No route to host", "no network leads there"),
+        ("Network is unreachable", "no network leads there"),
+        ("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed",
+         "no TLS connection could be made (certificate verify failed); check the roots, the certificates"),
+        ("something else", "something else; start the server, or check the address"),
+    ],
+)  # fmt: skip
+def test_words_of_the_transport_are_replaced(text: str, told: str) -> None:
+    assert _reason(text).startswith(told)
+
+
+def test_a_server_that_came_back_is_found_at_once(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process:
+        store = RemoteStore(process.location, SOON)
+        wanted = store.split("paper", "train").tolist()
+        process.kill()
+        for _ in range(3):  # the transport would refuse by itself for a while now
+            with pytest.raises(StoreUnavailable, match="nothing listens there"):
+                store.split("paper", "train")
+        with ServerProcess(typed_case.root, "--location", process.location):
+            assert store.split("paper", "train").tolist() == wanted
+        store.close()
+
+
+class FlakyServer(flight.FlightServerBase):
+    """Answers each call with as many frames as it is told, and then fails or ends."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self.plan: list[tuple[int, bool]] = []
+        self.num_calls = 0
+
+    def do_get(self, context: object, ticket: flight.Ticket) -> flight.GeneratorStream:
+        self.num_calls += 1
+        num_frames, fails = self.plan.pop(0)
+        return flight.GeneratorStream(BATCH_SCHEMA, self.frames(num_frames, fails))
+
+    def frames(self, num_frames: int, fails: bool) -> Iterator[pa.RecordBatch]:
+        for number in range(num_frames):
+            yield to_batch(encode_frame({"number": number}))
+        if fails:
+            raise flight.FlightUnavailableError("Socket closed")
+
+
+class Numbers:
+    """Keeps the numbers of frames."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def take(self, frame: Frame) -> None:
+        self.taken.append(frame.header["number"])
+
+
+@pytest.mark.parametrize(
+    ("plan", "taken"),
+    [
+        ([(2, False)], [0, 1]),
+        ([(0, True), (2, False)], [0, 1]),
+        ([(0, True), (0, True)], None),
+        ([(1, True)], None),
+    ],
+    ids=["well", "lost before an answer", "lost again", "lost in an answer"],
+)
+def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
+    plan: list[tuple[int, bool]], taken: list[int] | None
+) -> None:
+    with FlakyServer() as server:
+        channel = Channel(Location.parse(f"grpc://127.0.0.1:{server.port}"), SOON)
+        server.plan = [(0, False), *plan]
+        channel.call(encode_frame({}), 10, "greet()", Numbers())
+        numbers = Numbers()
+        if taken is None:
+            with pytest.raises(StoreUnavailable, match=r"cannot be reached for ask\(\): the connection was lost"):
+                channel.call(encode_frame({}), 10, "ask()", numbers)
+        else:
+            channel.call(encode_frame({}), 10, "ask()", numbers)
+            assert numbers.taken == taken
+        assert server.num_calls == 1 + len(plan)
+        assert channel.close()
+        server.shutdown()

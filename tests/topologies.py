@@ -1,0 +1,74 @@
+"""In which places may the parts of one graph be, and how many threads may work, that must make no difference?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hopstream.graph.graph import Graph
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.store.contract import Store
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
+from hopstream.store.settings import StoreSettings
+from tests.processes import serve_datasets
+
+YARDSTICK = "1 local part"
+TOPOLOGIES = ("3 local parts", "4 local parts", "4 servers", "1 part here, 3 asked")
+NUM_THREADS = (1, 4)
+"""The yardstick is made by the thread that asks for it."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A graph, and the options of ``write_parts`` that it is written with."""
+
+    graph: Graph
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Places:
+    """One graph in 1, 3 and 4 parts, and the servers of its 4 parts, in processes of their own."""
+
+    folders: Mapping[int, Path]
+    locations: list[str]
+
+    @contextmanager
+    def open(self, topology: str) -> Iterator[Store]:
+        """The store of one topology, closed with its threads at the end."""
+        with ExitStack() as stack:
+            if "local" in topology:
+                yield stack.enter_context(LocalStore(open_dataset(self.folders[int(topology[0])])))
+                return
+            here = [] if topology == "4 servers" else [LocalStore(open_dataset(self.folders[4]), [0])]
+            settings = StoreSettings(prefer_local=False)
+            asked = [RemoteStore(location, settings) for location in self.locations[len(here) :]]
+            yield stack.enter_context(RoutedStore([*here, *asked]))
+
+
+@contextmanager
+def settled(root: Path, graphs: Mapping[str, Written]) -> Iterator[dict[str, Places]]:
+    """Write graphs into a folder and serve them from four processes, which end with the context."""
+    folders = {name: _write(written, root / name) for name, written in graphs.items()}
+    with serve_datasets([of[4] for of in folders.values()], [[0], [1], [2], [3]]) as locations:
+        yield {name: Places(of, found) for (name, of), found in zip(folders.items(), locations, strict=True)}
+
+
+def _write(written: Written, root: Path) -> dict[int, Path]:
+    """Write a graph; three parts are cut by key, so that some hops touch only some of the owners."""
+    folders = {}
+    for num_parts in (1, 3, 4):
+        owners = {
+            t: (np.arange(table.num_nodes) * num_parts // max(1, table.num_nodes)).astype(np.int32)
+            for t, table in written.graph.nodes.items()
+        }
+        how = {"method": "file", "owners": owners} if num_parts == 3 else {"method": "random", "rng_seed": 5}
+        folders[num_parts] = root / str(num_parts)
+        write_parts(written.graph, folders[num_parts], num_parts=num_parts, **how, **written.options)
+    return folders
