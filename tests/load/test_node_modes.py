@@ -327,8 +327,8 @@ def test_the_state_of_another_way_of_sampling_is_refused(timed, change, name):
     [
         (TIMED, {**TIMED, "temporal_strategy": "last"}, "temporal_strategy"),
         (TIMED, {**TIMED, "time_inclusive": False}, "time_inclusive"),
-        (TIMED, {**TIMED, "input_time": np.zeros(60, int)}, "input_time"),
-        ({**TIMED, "input_time": np.arange(60)}, {**TIMED, "input_time": np.arange(1, 61)}, "input_time"),
+        (TIMED, {**TIMED, "input_time": np.zeros(60, int)}, r"\(input_time=\)"),
+        ({**TIMED, "input_time": np.arange(60)}, {**TIMED, "input_time": np.arange(1, 61)}, r"\(input_time=\)"),
         (TREES, TIMED, "time_attr"),
         ({"weight_attr": "stars"}, {"weight_attr": "stars", "sampling": "top_k"}, "sampling"),
         ({"sampling": "labor"}, {"sampling": "labor", "batch_dependency": 2}, "batch_dependency"),
@@ -338,7 +338,7 @@ def test_the_state_of_another_way_of_sampling_is_refused(timed, change, name):
 def test_every_option_is_part_of_the_state(timed, before, after, name):
     state = json.loads(json.dumps(numpy_loader(timed[1][1], 0, before).state_dict()))
     numpy_loader(timed[1][3], 1, before).load_state_dict(state)
-    with pytest.raises(StateError, match=f"a loader with {name} "):
+    with pytest.raises(StateError, match=f"^the state is of a loader .*{name}"):
         numpy_loader(timed[1][1], 0, after).load_state_dict(state)
 
 

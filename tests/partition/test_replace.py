@@ -58,7 +58,7 @@ def test_a_swap_that_was_killed_is_undone(dataset: Path, typed_graph: Graph):
     assert tree_of(dataset) == before
 
 
-@pytest.mark.parametrize("process", [DEAD, os.getpid()])
+@pytest.mark.parametrize("process", [DEAD, os.getpid()], ids=["dead", "this"])
 def test_leftovers_of_dead_processes_go(dataset: Path, process: int):
     """This process has its number from an earlier one, as happens in containers."""
     for what in ("partial", "old"):
