@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from tests.processes import ServerPool
 
 GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
@@ -26,6 +29,14 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         yield
+
+
+@pytest.fixture(scope="session")
+def server_pool(own_temporary_folder: None) -> Iterator[ServerPool]:
+    """Processes that serve datasets for all tests."""
+    pool = ServerPool()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +67,26 @@ def _is_foreign(thread: threading.Thread) -> bool:
 
 def _children() -> list[psutil.Process]:
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for pid in _descendants():
         try:
+            process = psutil.Process(pid)
             is_tracker = any("resource_tracker" in word for word in process.cmdline())
             if not is_tracker and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def _descendants() -> list[int]:
+    """Ids of this process's children and of theirs; psutil would read all processes of the machine, which adds up."""
+    pids = [os.getpid()]
+    for pid in pids:
+        with suppress(OSError):  # it ended meanwhile, or one of its threads did
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    pids += map(int, (thread / "children").read_text().split())
+    return pids[1:]
 
 
 def mapped_file(array: np.ndarray) -> Path | None:

@@ -1,7 +1,8 @@
-"""How does a test run servers in processes of their own, and end them?"""
+"""How does a test have datasets served from processes of their own?"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,76 +12,97 @@ from pathlib import Path
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 
 SERVE = """
-import sys
+import json, sys
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 
-parts, folders = [int(part) for part in sys.argv[1].split(",")], sys.argv[2:]
-servers = [StoreServer(LocalStore(open_dataset(folder), parts)) for folder in folders]
-print(*(server.location for server in servers), flush=True)
-servers[0].serve_forever()
-for server in servers[1:]:
-    server.close()
+servers = {}
+
+def serve(parts, folders):
+    started = [StoreServer(LocalStore(open_dataset(folder), parts)) for folder in folders]
+    servers.update({server.location: server for server in started})
+    return [server.location for server in started]
+
+def close(locations):
+    return [location for location in locations if not servers.pop(location).close()]
+
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
+    print(json.dumps({"serve": serve, "close": close}[name](*arguments)), flush=True)
+sys.exit(len(close(list(servers))))
 """
+"""Takes a call per line, as JSON, and prints what it returns; ends with its stdin."""
 STOP_S = 20.0
 
 
-@contextmanager
-def serve_parts(folder: Path, parts_of_servers: Sequence[Sequence[int]]) -> Iterator[list[str]]:
-    """Serve a dataset from one process per server; yield the servers' locations."""
-    with serve_datasets([folder], parts_of_servers) as (locations,):
-        yield locations
+class ServerPool:
+    """Processes that serve what they are told to, one after the other, as starting one takes longer than most tests."""
 
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
 
-@contextmanager
-def serve_datasets(folders: Sequence[Path], parts_of_servers: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
-    """Serve several datasets, the same parts of each from one process; yield the servers' locations per dataset.
+    @contextmanager
+    def serve(self, folders: Sequence[Path], parts_of_servers: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
+        """Serve several datasets, the same parts of each from one process; yield the servers' locations per dataset.
 
-    The first process is waited for: where kernels are not compiled yet it compiles them for all.
-    """
-    processes: list[subprocess.Popen[str]] = []
-    locations: list[list[str]] = []
-    try:
-        for some in (parts_of_servers[:1], parts_of_servers[1:]):
-            for parts in some:
-                words = [sys.executable, "-c", SERVE, ",".join(map(str, parts)), *map(str, folders)]
-                processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-            for process in processes[len(locations) :]:
-                assert process.stdout is not None
-                locations.append(process.stdout.readline().split())
+        The first process is waited for: where kernels are not compiled yet it compiles them for all.
+        """
+        while len(self._processes) < len(parts_of_servers):
+            words = [sys.executable, "-c", SERVE]
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._processes.append(process)
+        processes = self._processes[: len(parts_of_servers)]
+        calls = [("serve", list(parts), [str(folder) for folder in folders]) for parts in parts_of_servers]
+        locations = _call(processes[:1], calls[:1]) + _call(processes[1:], calls[1:])
         for of_process in locations:
             assert len(of_process) == len(folders)
             assert all(location.startswith("grpc://127.0.0.1:") for location in of_process)
-        yield [list(of_dataset) for of_dataset in zip(*locations, strict=True)]
-    finally:
-        _end(processes)
-
-
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Ask processes to end, see to it that they do, and assert that they ended well."""
-    for process in processes:
-        process.terminate()
-    codes = []
-    for process in processes:
         try:
-            codes.append(process.wait(STOP_S))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            codes.append(process.wait())
+            yield [list(of_dataset) for of_dataset in zip(*locations, strict=True)]
+        finally:
+            given_up = _call(processes, [("close", of_process) for of_process in locations])
+            assert given_up == [[]] * len(processes), "some calls were not answered when their server closed"
+
+    @contextmanager
+    def serve_cluster(self, folder: Path, dataset_id: str, parts_of_servers: Sequence[Sequence[int]]) -> Iterator[Path]:
+        """Serve a dataset and yield the path of its cluster file, which does not say where the files are."""
+        with self.serve([folder], parts_of_servers) as (locations,):
+            servers = tuple(
+                ServerEntry(location=location, parts=tuple(parts))
+                for location, parts in zip(locations, parts_of_servers, strict=True)
+            )
+            path = folder.with_name(folder.name + ".cluster.json")
+            write_cluster(path, Cluster(dataset_id=dataset_id, servers=servers))
+            yield path
+
+    def close(self) -> None:
+        """Ask processes to end, see to it that they do, and assert that they ended well."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        codes = []
+        for process in self._processes:
+            try:
+                codes.append(process.wait(STOP_S))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+            assert process.stdout is not None
+            process.stdout.close()
+        assert codes == [0] * len(self._processes)
+
+
+def _call(processes: Sequence[subprocess.Popen[str]], calls: Sequence[tuple[object, ...]]) -> list[list[str]]:
+    """Have each process do its call, all at the same time; what they return."""
+    for process, call in zip(processes, calls, strict=True):
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(call) + "\n")
+        process.stdin.flush()
+    answers = []
+    for process in processes:
         assert process.stdout is not None
-        process.stdout.close()
-    assert codes == [0] * len(processes)
-
-
-@contextmanager
-def served_cluster(folder: Path, dataset_id: str, parts_of_servers: Sequence[Sequence[int]]) -> Iterator[Path]:
-    """Serve a dataset and yield the path of its cluster file, which does not say where the files are."""
-    with serve_parts(folder, parts_of_servers) as locations:
-        servers = tuple(
-            ServerEntry(location=location, parts=tuple(parts))
-            for location, parts in zip(locations, parts_of_servers, strict=True)
-        )
-        path = folder.with_name(folder.name + ".cluster.json")
-        write_cluster(path, Cluster(dataset_id=dataset_id, servers=servers))
-        yield path
+        line = process.stdout.readline()
+        assert line, "a server's process ended; what it said is on stderr"
+        answers.append(json.loads(line))
+    return answers

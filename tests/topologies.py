@@ -16,7 +16,7 @@ from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings
-from tests.processes import serve_datasets
+from tests.processes import ServerPool
 
 YARDSTICK = "1 local part"
 TOPOLOGIES = ("3 local parts", "4 local parts", "4 servers", "1 part here, 3 asked")
@@ -53,10 +53,10 @@ class Places:
 
 
 @contextmanager
-def settled(root: Path, graphs: Mapping[str, Written]) -> Iterator[dict[str, Places]]:
-    """Write graphs into a folder and serve them from four processes, which end with the context."""
+def settled(root: Path, graphs: Mapping[str, Written], pool: ServerPool) -> Iterator[dict[str, Places]]:
+    """Write graphs into a folder and serve them from four processes, until the context ends."""
     folders = {name: _write(written, root / name) for name, written in graphs.items()}
-    with serve_datasets([of[4] for of in folders.values()], [[0], [1], [2], [3]]) as locations:
+    with pool.serve([of[4] for of in folders.values()], [[0], [1], [2], [3]]) as locations:
         yield {name: Places(of, found) for (name, of), found in zip(folders.items(), locations, strict=True)}
 
 

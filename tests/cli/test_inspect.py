@@ -11,7 +11,7 @@ from hopstream.cli import inspect as inspect_module
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import read_manifest, write_parts
 from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
-from tests.processes import served_cluster
+from tests.processes import ServerPool
 
 WRITES = ["author", "writes", "paper"]
 
@@ -152,9 +152,9 @@ def test_json_of_times_weights_and_links(run_command, rng, tmp_path: Path):
     assert knows["splits"] == {} and likes["splits"] == {"none": 0}
 
 
-def test_servers_tell_of_splits_of_edges_what_files_tell(run_command, rng, tmp_path: Path):
+def test_servers_tell_of_splits_of_edges_what_files_tell(run_command, rng, tmp_path: Path, server_pool: ServerPool):
     manifest = write_parts(timed_graph(rng), tmp_path / "d", num_parts=2, **TIMED)
-    with served_cluster(tmp_path / "d", manifest.dataset_id, [[0], [1]]) as cluster:
+    with server_pool.serve_cluster(tmp_path / "d", manifest.dataset_id, [[0], [1]]) as cluster:
         served = run_command("inspect", cluster, "--json")
     on_disk = run_command("inspect", tmp_path / "d", "--json")
     for edge_type in (RATES, KNOWS, LIKES):

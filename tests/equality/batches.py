@@ -6,9 +6,19 @@ from hopstream.load.setup import SubgraphLoader
 from tests.load.graphs import flat
 from tests.topologies import TOPOLOGIES, YARDSTICK
 
-PLACES = [(topology, num_threads) for topology in TOPOLOGIES for num_threads in (1, 4)]
-PLACES += [(YARDSTICK, 4), ("4 local parts", 0)]
-"""Where the parts are, and how many threads make batches; the yardstick is made by the thread that asks for it."""
+PLACES = [
+    (YARDSTICK, 4),
+    ("3 local parts", 4),
+    ("4 local parts", 0),
+    ("4 local parts", 1),
+    ("4 servers", 4),
+    ("1 part here, 3 asked", 1),
+]
+"""Where the parts are, and how many threads make batches; the yardstick is made by the thread that asks for it.
+
+Every topology, and one and four threads both near and far, but not each with each: a batch does not know who makes it.
+"""
+assert {topology for topology, _ in PLACES} == {YARDSTICK, *TOPOLOGIES}
 Batches = list[dict[str, object]]
 
 

@@ -13,6 +13,7 @@ from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.store.contract import Store
 from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
 BUYS, RETURNS, VIEWS = ("user", "buys", "item"), ("user", "returns", "item"), ("user", "views", "item")
@@ -62,9 +63,9 @@ RANDOM_MODES: dict[str, dict] = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[Places]:
     written = Written(_graph(), {"direction": "both", "weight_attr": "weight", "neighbor_keys": True})
-    with settled(tmp_path_factory.mktemp("ablp"), {"shop": written}) as found:
+    with settled(tmp_path_factory.mktemp("ablp"), {"shop": written}, server_pool) as found:
         yield found["shop"]
 
 

@@ -27,7 +27,7 @@ from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings
 from tests.conftest import make_typed_graph
-from tests.processes import serve_datasets
+from tests.processes import ServerPool
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 TOPOLOGIES = [
@@ -111,11 +111,11 @@ SERVED = {
 class Sources:
     """Opens a graph in a topology; servers are processes of their own and are asked for every part they hold."""
 
-    def __init__(self, folders: dict[tuple[str, int], Path], stack: ExitStack) -> None:
+    def __init__(self, folders: dict[tuple[str, int], Path], pool: ServerPool, stack: ExitStack) -> None:
         self.folders = folders
         self.locations: dict[tuple[str, str], list[str]] = {}
         for topology, (num_parts, parts) in SERVED.items():
-            served = stack.enter_context(serve_datasets([folders[name, num_parts] for name in CASES], parts))
+            served = stack.enter_context(pool.serve([folders[name, num_parts] for name in CASES], parts))
             for name, locations in zip(CASES, served, strict=True):
                 self.locations[name, topology] = locations
 
@@ -139,10 +139,10 @@ class Sources:
 
 
 @pytest.fixture(scope="module")
-def sources(folders: dict[tuple[str, int], Path]) -> Iterator[Sources]:
+def sources(folders: dict[tuple[str, int], Path], server_pool: ServerPool) -> Iterator[Sources]:
     """All servers, running."""
     with ExitStack() as stack:
-        yield Sources(folders, stack)
+        yield Sources(folders, server_pool, stack)
 
 
 @pytest.fixture(scope="module")

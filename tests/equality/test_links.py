@@ -19,6 +19,7 @@ from hopstream.schema import EDGE, EdgeType
 from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
 from tests.load.graphs import make_plain_graph
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES, make_rating_graph
+from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
 NUM_LINKS = 72
@@ -100,8 +101,8 @@ CASES = [(name, mode) for name, modes in MODES.items() for mode in modes]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Places]]:
-    with settled(tmp_path_factory.mktemp("links"), GRAPHS) as found:
+def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[dict[str, Places]]:
+    with settled(tmp_path_factory.mktemp("links"), GRAPHS, server_pool) as found:
         yield found
 
 

@@ -17,6 +17,7 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.schema import EDGE, NODE
 from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
 from tests.load.graphs import RATES, make_timed_graph
+from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
 NUM_SEEDS = 42
@@ -96,12 +97,12 @@ CASES = [(name, mode) for name, modes in MODES.items() for mode in modes]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Places]]:
+def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[dict[str, Places]]:
     graphs = {
         name: Written(graph, {"time_attr": "time", "weight_attr": WEIGHT[name], "neighbor_keys": True})
         for name, graph in GRAPHS.items()
     }
-    with settled(tmp_path_factory.mktemp("modes"), graphs) as found:
+    with settled(tmp_path_factory.mktemp("modes"), graphs, server_pool) as found:
         yield found
 
 

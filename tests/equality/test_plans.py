@@ -15,6 +15,7 @@ from hopstream.sample.hops import PlanRunner
 from hopstream.store.contract import Store
 from tests.naive_plans import Found, Raw, in_keys, seeds_in_ids
 from tests.plan_modes import MODES, draw_seeds, options_of, plan_of
+from tests.processes import ServerPool
 from tests.timed_graphs import make_timed_graph
 from tests.topologies import TOPOLOGIES, YARDSTICK, Places, Written, settled
 
@@ -28,8 +29,10 @@ def raw() -> Raw:
 
 
 @pytest.fixture(scope="module")
-def places(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    with settled(tmp_path_factory.mktemp("plans"), {"timed": Written(raw.graph, options_of(raw))}) as found:
+def places(raw: Raw, tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[Places]:
+    with settled(
+        tmp_path_factory.mktemp("plans"), {"timed": Written(raw.graph, options_of(raw))}, server_pool
+    ) as found:
         yield found["timed"]
 
 

@@ -16,6 +16,7 @@ from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import EDGE, NODE
 from tests.conftest import make_typed_graph
 from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
@@ -56,9 +57,9 @@ def make_graphs() -> dict[str, Graph]:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Places]]:
+def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[dict[str, Places]]:
     graphs = {name: Written(graph, {"direction": "both"}) for name, graph in make_graphs().items()}
-    with settled(tmp_path_factory.mktemp("ppr"), graphs) as found:
+    with settled(tmp_path_factory.mktemp("ppr"), graphs, server_pool) as found:
         yield found
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.sample.walks import random_walks
+from tests.processes import ServerPool
 from tests.topologies import TOPOLOGIES, YARDSTICK, Places, Written, settled
 
 TO = ("node", "to", "node")
@@ -52,9 +53,9 @@ def _graphs() -> dict[str, Graph]:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Places]]:
+def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[dict[str, Places]]:
     graphs = {name: Written(graph, {"direction": "both", "weight_attr": "weight"}) for name, graph in _graphs().items()}
-    with settled(tmp_path_factory.mktemp("walks"), graphs) as found:
+    with settled(tmp_path_factory.mktemp("walks"), graphs, server_pool) as found:
         yield found
 
 

@@ -60,8 +60,8 @@ def whole_graph(graph: Graph, num_layers: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    with settled(tmp_path_factory.mktemp("layerwise"), {"plain": Written(make_graph())}) as found:
+def places(tmp_path_factory, server_pool):
+    with settled(tmp_path_factory.mktemp("layerwise"), {"plain": Written(make_graph())}, server_pool) as found:
         yield found["plain"]
 
 
