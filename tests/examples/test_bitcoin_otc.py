@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.examples.real_data import functions_of, real_data, run_script
+from tests.examples.real_data import functions_of, real_data, run_here, run_script
 
 NUM_TRADERS, NUM_RATINGS = 50, 1500
 
@@ -37,15 +37,27 @@ def figures_of(shown: str) -> list[float]:
     return [float(figure) for figure in found.groups()]
 
 
-@pytest.mark.parametrize(("num_epochs", "wanted"), [(20, 0), (0, 1)], ids=["trained", "not trained"])
-def test_the_status_says_whether_the_model_is_better_than_the_baselines(num_epochs: int, wanted: int, tmp_path: Path):
-    write_bitcoin_otc(tmp_path, np.random.default_rng(0))
-    status, shown = run_script("bitcoin_otc.py", tmp_path, "--epochs", num_epochs)
+def assert_shown(shown: str, *, is_better: bool) -> None:
     assert [line.split()[0] for line in shown.splitlines()] == ["read", "train", "test", "result"], shown
     assert "50 traders, 1,500 ratings" in shown
     found, *baselines = figures_of(shown)
-    assert (found > max(baselines)) == (wanted == 0), shown
-    assert status == wanted, shown
+    assert (found > max(baselines)) == is_better, shown
+
+
+def test_the_model_is_better_than_the_baselines_once_it_is_trained(tmp_path: Path):
+    write_bitcoin_otc(tmp_path, np.random.default_rng(0))
+    status, shown = run_script("bitcoin_otc.py", tmp_path, "--epochs", 20)
+    assert_shown(shown, is_better=True)
+    assert status == 0, shown
+
+
+def test_the_status_says_that_a_model_without_training_is_not_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_bitcoin_otc(tmp_path, np.random.default_rng(0))
+    status, shown = run_here("bitcoin_otc.py", monkeypatch, capsys, tmp_path, "--epochs", 0)
+    assert_shown(shown, is_better=False)
+    assert status == 1, shown
 
 
 def test_means_are_of_what_was_strictly_before(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,13 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edges = {LINKS: EdgeTable(src_keys=src, dst_keys=np.zeros(HUB_EDGES, np.int64))}
     write_parts(Graph(nodes=nodes, edges=edges).check(), root, method="hash")
     return root
+
+
+@pytest.fixture(scope="module")
+def server(heavy: Path) -> Iterator[ServerProcess]:
+    """One server for all questions, so that what an answer leaves behind counts for the next one, too."""
+    with ServerProcess(heavy) as process:
+        yield process
 
 
 def heavy_sample(ids: IntArray, count: int, *, is_replacing: bool = False) -> tuple[dict[str, object], list[IntArray]]:
@@ -167,11 +175,11 @@ MANY_IDS = (1 + np.arange(1 << 20) % (LONG_ROWS - 1)).astype(np.int64)
     ],
 )
 def test_a_servers_memory_does_not_grow_with_its_answers(
-    heavy: Path, what: tuple[dict[str, object], list[IntArray]], ends_with: str | None
+    heavy: Path, server: ServerProcess, what: tuple[dict[str, object], list[IntArray]], ends_with: str | None
 ) -> None:
     request = encode_frame({"dataset": open_dataset(heavy).manifest.dataset_id, **what[0]}, what[1])
-    with ServerProcess(heavy) as process, flight.FlightClient(process.location) as client:
-        with PeakMemory(process.pid) as peak:
+    with flight.FlightClient(server.location) as client:
+        with PeakMemory(server.pid) as peak:
             stream = client.do_get(flight.Ticket(request.tobytes()), flight.FlightCallOptions(timeout=120))
             num_frames, num_bytes, last = 0, 0, Frame({}, [])
             for last in frames_of(stream):
