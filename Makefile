@@ -9,6 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SCALE ?= 21
+# Fixtures of a file share their servers, so a file stays with one worker. In the order of folders the files that take
+# longest come early; xdist's own order, by number of tests, would leave the examples to the end.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-bounds soak test-all lint format types imports bench bench-check clean
 
@@ -29,10 +32,10 @@ demo: $(READY) ## Cut Cora into four parts, serve them, train on two ranks
 	@$(BIN)/python examples/demo.py
 
 test: test-bounds ## Run every default test, the kernels' also with bounds checks
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q $(PARALLEL)
 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
-	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q tests/kernels
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q $(PARALLEL) tests/kernels
 
 soak: $(READY) ## Kill and restart servers under load for a minute
 	@$(BIN)/python -m pytest -q -m soak
