@@ -37,6 +37,7 @@ def _graph() -> Graph:
             )
             for t, size in SIZES.items()
         },
+        edge_splits={BUYS: {"train": np.arange(0, SIZES[BUYS], 2)}},
     ).check()
 
 
@@ -48,6 +49,7 @@ MODES: dict[str, dict] = {
     "with replacement": {**LABELS, "replace": True},
     "labels at the sources": {**BACKWARDS, "max_labels": 3},
     "labels at the sources, outwards": {**BACKWARDS, "direction": "out"},
+    "labels of a split": {**BACKWARDS, "label_split": "train", "max_labels": 2},
     "by weight": {**LABELS, **WEIGHTED},
     "heaviest": {**LABELS, **WEIGHTED, "sampling": "top_k"},
     "labor": {**LABELS, "sampling": "labor"},

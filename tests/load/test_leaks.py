@@ -18,6 +18,7 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.partition.layout import write_parts
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.sample.walks import random_walks
 from tests.load.link_graphs import FOLLOWS, RATED, RATES, make_rating_graph
@@ -175,3 +176,26 @@ def test_walks_follow_the_only_type_that_holds_no_labels(tmp_path_factory):
     assert steps and steps <= known
     with pytest.raises(SettingsError, match="say which to follow"):
         random_walks(write(tmp_path_factory, replace(held, label_types={})), None, length=4)
+
+
+@pytest.mark.parametrize("edge_type", [RATES, WILL])
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+def test_strict_negatives_are_neither_left_nor_held_out_links(ratings, edge_type, mode):
+    """Half of the links stay where they were; they and those of all splits are links to both types."""
+    graph = make_rating_graph(np.random.default_rng(5))
+    links = set(zip(graph.edges[RATES].src_keys.tolist(), graph.edges[RATES].dst_keys.tolist(), strict=True))
+    num_negatives = 0
+    with LinkNeighborLoader(
+        ratings, [0], edge_type, 16, neg_sampling=NegativeSampling(mode, 2, strict=True), collate="numpy"
+    ) as loader:
+        for batch in loader:
+            users, movies = batch.node_keys["user"], batch.node_keys["movie"]
+            if mode == "binary":
+                src, dst = batch.attributes[edge_type]["edge_label_index"][:, batch.batch_size :]
+            else:
+                found = batch.attributes["movie"]["dst_neg_index"]
+                src, dst = np.repeat(batch.attributes["user"]["src_index"], 2), found.reshape(-1)
+            pairs = set(zip(users[src].tolist(), movies[dst].tolist(), strict=True))
+            num_negatives += len(pairs)
+            assert not pairs & links
+    assert num_negatives > 100

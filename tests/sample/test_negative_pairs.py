@@ -14,6 +14,7 @@ from hopstream.sample.negatives import NegativeSampling
 from tests import naive_negatives as naive
 
 RATES = ("user", "rates", "item")
+RATED = ("item", "rated", "user")
 
 
 @dataclass
@@ -25,6 +26,8 @@ class PairStore:
     edges: set[tuple[int, int]] = field(default_factory=set)
     item_times: np.ndarray | None = None
     user_times: np.ndarray | None = None
+    taken: set[tuple[int, int]] = field(default_factory=set)
+    """Links in another edge type, backwards."""
     num_asked: int = 0
     num_calls: int = 0
 
@@ -32,7 +35,8 @@ class PairStore:
         self.counts = {"user": self.num_users, "item": self.num_items}
         self.times = {"user": self.user_times, "item": self.item_times}
         nodes = {t: {} if times is None else {"time": "a column"} for t, times in self.times.items()}
-        self.schema = SimpleNamespace(nodes=nodes)
+        holders = ((RATED, True),) if self.taken else ()
+        self.schema = SimpleNamespace(nodes=nodes, holders_of=lambda edge_type: holders)
         self.book = SimpleNamespace(num_ids=self.counts.__getitem__)
 
     def lookup(self, node_type, keys):
@@ -45,11 +49,12 @@ class PairStore:
         return [{"time": self.times[request.owner][self.lookup(request.owner, request.ids)]}]
 
     def find_edges(self, edge_type, direction, ids, neighbor_ids):
-        assert edge_type == RATES
         self.num_asked, self.num_calls = self.num_asked + len(ids), self.num_calls + 1
-        users, items = (neighbor_ids, ids) if direction == "in" else (ids, neighbor_ids)
+        sources, destinations = (neighbor_ids, ids) if direction == "in" else (ids, neighbor_ids)
+        users, items = (sources, destinations) if edge_type == RATES else (destinations, sources)
+        edges = {RATES: self.edges, RATED: self.taken}[edge_type]
         pairs = zip(self.lookup("user", users).tolist(), self.lookup("item", items).tolist(), strict=True)
-        return np.array([0 if pair in self.edges else -1 for pair in pairs], np.int64)
+        return np.array([0 if pair in edges else -1 for pair in pairs], np.int64)
 
 
 def draw(store, how, src_keys, dst_keys, rng_seed=1, times=None, direction="in"):
@@ -86,6 +91,14 @@ def test_a_single_positive_has_in_batch_negatives_from_the_graph():
         draw(PairStore(), how, [8], [3]).tolist()
         == draw(PairStore(), NegativeSampling("triplet", 2), [8], [3]).tolist()
     )
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_strict_negatives_are_no_links_that_another_edge_type_holds_either(direction):
+    """Of the three items, user 0 rated item 0; that they rated item 2 is known backwards, in another type."""
+    store = PairStore(num_users=1, num_items=3, edges={(0, 0)}, taken={(0, 2)})
+    how = NegativeSampling("triplet", 4, strict=True)
+    assert draw(store, how, [0], [0], direction=direction).tolist() == [[0, 0, 0, 0], [1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])

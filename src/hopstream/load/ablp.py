@@ -7,7 +7,7 @@ edge types: they are read from the store, and never followed when the subgraph i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack, cast
 
@@ -16,7 +16,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
+from hopstream.load.batch import BatchFacts, Convert, SubgraphReader, keeps_edge_keys
 from hopstream.load.options import PYG_OPTIONS, read_integer
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
@@ -29,7 +29,7 @@ from hopstream.sample.slots import SlotMap
 from hopstream.sample.values import check_choice
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store import Source
-from hopstream.store.contract import MAX_COUNT, SampleReply, SampleRequest, Store
+from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store
 
 Supervision = EdgeType | str | Sequence[EdgeType] | Sequence[str]
 Negatives = Mapping[EdgeType, EdgeType] | Mapping[str, str] | EdgeType | str | None
@@ -57,12 +57,15 @@ class Labels:
         negative: Supervision edge type to the edge type that holds its negatives, for those that have one.
         direction: ``out``: anchors are sources of supervision edges; ``in``: they are destinations.
         max_labels: Most labels of one anchor and edge type, drawn uniformly; -1 for all.
+        edge_keys: Supervision edge type to int64[n], the keys of those of its edges that are labels, ascending; none
+            of them where all are.
     """
 
     positive: tuple[EdgeType, ...]
     negative: Mapping[EdgeType, EdgeType]
     direction: Direction
     max_labels: int
+    edge_keys: Mapping[EdgeType, IntArray] = field(default_factory=dict)
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
@@ -94,6 +97,7 @@ class ABLPLoader(SubgraphLoader):
         *,
         supervision: Supervision,
         negatives: Negatives = None,
+        label_split: str | None = None,
         label_direction: Direction = "out",
         max_labels: int = -1,
         **options: Unpack[ABLPOptions],
@@ -108,6 +112,8 @@ class ABLPLoader(SubgraphLoader):
             supervision: The edge type, or types, whose edges join anchors to their positive labels.
             negatives: Edge types of user-given negatives: one for the only supervision edge type, or supervision edge
                 type to negative edge type.
+            label_split: A split of the supervision edge types: positive labels are those of their edges that are in it.
+                None: all of their edges are. The dataset must keep edge keys.
             label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations. The dataset
                 must hold that direction.
             max_labels: Most labels of one anchor and edge type, drawn uniformly anew in every batch; -1 for all.
@@ -128,6 +134,9 @@ class ABLPLoader(SubgraphLoader):
         self._fingerprint: str | None = None
         try:
             self._labels = read_labels(setup.store, supervision, negatives, label_direction, max_labels)
+            if label_split is not None:
+                self._labels = labels_of_split(setup.store, self._labels, label_split)
+            self._label_split = label_split
             self._sampling = Sampling.of(setup.store, sampling_options)
             self._anchors = _read_anchors(setup.store, anchors, self._labels)
             types = (self._anchors.node_type, *(self._labels.label_type(t) for t in self._labels.edge_types))
@@ -157,6 +166,7 @@ class ABLPLoader(SubgraphLoader):
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
             "supervision": " ".join(map(type_label, labels.positive)),
             "negatives": " ".join(f"{type_label(t)}:{type_label(n)}" for t, n in labels.negative.items()),
+            "label_split": self._label_split,
             "label_direction": labels.direction,
             "max_labels": labels.max_labels,
         }
@@ -170,7 +180,10 @@ class ABLPLoader(SubgraphLoader):
         )
 
     def _anchor_maker(self, setup: LoaderSetup) -> AnchorMaker:
-        inputs = AnchorInputs(anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling)
+        inputs = AnchorInputs(
+            anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling,
+            followed=frozenset(op.edge_type for op in self._plan.ops),
+        )  # fmt: skip
         return AnchorMaker(setup.store, PlanRunner(setup.store, self._plan), setup.reader(), inputs, setup.convert)
 
 
@@ -182,6 +195,7 @@ class AnchorInputs:
     labels: Labels
     order: SeedOrder
     sampling: Sampling
+    followed: frozenset[EdgeType]
 
 
 class AnchorMaker:
@@ -240,22 +254,48 @@ class AnchorMaker:
                 edge_type=edge_type,
                 direction=labels.direction,
                 ids=anchor_ids,
-                count=labels.max_labels,
+                count=-1 if edge_type in labels.edge_keys else labels.max_labels,
                 rng_seed=derive_seed("labels", rng_seed, type_label(edge_type)),
+                wants_edge_ids=edge_type in labels.edge_keys,
             )
             for edge_type in labels.edge_types
         ]
-        return dict(zip(labels.edge_types, self._store.sample(requests), strict=True))
+        replies = dict(zip(labels.edge_types, self._store.sample(requests), strict=True))
+        for request in requests:
+            if request.edge_type in labels.edge_keys:
+                replies[request.edge_type] = self._of_split(request, replies[request.edge_type])
+        return replies
+
+    def _of_split(self, request: SampleRequest, reply: SampleReply) -> SampleReply:
+        """The labels whose edges are in the split, up to ``max_labels`` per anchor, in stored order."""
+        labels = self._inputs.labels
+        wanted = labels.edge_keys[request.edge_type]
+        owner = (request.edge_type, request.direction)
+        fetch = FetchRequest(owner=owner, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
+        keys = np.asarray(self._store.fetch([fetch])[0][KEY])
+        places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+        kept = np.flatnonzero(wanted[places] == keys)
+        anchors = np.repeat(np.arange(len(reply.counts)), reply.counts)[kept]
+        if labels.max_labels >= 0:
+            # Random numbers follow the order of anchors and of stored edges, which is the same on every topology.
+            ranks = np.lexsort((np.random.default_rng(request.rng_seed).random(len(kept)), anchors))
+            starts = offsets_of(np.bincount(anchors, minlength=len(reply.counts)))
+            is_drawn = np.arange(len(kept)) - starts[anchors[ranks]] < labels.max_labels
+            drawn = np.sort(ranks[is_drawn])
+            kept, anchors = kept[drawn], anchors[drawn]
+        counts = np.bincount(anchors, minlength=len(reply.counts)).astype(np.int32)
+        return SampleReply(counts=counts, neighbor_ids=reply.neighbor_ids[kept])
 
     def _excluded(self, anchor_ids: IntArray, replies: Mapping[EdgeType, SampleReply]) -> dict[EdgeType, IntArray]:
-        """The batch's labels where the edge types that they were taken from still hold them."""
-        schema, labels = self._inputs.sampling.schema, self._inputs.labels
+        """The batch's labels, and their reverses, where edge types that are followed hold them."""
+        inputs = self._inputs
         pairs: dict[EdgeType, list[IntArray]] = {}
         for edge_type, reply in replies.items():
             ends = np.stack([np.repeat(anchor_ids, reply.counts), reply.neighbor_ids.astype(np.int64)])
-            links = ends if labels.direction == "out" else ends[::-1]
-            for holder, is_reverse in schema.holders_of(edge_type):
-                pairs.setdefault(holder, []).append(links[::-1] if is_reverse else links)
+            links = ends if inputs.labels.direction == "out" else ends[::-1]
+            for holder, is_reverse in inputs.sampling.places_of_links(edge_type):
+                if holder in inputs.followed:
+                    pairs.setdefault(holder, []).append(links[::-1] if is_reverse else links)
         return {holder: np.concatenate(of, axis=1) for holder, of in pairs.items()}
 
     def _seeds(
@@ -313,6 +353,26 @@ def read_labels(
     if len({labels.anchor_type(t) for t in positive}) > 1:
         raise SettingsError(f"supervision edge types {list(positive)} have different types of anchors; use two loaders")
     return labels
+
+
+def labels_of_split(store: Store, labels: Labels, split: str) -> Labels:
+    """Positive labels that are in an edge split, and no others.
+
+    Raises:
+        UnknownNameError: A supervision edge type has no such split.
+        SettingsError: The split is empty, or the dataset keeps no edge keys.
+    """
+    if not isinstance(split, str):
+        raise SettingsError(
+            f"label_split is {split!r}; give the name of a split of the supervision edge types, or None"
+        )
+    if not keeps_edge_keys(store, labels.direction):
+        raise SettingsError("label_split needs edge keys, and the dataset keeps none; write the parts again with them")
+    edge_keys = {t: np.asarray(store.edge_split(t, split), np.int64) for t in labels.positive}
+    for edge_type, keys in edge_keys.items():
+        if not len(keys):
+            raise SettingsError(f"split {split!r} of {type_label(edge_type)} is empty, so there would be no labels")
+    return replace(labels, edge_keys=edge_keys)
 
 
 def _read_negatives(

@@ -204,7 +204,7 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
         UnknownNameError: The graph has no such edge type.
     """
     if isinstance(given, bool | np.bool_):
-        return _known_holders(edge_type, sampling) if given else ()
+        return sampling.places_of_links(edge_type) if given else ()
     if isinstance(given, str) and given == "self":
         taken_from = sampling.schema.label_types.get(edge_type, ())
         return ((edge_type, False), *((t, False) for t in taken_from[:1]))
@@ -226,14 +226,6 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
             )
         excluded += sides
     return tuple(dict.fromkeys(excluded))
-
-
-def _known_holders(edge_type: EdgeType, sampling: Sampling) -> tuple[tuple[EdgeType, bool], ...]:
-    """Where links and their reverses are: in their own type, its reverse, and what ``label_types`` says of it."""
-    found = [(edge_type, False), *sampling.schema.holders_of(edge_type)]
-    reverses = [(sampling.reverse_types.get(t), not is_back) for t, is_back in found]
-    found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
-    return tuple(dict.fromkeys(found))
 
 
 def _sides(edge_type: EdgeType, other: EdgeType) -> list[tuple[EdgeType, bool]]:

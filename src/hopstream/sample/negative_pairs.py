@@ -80,6 +80,8 @@ class NegativeSampler:
         self._direction = direction
         self._time_attr = time_attr
         self._end_types = (edge_type[0], edge_type[2])
+        # A held-out link is a link, and so is one that is left in the graph beside its held-out copies.
+        self._holders = ((edge_type, False), *store.schema.holders_of(edge_type))
         self._num_nodes = [store.book.num_ids(node_type) for node_type in self._end_types]
         self._weight_sums = [
             _sums(name, given, node_type, num_nodes)
@@ -152,11 +154,16 @@ class NegativeSampler:
         return np.asarray(self._store.fetch([request])[0][name], np.int64)
 
     def are_edges(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether the graph has an edge of the type between two nodes."""
+        """bool[n], whether there is a link between two nodes, in its edge type or where such links were taken to."""
         src_ids = self._store.lookup(self._edge_type[0], src_keys)
         dst_ids = self._store.lookup(self._edge_type[2], dst_keys)
-        ids, neighbor_ids = (dst_ids, src_ids) if self._direction == "in" else (src_ids, dst_ids)
-        return self._store.find_edges(self._edge_type, self._direction, ids, neighbor_ids) >= 0
+        are_found = np.zeros(len(src_ids), np.bool_)
+        for edge_type, is_back in self._holders:
+            rest = np.flatnonzero(~are_found)
+            starts, ends = (dst_ids[rest], src_ids[rest]) if is_back else (src_ids[rest], dst_ids[rest])
+            ids, neighbor_ids = (ends, starts) if self._direction == "in" else (starts, ends)
+            are_found[rest] = self._store.find_edges(edge_type, self._direction, ids, neighbor_ids) >= 0
+        return are_found
 
     def draw_end(self, end: int, draw_seed: int, positions: IntArray, turns: IntArray) -> IntArray:
         """int64[n], keys of sources (``end`` 0) or destinations (1)."""

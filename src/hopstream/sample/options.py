@@ -161,6 +161,13 @@ class Sampling:
             share=step / self.batch_dependency,
         )
 
+    def places_of_links(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
+        """Where links and their reverses (True) are: their own type first, its reverse, what ``label_types`` says."""
+        found = [(edge_type, False), *self.schema.holders_of(edge_type)]
+        reverses = [(self.reverse_types.get(t), not is_back) for t, is_back in found]
+        found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
+        return tuple(dict.fromkeys(found))
+
     def facts(self) -> dict[str, str | int | bool | dict[str, str] | None]:
         """What decides over batches, by the name of its option; JSON values only."""
         is_bidirectional = self.subgraph_type == "bidirectional"
