@@ -119,7 +119,9 @@ def choose(
         assert request.labor is not None
         seeds = request.labor
         keys = [e.neighbor for e in eligible]
-        chosen = naive_weighted.draw_labor(keys, count, seeds.first, seeds.second, seeds.share)
+        places = {id(e): place for place, e in enumerate(row)}
+        own = [places[id(e)] for e in eligible]
+        chosen = naive_weighted.draw_labor(keys, count, seeds.first, seeds.second, seeds.share, own)
         return [eligible[p] for p in chosen]
     if excluded and candidates is None and len(row) > SCANNED and 0 <= count <= FEW:
         return skip_excluded(row, eligible, request, stream)

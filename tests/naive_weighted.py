@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from statistics import NormalDist
 
-from tests.naive import GOLDEN, mix64, node_stream
+from tests.naive import GOLDEN, MASK, mix64, node_stream
 
 PASS_SALT = 0x6A09E667F3BCC909
 
@@ -180,7 +180,23 @@ def labor_variate(key: int, first_seed: int, second_seed: int, share: float) -> 
     return math.cos(share * math.pi / 2) * inverse(u1) + math.sin(share * math.pi / 2) * inverse(u2)
 
 
-def draw_labor(keys: Sequence[int], count: int, first_seed: int, second_seed: int, share: float) -> list[int]:
-    """Positions of the neighbours of the smallest variates, equal ones by position, in stored order."""
-    order = sorted(range(len(keys)), key=lambda i: (labor_variate(keys[i], first_seed, second_seed, share), i))
+def draw_labor(
+    keys: Sequence[int],
+    count: int,
+    first_seed: int,
+    second_seed: int,
+    share: float,
+    places: Sequence[int] | None = None,
+) -> list[int]:
+    """Positions of the neighbours of the smallest variates, equal ones by a hash of their places, in stored order.
+
+    The places are those in the whole row, where not all of its edges are there.
+    """
+    places = range(len(keys)) if places is None else places
+
+    def rank(i: int) -> tuple[float, int, int]:
+        place_hash = mix64((node_stream(first_seed, keys[i]) + places[i] * GOLDEN) & MASK) % (1 << 16)
+        return labor_variate(keys[i], first_seed, second_seed, share), place_hash, i
+
+    order = sorted(range(len(keys)), key=rank)
     return sorted(order if count < 0 else order[:count])

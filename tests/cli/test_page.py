@@ -23,6 +23,7 @@ from hopstream.cli.plots import (
     heat_map,
 )
 from hopstream.graph.graph import Graph, NodeTable
+from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import open_dataset, write_parts
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -140,9 +141,17 @@ def test_cells_carry_numbers_while_there_is_room():
     small = heat_map([[5, 0], [1500, 2]])
     assert ">1.5 k<" in small and ">0<" in small and "part 1 to part 0: 1,500 edges, 99.5 %" in small
     large = heat_map([[1] * 20] * 20)
-    assert ">1<" not in large and "part 19 to part 3: 1 edges, 0.2 %" in large
+    assert ">1<" not in large and "part 19 to part 3: 1 edge, 0.2 %" in large
     assert "1,500 of 1,507 edges (99.5 %) lead" in small
 
 
 def test_bins_are_named():
     assert [bin_text(i) for i in (0, 1, 2, 3, 11)] == ["0", "1", "2 to 3", "4 to 7", "1,024 to 2,047"]
+
+
+def test_one_node_and_one_edge_are_not_plural(tmp_path: Path) -> None:
+    edges = {("user", "sees", "movie"): np.array([[0], [0]])}
+    graph = graph_from_arrays(edges, num_nodes={"user": 1, "movie": 3})
+    page = render_page(census(graph, tmp_path / "d", 1))
+    assert "1 edge that ends in 3 nodes of type movie; 2 without any" in page
+    assert "1 node with 1 edge<" in page and "2 nodes with 0 edges<" in page

@@ -73,6 +73,16 @@ def test_a_share_of_nothing_makes_no_split():
     assert sizes(split_nodes(nodes_only(0)).splits[NODE]) == {"train": 0, "val": 0, "test": 0}
 
 
+def test_a_share_of_nothing_removes_the_split_that_is_there():
+    old = {name: np.arange(4) for name in ("train", "val", "test", "mine")}
+    graph = replace(links_only([0, 1, 2], [1, 2, 3], num_nodes=10), splits={NODE: old}, edge_splits={EDGE: {}})
+    assert sizes(split_nodes(graph, val=0, test=3).splits[NODE]) == {"mine": 4, "train": 7, "test": 3}
+    assert sizes(split_nodes(graph, train=0, val=0.0, test=0).splits[NODE]) == {"mine": 4}
+    old = {name: np.arange(2) for name in ("train", "val", "test", "mine")}
+    graph = replace(graph, edge_splits={EDGE: old})
+    assert sizes(split_links(graph, train=0, val=1, test=0).edge_splits[EDGE]) == {"mine": 2, "val": 1}
+
+
 def test_random_splits_are_pinned():
     """They must not change between versions: a split that is made again would mix test and train."""
     graph = split_nodes(nodes_only(12), val=2, test=3, rng_seed=7)

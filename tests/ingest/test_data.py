@@ -89,7 +89,7 @@ def test_nodes_are_counted_without_x():
         5: Data(edge_index=edges, node_age=torch.ones(5)),
         6: Data(edge_index=edges, train_mask=torch.ones(6, dtype=torch.bool)),
         7: Data(edge_index=EdgeIndex(edges, sparse_size=(7, 7))),
-        8: Data(x=torch.ones(8, 1)),
+        8: Data(edge_index=edge_index(), x=torch.ones(8, 1)),
     }
     for num_nodes, data in cases.items():
         assert graph_from_data(data).nodes[NODE].num_nodes == num_nodes
@@ -112,7 +112,7 @@ def test_nodes_are_counted_without_x():
         (small_data(val=torch.ones(4, dtype=torch.bfloat16)), SchemaError, "node.val is a tensor that numpy cannot"),
         (small_data(odd=[{}, {}, {}, {}]), SchemaError, "not a number"),
         (small_data(adj_t=torch.eye(4).to_sparse()), SchemaError, "adj_t, a sparse matrix; turn it into edge_index"),
-        (Data(x=torch.eye(4).to_sparse()), SchemaError, "node.x is a tensor that numpy cannot hold"),
+        (small_data(pos=torch.eye(4).to_sparse()), SchemaError, "node.pos is a tensor that numpy cannot hold"),
         (Data(x="text", edge_index=edge_index((0, 1))), SchemaError, "x is str"),
         (Data(edge_index=edge_index((0, 7)), x=torch.ones(3, 1)), IdRangeError, r"dst_keys\[0\] is 7"),
         (Data(edge_index=torch.ones(2, 3), x=torch.ones(3, 1)), SchemaError, "keys are integers"),
@@ -120,6 +120,10 @@ def test_nodes_are_counted_without_x():
         (TemporalData(src=torch.ones(1), dst=torch.ones(1)), SchemaError, "TemporalData is neither"),
         (HyperGraphData(edge_index=edge_index((0, 1))), SchemaError, "HyperGraphData is neither"),
         ({"x": 1}, SchemaError, "dict is neither"),
+        (Data(), SchemaError, r"the graph has no edge_index, integers \[2, num_edges\]; it has nothing"),
+        (Data(x=torch.ones(3, 1), edge_idx=edge_index((0, 1))), SchemaError, "no edge_index, .* it has edge_idx, x;"),
+        (HeteroData(), SchemaError, "HeteroData has no edge type with an edge_index; it has nothing"),
+        (HeteroData(paper={"x": torch.ones(3, 1)}), SchemaError, "no edge type with an edge_index; it has 'paper'"),
     ],
 )
 def test_data_refusals(data, error, message):

@@ -232,6 +232,23 @@ def test_overwriting_begins_anew_even_under_the_same_tag(places, tmp_path):
     assert ones.at("node", np.arange(NUM_NODES)).tolist() == [[1.0]] * NUM_NODES
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_other_things_is_refused(places, tmp_path, overwrite):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.csv").write_text("a,b")
+    for folder, name in ((out, "mine.csv"), (places.folders[3], "manifest.json")):
+        before = sorted(path.name for path in Path(folder).iterdir())
+        with pytest.raises(SettingsError, match=rf"holds '{name}' and is not a folder of embeddings; move it away"):
+            infer(places.folders[3], folder, overwrite=overwrite)
+        assert sorted(path.name for path in Path(folder).iterdir()) == before
+    with pytest.raises(SettingsError, match=r"mine\.csv is a file; give a folder"):
+        infer(places.folders[3], out / "mine.csv", overwrite=overwrite)
+    (out / "mine.csv").unlink()
+    (out / ".embeddings.json.17.partial").touch()  # left of a run that was killed while it began
+    assert infer(places.folders[3], out, overwrite=overwrite).num_parts == 3
+
+
 def test_rows_are_never_taken_for_those_of_another_model(places, tmp_path):
     """A run that was killed while it removed old rows, and a record that somebody removed."""
     out = tmp_path / "out"

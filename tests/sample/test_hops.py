@@ -51,6 +51,17 @@ def test_equals_the_naive_run(rng: np.random.Generator, tmp_path: Path, options:
         assert found.node_keys["paper"][:7] == seed_keys.tolist()
 
 
+def test_more_than_memory_holds_is_said_by_the_setting(rng: np.random.Generator, tmp_path: Path) -> None:
+    """More bytes than a process has addresses, so that no machine tries."""
+    graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
+    store = _write(graph, tmp_path / "parts", 2)
+    plan = plan_from_num_neighbors(graph.schema, {CITES: [2**31 - 1], "default": [1]}, ("paper",), is_replacing=True)
+    seeds = SeedNodes(ids={"paper": np.arange(9000)}, rng_seed=5)
+    wanted = r"for 2,147,483,647 neighbours of each of 9,000 nodes, with replacement, which is more than memory holds"
+    with pytest.raises(SettingsError, match=f"num_neighbors asks op '.*' {wanted}; give a smaller num_neighbors"):
+        PlanRunner(store, plan).run(seeds)
+
+
 def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp_path: Path) -> None:
     """Two ops feed a third, and one op feeds from the seeds and from the first hop together."""
     graph = make_typed_graph(rng)

@@ -13,7 +13,7 @@ from hopstream.cli.census import Census
 from hopstream.cli.degrees import DegreeSummary
 from hopstream.cli.plots import MAX_BARS, MAX_HEAT_PARTS, balance_plot, bin_text, degree_plot, heat_map
 from hopstream.cli.types import edge_type_text, features_text
-from hopstream.cli.units import bytes_text, count_text, percent_text
+from hopstream.cli.units import bytes_text, count_text, full_plural_text, percent_text
 from hopstream.partition.balance import max_over_mean
 from hopstream.schema import EdgeType
 
@@ -146,11 +146,13 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
         if not summary.num_edges:
             figures.append(f"<figure><h3>{escape(title)}</h3><figcaption>no edges of this type</figcaption></figure>")
             continue
-        ends = "end in" if summary.direction == "in" else "start from"
+        is_in, is_one = summary.direction == "in", summary.num_edges == 1
+        ends = f"end{'s' if is_one else ''} in" if is_in else f"start{'s' if is_one else ''} from"
         caption = (
-            f"{summary.num_edges:,} edges that {ends} {summary.num_nodes:,} {summary.node_type}; "
-            f"{summary.num_isolated:,} have none. Mean {summary.mean:,.1f}, median {summary.median:,}, "
-            f"99 % at most {summary.p99:,}, highest {summary.largest:,}"
+            f"{full_plural_text(summary.num_edges, 'edge')} that {ends} {full_plural_text(summary.num_nodes, 'node')} "
+            f"of type {summary.node_type}; {summary.num_isolated:,} without any. "
+            f"Mean {summary.mean:,.1f}, median {summary.median:,}, 99 % at most {summary.p99:,}, "
+            f"highest {summary.largest:,}"
         )
         bins = [(bin_text(i), f"{count:,}") for i, count in enumerate(summary.histogram)]
         table = _table("", ("edges per node", ">nodes"), bins)

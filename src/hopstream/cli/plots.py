@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from hopstream.cli.degrees import DegreeSummary
-from hopstream.cli.units import count_text, percent_text
+from hopstream.cli.units import count_text, full_plural_text, percent_text
 
 WIDTH, HEIGHT = 340, 210
 LEFT, RIGHT, TOP, BOTTOM = 54, 6, 8, 40
@@ -59,7 +59,7 @@ def degree_plot(summary: DegreeSummary) -> str:
             # A bin of one node has a height of its own, though the logarithm of one is nothing.
             height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
             css = "bar empty" if i == 0 else "bar"
-            title = f"{count:,} nodes have {label} edges"
+            title = f"{full_plural_text(count, 'node')} with {label} {'edge' if label == '1' else 'edges'}"
             marks.append(_rectangle(css, (left + 1, FRAME.bottom - height, step - 2, height), title))
         if i == 0 or (i - 1) % skip == 0:
             text = "0" if i == 0 else _power_text(i - 1)
@@ -67,7 +67,8 @@ def degree_plot(summary: DegreeSummary) -> str:
     axis = "edges per node: none, then from 1, 2, 4 … on"
     marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, axis))
     description = (
-        f"{summary.num_nodes:,} nodes, {summary.num_isolated:,} of them without edges; the mean is {summary.mean:.1f}, "
+        f"{full_plural_text(summary.num_nodes, 'node')}, {summary.num_isolated:,} of them without edges; "
+        f"the mean is {summary.mean:.1f}, "
         f"the median {summary.median:,}, 99 % have at most {summary.p99:,}, the highest degree is {summary.largest:,}"
     )
     return _svg(WIDTH, HEIGHT, "Degree distribution", description, marks)
@@ -132,7 +133,8 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
             marks.append(_text("tick middle", left + p * cell + cell / 2, top - 6, str(p)))
         for q, count in enumerate(row):
             share = count / largest if largest else 0.0
-            title = f"part {p} to part {q}: {count:,} edges, {percent_text(count / total if total else 0.0)}"
+            share_text = percent_text(count / total if total else 0.0)
+            title = f"part {p} to part {q}: {full_plural_text(count, 'edge')}, {share_text}"
             box = (left + q * cell + 0.5, top + p * cell + 0.5, cell - 1.0, cell - 1.0)
             # The square root keeps what is small apart from what is nothing.
             opacity = 0.06 + 0.94 * math.sqrt(share) if count else 0.03

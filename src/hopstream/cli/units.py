@@ -32,6 +32,11 @@ def plural_text(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def full_plural_text(count: int, noun: str) -> str:
+    """The same with every digit: ``1 node``, ``9,742 nodes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _scaled(value: int, units: tuple[str, ...]) -> str:
     if abs(value) < 1000:
         return f"{value}{units[0]}"

@@ -48,8 +48,8 @@ class SplitSettings:
     """How nodes or links are shared out. What is said of nodes holds for links as well.
 
     Attributes:
-        val: Share or number of those for validation; 0 makes no such split.
-        test: Share or number of those for testing; 0 makes no such split.
+        val: Share or number of those for validation; 0 makes no such split, and removes one of that name.
+        test: Share or number of those for testing; 0 likewise.
         train: Share or number of those for training; None for all others. What is left over is in no split.
         method: ``random``: exactly as many as asked for, by a permutation of all keys. ``hash``: by a hash of each key,
             so shares are met on average, and nodes that are added later move no others. ``time``: the latest are for
@@ -109,7 +109,7 @@ def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[Sp
             ``time_attr``.
 
     Returns:
-        The graph with these splits; other splits of the type stay, unless they have the same names.
+        The graph with these splits; other splits of the type stay, but for those called as one of ``names``.
 
     Raises:
         SettingsError: An option is outside what it accepts, or asks for more nodes than there are.
@@ -127,7 +127,7 @@ def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[Sp
     keys = np.arange(nodes.num_nodes, dtype=np.int64)
     hashes = _hashes(keys, derive_seed("split", node_type, settings.rng_seed)) if settings.method == "hash" else None
     places = _places(node_type, nodes.num_nodes, settings, hashes=hashes, times=times)
-    splits = {**graph.splits.get(node_type, {}), **_named(places, settings)}
+    splits = _with_new(graph.splits.get(node_type, {}), places, settings)
     return replace(graph, splits={**graph.splits, node_type: splits}).check()
 
 
@@ -148,7 +148,7 @@ def split_links(
         **options: Fields of ``SplitSettings``. The time of an edge is its own, or else the later of those of its ends.
 
     Returns:
-        The graph with these splits of edges; other splits of the type stay, unless they have the same names.
+        The graph with these splits of edges; other splits of the type stay, but for those called as one of ``names``.
 
     Raises:
         SettingsError: An option is outside what it accepts, or asks for more than there is.
@@ -172,7 +172,7 @@ def split_links(
         times[units[order]] = edge_times[order]  # the last one, which is the latest, stays
     label = f"{type_label(edge_type)} by {by}"
     places = _places(label, num_units, settings, hashes=hashes, times=times)[units]
-    splits = {**graph.edge_splits.get(edge_type, {}), **_named(places, settings)}
+    splits = _with_new(graph.edge_splits.get(edge_type, {}), places, settings)
     return replace(graph, edge_splits={**graph.edge_splits, edge_type: splits}).check()
 
 
@@ -220,14 +220,15 @@ def _bounds(settings: SplitSettings, total: float) -> list[float]:
     return list(accumulate(share * total if isinstance(share, float) else float(share) for share in shares))
 
 
-def _named(places: NDArray[np.int8], settings: SplitSettings) -> dict[str, IntArray]:
-    """Split name to the keys in it; splits that nothing was asked for are left out."""
+def _with_new(known: Mapping[str, IntArray], places: NDArray[np.int8], settings: SplitSettings) -> dict[str, IntArray]:
+    """Split name to the keys in it: splits of other names, then the new ones; what nothing was asked for is no more."""
     asked = (settings.train is None or settings.train > 0, settings.val > 0, settings.test > 0)
-    return {
+    new = {
         name: np.flatnonzero(places == place).astype(np.int64, copy=False)
         for name, place, is_asked in zip(settings.names, (TRAIN, VAL, TEST), asked, strict=True)
         if is_asked
     }
+    return {**{name: keys for name, keys in known.items() if name not in settings.names}, **new}
 
 
 def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:

@@ -55,11 +55,18 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
         splits: Split name to keys or mask, beside the masks among the attributes.
 
     Raises:
-        SchemaError: An array fits neither nodes nor edges though its name says so, or the nodes cannot be counted.
+        SchemaError: There is no ``edge_index``, an array fits neither nodes nor edges though its name says so, or the
+            nodes cannot be counted.
         IdRangeError: An edge names a node that is not there.
     """
     _refuse_adjacency("the graph", attributes)
-    edge_index = as_array(attributes.get("edge_index", np.empty((2, 0), np.int64)), "edge_index")
+    if attributes.get("edge_index") is None:
+        names = ", ".join(sorted(name for name, value in attributes.items() if value is not None)) or "nothing"
+        raise SchemaError(
+            f"the graph has no edge_index, integers [2, num_edges]; it has {names}; a graph without edges has one of "
+            "shape [2, 0]"
+        )
+    edge_index = as_array(attributes["edge_index"], "edge_index")
     num_edges = edge_index.shape[-1] if edge_index.ndim else 0
     num_nodes = _declared_num_nodes(attributes, num_edges)
     if num_nodes is None:

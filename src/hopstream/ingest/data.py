@@ -56,11 +56,17 @@ def graph_from_data(data: DataLike | HeteroDataLike) -> Graph:
     all others are shared with the data object. Attributes of the graph as a whole are left out.
 
     Raises:
-        SchemaError: The object is no data object, keeps its edges in ``adj_t``, or has attributes whose rows fit
-            neither nodes nor edges though their names say so.
+        SchemaError: The object is no data object, keeps its edges in ``adj_t``, has no ``edge_index`` or no
+            edge type, or has attributes whose rows fit neither nodes nor edges though their names say so.
         IdRangeError: An edge names a node that is not there.
     """
     if isinstance(data, HeteroDataLike):
+        if not data.edge_types:
+            names = ", ".join(repr(node_type) for node_type in data.node_types) or "nothing"
+            raise SchemaError(
+                f"the HeteroData has no edge type with an edge_index; it has {names}; one without edges has an "
+                "edge_index of shape [2, 0]"
+            )
         return graph_from_typed_attributes(
             {node_type: data[node_type].to_dict() for node_type in data.node_types},
             {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types},

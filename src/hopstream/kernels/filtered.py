@@ -293,7 +293,7 @@ def draw_labor_eligible(
     for position in range(start, start + num):
         if is_eligible(rule, np.int64(indices[np.uint64(position)])):
             key = np.int64(keys[np.uint64(position)])
-            variate = labor_variate(key, np.uint64(first_seed), np.uint64(second_seed), cosine, sine)
+            variate = labor_variate(key, position - start, np.uint64(first_seed), np.uint64(second_seed), cosine, sine)
             size = offer(variates, positions, first, size, count, variate, position)
     sort_positions(positions, first, size)
     return size

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, open_array, write_array, write_blocks, write_text
-from hopstream.errors import FormatError, IdRangeError, StateError, UnknownNameError
+from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.paths import part_folder, path_name
 
@@ -220,6 +220,7 @@ def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Em
     """The folder of some embeddings, new, or as far as it was filled before.
 
     Raises:
+        SettingsError: The folder is a file, or holds other things and no embeddings.
         StateError: The folder holds embeddings of another graph, model or settings, or such files without a record.
         FormatError: It holds a record that cannot be read.
     """
@@ -239,9 +240,23 @@ def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Em
             raise StateError(
                 f"{out} has {', '.join(strays)} and no {RECORD}: nobody can say of what; give another folder"
             )
+        _refuse_foreign(out)
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / RECORD, json.dumps(facts.to_json(), indent=1) + "\n")
     return Embeddings(out, facts)
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Refuse a file, and a folder without a record that holds anything but what a kill left of one."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise SettingsError(f"{out} is a file; give a folder to write")
+    foreign = sorted(path.name for path in out.iterdir() if not path.name.startswith(f".{RECORD}."))
+    if foreign:
+        raise SettingsError(
+            f"{out} holds {foreign[0]!r} and is not a folder of embeddings; move it away, or give a new or empty folder"
+        )
 
 
 def _clear(out: Path) -> None:

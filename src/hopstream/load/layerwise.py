@@ -95,8 +95,8 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         node_types: Types that the last layer is computed for; None means all. The layers before have all types.
         direction: ``in`` follows edges backwards, as message passing needs it.
         tag: A name of the model's weights. A folder that was begun under another tag is refused.
-        overwrite: Begin anew, whatever ``out`` holds; without it a run goes on where the last one stopped. Not with
-            several ranks: one could remove what another has begun.
+        overwrite: Begin anew, whichever embeddings ``out`` holds; without it a run goes on where the last one stopped.
+            Not with several ranks: one could remove what another has begun.
         rows_per_chunk: After so many rows, work is saved.
         wait_s: With several ranks: how long to wait for the others at the end of a layer.
         progress: Called as ``progress(stage, done, total)`` with rows of a layer. None: a line on a terminal's stderr.
@@ -107,7 +107,8 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         The embeddings, open.
 
     Raises:
-        SettingsError: A setting cannot be met, or ``layer`` returned something else than a row per seed.
+        SettingsError: A setting cannot be met, ``out`` holds other things than embeddings, or ``layer`` returned
+            something else than a row per seed.
         StateError: ``out`` holds embeddings of another graph, tag or settings.
         StoreTimeout: Another rank did not finish a layer in time.
     """

@@ -116,7 +116,8 @@ class LinkNeighborLoader(SubgraphLoader):
             edge_label: Numbers, one row per link. With binary negatives they are classes: 0 means negative, so integer
                 classes whose smallest is 0 are raised by one.
             edge_label_time: An integer per link: its neighbourhood is what was there at that time. With ``time_attr``
-                only, and needed then, unless the dataset knows the times of the links.
+                only, and needed then, unless the dataset knows the times of the links; given beside those, it takes
+                their place.
             neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
             neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
             exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the

@@ -117,7 +117,7 @@ class NeighborLoader(SubgraphLoader):
             sampling: How neighbours are chosen: ``uniform`` (the default), ``weighted`` (the default with
                 ``weight_attr``: by successive draws in proportion to weight), ``top_k`` (the largest weights), or
                 ``labor``: as ``uniform`` for each node, but so that the nodes of a batch find the same neighbours where
-                they can.
+                they can; parallel edges are drawn together, and of too many of them any.
             layer_dependency: With ``labor``: choose by the same order of nodes in all hops.
             batch_dependency: With ``labor``: let that order change slowly, over so many batches; 1 means a new one per
                 batch.

@@ -21,7 +21,7 @@ from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes
 from hopstream.sample.slots import EdgeBuffer, SlotMap, SlotRange, TreeSlotMap
 from hopstream.sample.subgraph_types import Inducer, Mirror
 from hopstream.schema import EdgeType
-from hopstream.store.contract import TREE_SHIFT, SampleReply, SampleRequest, Store
+from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Store
 from hopstream.store.local import LocalStore
 
 
@@ -56,7 +56,7 @@ class PlanRunner:
 
         Raises:
             SettingsError: A seed is given twice, or is of another type than the plan's; trees, times or variates are
-                missing, or are given and not asked for.
+                missing, or are given and not asked for; or memory does not hold what an op draws.
         """
         check_seeds(self._plan, seeds)
         for slot_map in self._slots.values():
@@ -100,6 +100,18 @@ class PlanRunner:
         frontiers = [self._frontier(op, found) for op in level]
         active = [(op, ranges) for op, ranges in zip(level, frontiers, strict=True) if ranges]
         requests = [self._request(op, ranges) for op, ranges in active]
+        try:
+            self._draw_level(level, active, requests, found)
+        except MemoryError as error:
+            raise _too_many(active, requests) from error
+
+    def _draw_level(
+        self,
+        level: list[SampleOp],
+        active: list[tuple[SampleOp, list[SlotRange]]],
+        requests: list[SampleRequest],
+        found: dict[str, SlotRange],
+    ) -> None:
         replies = self._store.sample(requests) if requests and self._fused is None else []
         for op in level:
             end = self._slots[op.found_type].num_nodes
@@ -144,6 +156,20 @@ class PlanRunner:
             num_sampled_edges=num_edges,
             trees=_trees(self._slots) if self._plan.is_disjoint else None,
         )
+
+
+def _too_many(active: list[tuple[SampleOp, list[SlotRange]]], requests: list[SampleRequest]) -> SettingsError:
+    """The error where memory does not hold what a level draws; it names the op that asks for most."""
+    request, op = max(
+        ((request, op) for request, (op, _) in zip(requests, active, strict=True)),
+        key=lambda pair: len(pair[0].ids) * (MAX_COUNT + 1 if pair[1].count < 0 else pair[1].count),
+    )
+    count = "all" if op.count < 0 else f"{op.count:,}"
+    return SettingsError(
+        f"num_neighbors asks op {op.name!r} for {count} neighbours of each of {len(request.ids):,} nodes"
+        f"{', with replacement' if request.is_replacing else ''}, which is more than memory holds; give a smaller "
+        "num_neighbors or batch_size"
+    )
 
 
 def _trees(slot_maps: dict[str, SlotMap]) -> dict[str, IntArray]:

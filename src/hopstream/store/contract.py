@@ -67,8 +67,8 @@ class SampleRequest:
       stored order.
     - ``top_k``: the ``count`` of largest weight, largest first, equal weights in stored order; never weight 0.
     - ``last``: the last ``count`` in stored order, which is the order of time. Needs an edge type with times.
-    - ``labor``: the ``count`` whose neighbours have the smallest variates under ``labor``, in stored order; equal
-      variates, which parallel edges have, count in stored order.
+    - ``labor``: the ``count`` whose neighbours have the smallest variates under ``labor``, in stored order; of
+      parallel edges, which share a variate, any with equal chances.
 
     Attributes:
         edge_type: The edge type to follow.
