@@ -108,7 +108,7 @@ def graph_of(triples: Triples) -> Graph:
         edge_features={RELATES: {"relation": relation}, REVERSE: {"relation": relation}},
         edge_splits={RELATES: triples.splits},
     )
-    return hopstream.hold_out_links(graph, RELATES, PREDICT)
+    return hopstream.hold_out_links(graph, RELATES, PREDICT, parallel="remove")
 
 
 class RelationConv(MessagePassing):

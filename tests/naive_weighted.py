@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from fractions import Fraction
+from itertools import accumulate, combinations
 from statistics import NormalDist
 
 from tests.naive import GOLDEN, MASK, mix64, node_stream
@@ -27,38 +29,33 @@ def fraction(stream: int, turn: int) -> float:
 
 
 def draw_weighted(stream: int, weights: Sequence[float], count: int, is_replacing: bool) -> list[int]:
-    """Positions that a node draws by weight, the rule of ``kernels/weighted.py`` with lists.
-
-    Only the running sums are stored, so beside a large weight a small one is only known as it is left in them.
-    """
-    sums = running_sums(weights)
-    weights = [after - before for before, after in pairwise([0.0, *sums])]
+    """Positions that a node draws by weight, the rule of ``kernels/weighted.py`` with exact sums of fractions."""
     weighted = [i for i, weight in enumerate(weights) if weight > 0]
     if not weighted or count == 0:
         return []
+    exact = [Fraction(weight) for weight in weights]
     if is_replacing and count > 0:
-        return [_first_above(sums, weighted, 0.0, fraction(stream, turn) * sums[-1]) for turn in range(count)]
+        sums = list(accumulate(exact))
+        return [_first_above(sums, fraction(stream, turn) * sums[-1]) for turn in range(count)]
     if count < 0 or count >= len(weighted):
         return weighted
     if count >= len(weights) // 2 or (count > 64 and count * count > 8 * len(weights)):
         return _draw_by_waits(stream, weights, [], count)
-    return _draw_successively(stream, weights, sums, weighted, count, [], 0)
+    return _draw_successively(stream, exact, count, [], 0)
 
 
-def _draw_successively(
-    stream: int, weights: list[float], sums: list[float], weighted: list[int], count: int, drawn: list[int], turn: int
-) -> list[int]:
+def _draw_successively(stream: int, weights: list[Fraction], count: int, drawn: list[int], turn: int) -> list[int]:
+    sums = list(accumulate(weights))
     while len(drawn) < count:
-        is_half_drawn = sum(weights[i] for i in drawn) > 0.5 * sums[-1]
-        if is_half_drawn and len(weights) <= len(drawn) * (count - len(drawn)):
-            return _draw_by_waits(stream, weights, drawn, count)
-        u = fraction(stream, turn)
+        rest = list(accumulate(Fraction(0) if i in drawn else weight for i, weight in enumerate(weights)))
+        is_half_drawn = 2 * rest[-1] < sums[-1]
+        is_short = len(weights) <= len(drawn) * (count - len(drawn))
+        if is_half_drawn and (is_short or rest[-1] * 2**36 < sums[-1] * len(weights)):
+            return _draw_by_waits(stream, [float(weight) for weight in weights], drawn, count)
+        u = Fraction(fraction(stream, turn))
         turn += 1
-        if is_half_drawn:
-            drawn.append(_draw_from_gaps(u, sums, weighted, drawn))
-        else:
-            position = _first_above(sums, weighted, 0.0, u * sums[-1])
-            drawn += [position] if position not in drawn else []
+        position = _first_above(rest if is_half_drawn else sums, u * (rest if is_half_drawn else sums)[-1])
+        drawn += [position] if position not in drawn else []
     return sorted(drawn)
 
 
@@ -106,12 +103,10 @@ def draw_by_alias(stream: int, weights: Sequence[float], num: int, count: int, i
     eligible = weights[:num]
     if is_replacing:
         return drawn + draw_weighted(stream + turn * GOLDEN, eligible, count - len(drawn), True)
-    sums = running_sums(eligible)
-    known = [after - before for before, after in pairwise([0.0, *sums])]
-    weighted = [i for i, weight in enumerate(known) if weight > 0]
+    weighted = [i for i, weight in enumerate(eligible) if weight > 0]
     if len(weighted) <= count:
         return weighted
-    return _draw_successively(stream, known, sums, weighted, count, sorted(drawn), turn)
+    return _draw_successively(stream, [Fraction(weight) for weight in eligible], count, sorted(drawn), turn)
 
 
 def uses_alias(num: int, degree: int, count: int, is_replacing: bool) -> bool:
@@ -124,44 +119,29 @@ def _draw_by_waits(stream: int, weights: Sequence[float], drawn: list[int], coun
     for i, weight in enumerate(weights):
         if weight > 0 and i not in drawn:
             u = (mix64((stream ^ PASS_SALT) + i * GOLDEN) // 2048 + 0.5) * 2.0**-53
-            waits[i] = -math.log(u) / weight
+            waits[i] = math.log(-math.log(u)) - math.log(weight)  # the logarithm of the wait, which is finite
     return sorted([*drawn, *sorted(waits, key=lambda i: waits[i])[: count - len(drawn)]])
 
 
-def _first_above(sums: Sequence[float], among: Sequence[int], base: float, x: float) -> int:
-    return next((i for i in among if sums[i] - base > x), among[-1])
-
-
-def _draw_from_gaps(u: float, sums: Sequence[float], weighted: Sequence[int], drawn: Sequence[int]) -> int:
-    walls = [-1, *sorted(drawn), len(sums)]
-    gaps = []
-    for left, right in pairwise(walls):
-        among = [i for i in weighted if left < i < right]
-        if among:
-            base = sums[left] if left >= 0 else 0.0
-            gaps.append((among, base, sums[right - 1] - base))
-    x = u * sum(weight for _, _, weight in gaps)
-    for among, base, weight in gaps[:-1]:
-        if x < weight:
-            return _first_above(sums, among, base, x)
-        x -= weight
-    among, base, _ = gaps[-1]
-    return _first_above(sums, among, base, x)
+def _first_above(sums: Sequence[Fraction], x: Fraction) -> int:
+    """The first position whose sum is above a number; bisection, as sums are many."""
+    return bisect_right(sums, x)
 
 
 def chances_of_sets(weights: Sequence[float], count: int) -> dict[tuple[int, ...], float]:
     """The exact chance of each set of ``count`` positions under successive sampling."""
-    chances: dict[tuple[int, ...], float] = {(): 1.0}
+    exact = [Fraction(weight) for weight in weights]
+    chances: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
     for _ in range(count):
-        grown: dict[tuple[int, ...], float] = {}
+        grown: dict[tuple[int, ...], Fraction] = {}
         for drawn, chance in chances.items():
-            rest = math.fsum(weight for i, weight in enumerate(weights) if i not in drawn)
-            for i, weight in enumerate(weights):
+            rest = sum(weight for i, weight in enumerate(exact) if i not in drawn)
+            for i, weight in enumerate(exact):
                 if i not in drawn and weight > 0:
                     key = tuple(sorted((*drawn, i)))
-                    grown[key] = grown.get(key, 0.0) + chance * weight / rest
+                    grown[key] = grown.get(key, Fraction(0)) + chance * weight / rest
         chances = grown
-    return {drawn: chances.get(drawn, 0.0) for drawn in combinations(range(len(weights)), count)}
+    return {drawn: float(chances.get(drawn, 0)) for drawn in combinations(range(len(weights)), count)}
 
 
 def take_heaviest(weights: Sequence[float], num: int, count: int) -> list[int]:

@@ -90,7 +90,7 @@ def test_held_out_links_and_their_reverses_are_gone(graph):
 
 
 def test_the_rest_of_the_reverse_type_stays_as_it_was(graph):
-    found = hold_out_links(split_links(graph, RATES), RATES, LABEL, reverse=REVERSE)
+    found = hold_out_links(split_links(graph, RATES, by="pair"), RATES, LABEL, reverse=REVERSE)
     before, after = graph.edges[REVERSE], found.edges[REVERSE]
     kept = [before.features["rates_key"].tolist().index(key) for key in after.features["rates_key"]]
     assert kept == sorted(kept) and ends(after) == [ends(before)[row] for row in kept]
@@ -99,9 +99,15 @@ def test_the_rest_of_the_reverse_type_stays_as_it_was(graph):
     assert odd == [row for row in kept if row % 2]
 
 
+def both_ways(rng: np.random.Generator) -> np.ndarray:
+    """Sixty pairs of users, each there and back, and no edge twice."""
+    pairs = np.array(np.triu_indices(30, 1))
+    one_way = pairs[:, rng.choice(pairs.shape[1], 60, replace=False)]
+    return np.concatenate([one_way, one_way[::-1]], axis=1)
+
+
 def test_edges_that_are_there_both_ways(rng):
-    one_way = rng.integers(0, 30, (2, 60))
-    both = np.concatenate([one_way, one_way[::-1]], axis=1)
+    both = both_ways(rng)
     graph = Graph(nodes={"user": NodeTable(num_nodes=30)}, edges={KNOWS: EdgeTable(src_keys=both[0], dst_keys=both[1])})
     torn = split_links(graph, KNOWS, val=0.3, test=0.3)
     with pytest.raises(
@@ -126,13 +132,13 @@ def test_disjoint_training_links(graph):
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_it_is_stored_whatever_the_number_of_parts(tmp_path, graph, num_parts):
-    found = hold_out_links(split_links(graph, RATES), RATES, LABEL, reverse=REVERSE)
+    found = hold_out_links(split_links(graph, RATES, by="pair"), RATES, LABEL, reverse=REVERSE)
     write_parts(found, tmp_path, num_parts=num_parts, method="hash", time_attr="time")
     assert read_dataset(tmp_path).fingerprint() == found.fingerprint()
 
 
 def test_what_is_refused(graph):
-    split = split_links(graph, RATES)
+    split = split_links(graph, RATES, by="pair")
     for wrong in (("movie", "label", "user"), ("user", "label"), "user__label__movie"):
         with pytest.raises(SettingsError, match="give an edge type from 'user' to 'movie'"):
             hold_out_links(split, RATES, wrong)
@@ -149,7 +155,7 @@ def test_what_is_refused(graph):
 
 
 def test_the_graph_remembers_where_links_were_taken_from(tmp_path, graph):
-    split = split_links(graph, RATES)
+    split = split_links(graph, RATES, by="pair")
     found = hold_out_links(split, RATES, LABEL, reverse=REVERSE)
     assert found.label_types == found.schema.label_types == {LABEL: (RATES, REVERSE)}
     assert hold_out_links(split, RATES, LABEL).label_types == {LABEL: (RATES,)}  # "rated_by" is no name of a reverse
@@ -165,7 +171,7 @@ def test_label_types_survive_a_file_of_arrays(tmp_path, rng):
     graph = Graph(
         nodes={"user": NodeTable(num_nodes=9)}, edges={KNOWS: table(rng), ("user", "rev_knows", "user"): table(rng)}
     )
-    found = hold_out_links(split_links(graph, KNOWS, val=0.3), KNOWS, MEETS)
+    found = hold_out_links(split_links(graph, KNOWS, by="pair", val=0.3), KNOWS, MEETS)
     write_npz(found, tmp_path / "held.npz")
     again = read_npz(tmp_path / "held.npz")
     assert again.label_types == found.label_types == {MEETS: (KNOWS, ("user", "rev_knows", "user"))}
@@ -188,8 +194,7 @@ def test_a_reverse_type_is_found_by_its_name(graph):
 
 
 def test_edges_both_ways_in_one_type_leave_together(rng):
-    one_way = rng.integers(0, 30, (2, 60))
-    both = np.concatenate([one_way, one_way[::-1]], axis=1)
+    both = both_ways(rng)
     graph = Graph(nodes={"user": NodeTable(num_nodes=30)}, edges={KNOWS: EdgeTable(src_keys=both[0], dst_keys=both[1])})
     split = split_links(graph, by="pair", val=0.3, test=0.3)
     found = hold_out_links(split, supervision_type=MEETS)
@@ -202,7 +207,7 @@ def test_edges_both_ways_in_one_type_leave_together(rng):
 
 def test_the_edge_type_may_be_left_out_where_one_has_splits(graph):
     graph = replace(graph, edge_splits={})
-    split = split_links(graph, RATES)
+    split = split_links(graph, RATES, by="pair")
     found = hold_out_links(split, supervision_type=LABEL)
     assert found.fingerprint() == hold_out_links(split, RATES, LABEL).fingerprint()
     for several in (graph, split_links(split, KNOWS)):
@@ -210,3 +215,49 @@ def test_the_edge_type_may_be_left_out_where_one_has_splits(graph):
             hold_out_links(several, supervision_type=LABEL)
     with pytest.raises(SettingsError, match="supervision_type is None; give an edge type from 'user' to 'movie'"):
         hold_out_links(split)
+
+
+def parallel_graph(rng: np.random.Generator) -> Graph:
+    src_keys, dst_keys = rng.integers(0, 10, (2, 300))
+    order = rng.permutation(300)
+    back = ("movie", "rev_rates", "user")
+    return Graph(
+        nodes={"user": NodeTable(num_nodes=10), "movie": NodeTable(num_nodes=10)},
+        edges={
+            RATES: EdgeTable(src_keys=src_keys, dst_keys=dst_keys),
+            back: EdgeTable(src_keys=dst_keys[order], dst_keys=src_keys[order]),
+        },
+    ).check()
+
+
+@pytest.mark.parametrize("reverse", ["rev_", None])
+def test_a_parallel_edge_of_a_held_out_one_is_refused(rng, reverse):
+    graph = parallel_graph(rng)
+    said = r"edge \d+ of user__rates__movie is in split 'train' and a parallel edge is held out; .*by='pair'.*'remove'"
+    with pytest.raises(SettingsError, match=said):
+        hold_out_links(split_links(graph, RATES), RATES, LABEL, reverse=reverse)
+    with pytest.raises(SettingsError, match=r"parallel is 'keep'; give refuse\|remove"):
+        hold_out_links(split_links(graph, RATES), RATES, LABEL, parallel="keep")
+
+
+@pytest.mark.parametrize("by,parallel", [("pair", "refuse"), ("pair", "remove"), ("edge", "remove")])
+def test_both_types_lose_the_same_links(rng, by, parallel):
+    graph = parallel_graph(rng)
+    split = split_links(graph, RATES, by=by)
+    found = hold_out_links(split, RATES, LABEL, parallel=parallel)
+    named, pairs = split.edge_splits[RATES], ends(graph.edges[RATES])
+    held = {pairs[key] for name in ("val", "test") for key in named[name]}
+    left = [pair for pair in pairs if pair not in held]
+    assert held and left and ends(found.edges[RATES]) == left
+    back = ends(found.edges["movie", "rev_rates", "user"])
+    assert sorted(back) == sorted((dst, src) for src, dst in left)
+    assert ends(found.edges[LABEL]) == pairs
+
+
+def test_parallel_edges_in_no_split_leave(rng):
+    graph = parallel_graph(rng)
+    pairs = ends(graph.edges[RATES])
+    found = hold_out_links(replace(graph, edge_splits={RATES: {"test": np.arange(30)}}), RATES, LABEL, splits=("test",))
+    assert ends(found.edges[RATES]) == [pair for pair in pairs if pair not in set(pairs[:30])]
+    assert len(ends(found.edges["movie", "rev_rates", "user"])) == found.edges[RATES].num_edges
+    assert ends(found.edges[LABEL]) == pairs[:30]

@@ -21,6 +21,8 @@ WEIGHTS = {
     "one heavy": [1e-3, 1e6, 1e-3, 1.0],
     "one alone": [2.0],
     "one of many": [0.0, 0.0, 3.0, 0.0],
+    "heavy first": [1.0, 1e-20, 3e-20, 1e-20, 3e-20, 1e-20, 3e-20],
+    "heavy last": [1e-20, 3e-20, 1e-20, 3e-20, 1e-20, 3e-20, 1.0],
     "tiny": [1e-300, 2e-300, 3e-300],
 }
 
@@ -42,12 +44,12 @@ def many_draws(first_seed, num_rows, entries, num, degree, count, is_replacing, 
 
 
 @njit
-def complete_draws(first_seed, num_rows, sums, count, variates, positions, drawn, turns):
+def complete_draws(first_seed, num_rows, sums, weights, count, variates, positions, drawn, turns):
     for row in range(num_rows):
         if drawn[row] < count:
             stream = mix64(np.uint64(first_seed + row))
             drawn[row] = draw_missing(
-                stream, sums, 0, len(sums), count, variates, positions, row * count, drawn[row], turns[row]
+                stream, sums, weights, 0, 0, len(sums), count, variates, positions, row * count, drawn[row], turns[row]
             )
 
 
@@ -60,7 +62,8 @@ def draw_many(
     many_draws(FIRST_SEED, num_rows, table_of(weights), num, len(weights), count, is_replacing, positions, drawn, turns)
     if completes:
         sums = np.array(naive_weighted.running_sums(weights[:num]))
-        complete_draws(FIRST_SEED, num_rows, sums, count, np.empty(count, np.uint64), positions, drawn, turns)
+        variates, stored = np.empty(count, np.uint64), np.array(weights)
+        complete_draws(FIRST_SEED, num_rows, sums, stored.ctypes.data, count, variates, positions, drawn, turns)
     return [positions[row * count : row * count + drawn[row]] for row in range(num_rows)]
 
 
@@ -107,7 +110,18 @@ def test_draws_with_replacement_are_in_proportion(name):
 
 @pytest.mark.parametrize(
     ("name", "num", "count"),
-    [("uneven", 8, 3), ("uneven", 8, 5), ("uneven", 5, 2), ("one heavy", 4, 2), ("one heavy", 4, 3), ("even", 7, 4)],
+    [
+        ("uneven", 8, 3),
+        ("uneven", 8, 5),
+        ("uneven", 5, 2),
+        ("one heavy", 4, 2),
+        ("one heavy", 4, 3),
+        ("even", 7, 4),
+        ("heavy first", 7, 2),
+        ("heavy first", 7, 3),
+        ("heavy last", 7, 2),
+        ("heavy last", 7, 3),
+    ],
 )
 def test_draws_without_replacement_are_successive(name, num, count):
     """Every set has its exact chance, 5 sigma either way; rows that are given up favour some sets, so they go on.

@@ -22,8 +22,8 @@ from hopstream.kernels.chosen import (
     draw_chosen,
 )
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
-from hopstream.kernels.heaviest import weight_kind
 from hopstream.kernels.memory import address_table
+from hopstream.kernels.stored_weights import weight_kind
 from hopstream.schema import EDGE
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
 from tests import naive, naive_sampling, naive_weighted
@@ -136,7 +136,7 @@ def weights(row: list[Edge]) -> list[float]:
 
 
 def make_scratch(capacity: int) -> Scratch:
-    return Scratch(np.empty(capacity, np.int64), np.empty(capacity), np.empty(capacity, np.uint64))
+    return Scratch(np.empty(capacity, np.int64), np.empty(capacity), np.empty(capacity), np.empty(capacity, np.uint64))
 
 
 def rules(request: SampleRequest) -> Rules:

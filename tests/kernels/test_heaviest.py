@@ -12,15 +12,13 @@ from hopstream.kernels.eligible import add_pairs, empty_set, set_capacity, set_s
 from hopstream.kernels.filtered import Filter
 from hopstream.kernels.heaviest import (
     TOO_FAR,
-    UNREADABLE,
-    WEIGHT_DTYPES,
     num_ranks,
     select_heaviest,
     take_heaviest,
     take_heaviest_eligible,
-    weight_kind,
 )
 from hopstream.kernels.smallest import offer, sort_by_variate
+from hopstream.kernels.stored_weights import UNREADABLE, WEIGHT_DTYPES, weight_kind
 from tests import naive_weighted
 
 NODE = 3

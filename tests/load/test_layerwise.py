@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -313,8 +314,62 @@ def test_a_layer_returns_a_row_per_seed(places, tmp_path, value, got):
 
 def test_rows_have_one_width(places, tmp_path):
     sizes = iter(range(1, 100))
-    with pytest.raises(SettingsError, match="returned rows of width 2; those before had 1"):
+    said = r"returned rows of float64\[2\] for part 0; the first batch has float64\[1\]"
+    with pytest.raises(SettingsError, match=said):
         infer(places.folders[1], tmp_path / "out", lambda n, t, batch: np.zeros((batch.batch_size, next(sizes))))
+
+
+def rows_of(width, dtype, num_batches=None):
+    """A layer of zeros that fails after so many batches."""
+    done = []
+
+    def layer(number, node_type, batch):
+        done.append(number)
+        if num_batches is not None and len(done) > num_batches:
+            raise OSError("the GPU fell off")
+        return np.zeros((batch.batch_size, width), dtype)
+
+    return layer
+
+
+@pytest.mark.parametrize("width,dtype", [(2, np.float32), (6, np.float32), (4, np.float64), (4, np.float16)])
+@pytest.mark.parametrize("num_batches", [3, 4, 6])
+def test_a_run_never_goes_on_with_rows_of_another_width_or_dtype(places, tmp_path, width, dtype, num_batches):
+    """Part 0 has 58 rows, or 4 batches; it is complete or not, and part 1 has rows or not."""
+    folder, out = places.folders[4], tmp_path / "out"
+    with pytest.raises(OSError, match="the GPU fell off"):
+        infer(folder, out, rows_of(4, np.float32, num_batches), num_threads=0, rows_per_chunk=1)
+    got, wanted = f"{np.dtype(dtype)}\\[{width}\\]", r"part 0 has float32\[4\]"
+    with pytest.raises(SettingsError, match=rf"layer 1 of 'node' returned rows of {got} for part \d; {wanted}"):
+        infer(folder, out, rows_of(width, dtype), num_threads=0)
+    assert infer(folder, out, rows_of(4, np.float32)).at("node", np.arange(3)).dtype == np.float32
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_ranks_that_run_several_models_are_told(places, tmp_path, num_layers):
+    errors = []
+
+    def run(rank):
+        options = {"rank": rank, "world_size": 2, "wait_s": 2.0, "num_layers": num_layers}
+        try:
+            infer(places.folders[4], tmp_path / "out", rows_of(4 - rank, np.float32), **options)
+        except (SettingsError, FormatError, StoreTimeout) as error:
+            errors.append(str(error))
+
+    first = threading.Thread(target=run, args=(0,))
+    first.start()
+    run(1)
+    first.join(90)
+    assert len(errors) == 2 and any("float32[4]" in error and "float32[3]" in error for error in errors)
+
+
+def test_rows_of_several_widths_are_not_read(places, tmp_path):
+    found = infer(places.folders[3], tmp_path / "out")
+    path = found.path(2, "node", 1)
+    np.save(path, np.load(path)[:, :2])
+    said = r"part-00001\.npy has rows of float64\[2\]; part-00000\.npy has float64\[6\], so they are of several models"
+    with pytest.raises(FormatError, match=said):
+        found.at("node", np.arange(NUM_NODES))
 
 
 def test_what_cannot_be_met_is_said(places, tmp_path):
@@ -346,4 +401,21 @@ def test_damaged_folders_and_unknown_keys_are_said(places, tmp_path):
         open_embeddings(tmp_path)
     (tmp_path / "out" / "embeddings.json").write_text('{"format": 7}')
     with pytest.raises(FormatError, match="has format 7; this version reads 1"):
+        open_embeddings(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [{}, [], {"node": []}, {"node": [0]}, {"node": [0, 10**19]}, {"node": [1, 5]}, {"node": [0, 5, 3]},
+     {"node": [0, 2.5]}, {"node": [-1, 5]}, {"node": None}, {"node": [0, "5"]}, {"a": [0, 5], "node": [0, 2, 5]}],
+)  # fmt: skip
+def test_a_record_of_ranges_that_no_dataset_has_is_refused(places, tmp_path, offsets):
+    infer(places.folders[1], tmp_path / "out")
+    path = tmp_path / "out" / "embeddings.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "node_offsets": offsets}))
+    with pytest.raises(FormatError, match=r"embeddings\.json (has node_offsets|is no record)"):
+        open_embeddings(tmp_path / "out")
+    path.write_text(json.dumps({**record, "node_types": ["other"]}))
+    with pytest.raises(FormatError, match=r"node_types \['other'\] that have no node_offsets"):
         open_embeddings(tmp_path / "out")

@@ -3,13 +3,17 @@
 Links to predict move to an edge type of their own, the *supervision* edge type, and those that are held out leave the
 edge type that messages follow, and its reverses. What is not there cannot leak, whichever way the graph is sampled. The
 graph remembers which edge type holds labels, so that it is followed only where it is named.
+
+A link is a pair of nodes, not an edge: where one edge is held out, every edge between the two leaves, parallel ones
+and reverses alike. Those in no split just leave; one in a split that is not held out would be both seen and hidden, so it
+is refused, unless ``parallel="remove"`` says that it leaves, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +32,7 @@ def hold_out_links(
     *,
     splits: Sequence[str] = ("val", "test"),
     reverse: EdgeType | str | None = REVERSE_PREFIX,
+    parallel: Literal["refuse", "remove"] = "refuse",
 ) -> Graph:
     """Move the splits of an edge type to a supervision edge type, and take held-out edges out of the graph.
 
@@ -36,12 +41,16 @@ def hold_out_links(
         edge_type: The edge type that the links are of. It may be left out where one has splits.
         supervision_type: A new edge type between the same node types; it must be given. It gets every edge that is in a
             split, in the order of their keys, with features and splits.
-        splits: The splits that are held out: their edges leave ``edge_type``. The edges of other splits are in both.
+        splits: The splits that are held out: their edges leave ``edge_type``, and so do edges in no split that lead
+            from and to the same nodes. The edges of other splits are in both.
         reverse: The edge type that holds the reverses of these edges: all edges there that lead from the destination to
             the source of a held-out edge leave, too. Left out, it is known by name: that of ``("a", "r", "b")`` is
             ``("b", "rev_r", "a")``, and without such a partner an edge type between nodes of one type is its own, so
             that edges may be there both ways; split by pair then, so that what leaves is in the same split. A reverse
             type of another name must be given. None says that there are no reverses.
+        parallel: What becomes of an edge in a split that is not held out, between the nodes of a held-out one:
+            ``refuse`` the graph, or ``remove`` it from ``edge_type`` and ``reverse``; it stays in its split of the
+            supervision type.
 
     Returns:
         The graph with one more edge type, which ``label_types`` names together with the edge types that its links are
@@ -49,8 +58,8 @@ def hold_out_links(
 
     Raises:
         SettingsError: The edge type is not given and not the only one, the supervision type is not given, is there
-            already or is between other node types, the reverse type does not lead back, or the reverses of held-out
-            edges are in a split that is not held out.
+            already or is between other node types, the reverse type does not lead back, or a parallel edge or the
+            reverse of a held-out one is in a split that is not held out.
         UnknownNameError: The graph has no such edge type or split.
     """
     schema = graph.schema
@@ -65,12 +74,26 @@ def hold_out_links(
     if unknown or not named:
         raise UnknownNameError(f"{type_label(edge_type)} has no split {unknown or 'at all'}; it has {list(named)}")
     num_edges = graph.edges[edge_type].num_edges
+    if parallel not in ("refuse", "remove"):
+        raise SettingsError(f"parallel is {parallel!r}; give refuse|remove")
     is_held = _is_in(num_edges, [named[name] for name in splits])
-    is_kept = {edge_type: ~is_held}
+    is_parallel = _leads_as(graph, edge_type, is_held, edge_type, is_back=False)
+    if parallel == "refuse":
+        _refuse_torn(
+            edge_type, is_held, is_parallel, named, "a parallel edge", "drop one of the two, or parallel='remove'"
+        )
+    is_kept = {edge_type: ~is_parallel}
     if reverse is not None:
-        is_reverse = _is_reverse(graph, edge_type, is_held, reverse)
-        if reverse == edge_type:
-            _refuse_torn(edge_type, is_held, is_reverse, named)
+        is_reverse = _leads_as(graph, edge_type, is_held, reverse, is_back=True)
+        if reverse == edge_type and parallel == "refuse":
+            _refuse_torn(
+                edge_type,
+                is_held,
+                is_reverse,
+                named,
+                "its reverse",
+                "if an edge says nothing of its reverse, give reverse=None",
+            )
         is_kept[reverse] = is_kept.get(reverse, np.True_) & ~is_reverse
     is_supervision = _is_in(num_edges, list(named.values()))
     moved = {name: _renumbered(keys, is_supervision) for name, keys in named.items()}
@@ -113,12 +136,15 @@ def _is_in(num_edges: int, keys: Sequence[IntArray]) -> NDArray[np.bool_]:
     return found
 
 
-def _is_reverse(graph: Graph, edge_type: EdgeType, is_held: NDArray[np.bool_], reverse: EdgeType) -> NDArray[np.bool_]:
-    """bool[edges of the reverse type], whether each leads from the destination to the source of a held edge."""
-    edges, back = graph.edges[edge_type], graph.edges[reverse]
+def _leads_as(
+    graph: Graph, edge_type: EdgeType, is_held: NDArray[np.bool_], other_type: EdgeType, *, is_back: bool
+) -> NDArray[np.bool_]:
+    """bool[edges of the other type], whether each leads from and to the nodes of a held edge, or back between them."""
+    edges, others = graph.edges[edge_type], graph.edges[other_type]
     held = np.flatnonzero(is_held)
+    src_keys, dst_keys = (edges.dst_keys, edges.src_keys) if is_back else (edges.src_keys, edges.dst_keys)
     numbers = group_pairs(
-        np.concatenate([edges.dst_keys[held], back.src_keys]), np.concatenate([edges.src_keys[held], back.dst_keys])
+        np.concatenate([src_keys[held], others.src_keys]), np.concatenate([dst_keys[held], others.dst_keys])
     )
     is_wanted = np.zeros(int(numbers.max(initial=-1)) + 1, np.bool_)
     is_wanted[numbers[: len(held)]] = True
@@ -129,17 +155,18 @@ def _is_reverse(graph: Graph, edge_type: EdgeType, is_held: NDArray[np.bool_], r
 def _refuse_torn(
     edge_type: EdgeType,
     is_held: NDArray[np.bool_],
-    is_reverse: NDArray[np.bool_],
+    is_partner: NDArray[np.bool_],
     named: Mapping[str, IntArray],
+    partner: str,
+    otherwise: str,
 ) -> None:
-    """Refuse to hold an edge out whose reverse is in a split that is not."""
+    """Refuse to hold an edge out whose partner is in a split that is not."""
     for name, keys in named.items():
-        torn = keys[is_reverse[keys] & ~is_held[keys]]
+        torn = keys[is_partner[keys] & ~is_held[keys]]
         if len(torn):
             raise SettingsError(
-                f"edge {int(torn[0])} of {type_label(edge_type)} is in split {name!r} and its reverse is held out; "
-                "split by pair, so that both are in one split: split_links(…, by='pair'); or, if an edge "
-                "says nothing of its reverse, give reverse=None"
+                f"edge {int(torn[0])} of {type_label(edge_type)} is in split {name!r} and {partner} is held out; split "
+                f"by pair, so that both are in one split: split_links(…, by='pair'); or {otherwise}"
             )
 
 

@@ -22,6 +22,7 @@ SHARED_FILES = (
     "reals.py",
     "relabel.py",
     "smallest.py",
+    "stored_weights.py",
     "weighted.py",
 )
 """Files whose functions are inlined into kernels of other files."""

@@ -58,7 +58,7 @@ class Sources(NamedTuple):
         aliases: Alias tables of rows, uint64.
         orders: Positions by weight, uint32.
         weights: Weights, in the dtype of ``weight_kind``.
-        weight_kind: See ``heaviest.weight_kind``.
+        weight_kind: See ``stored_weights.weight_kind``.
         neighbor_keys: Keys of neighbours.
         key_item: uint32[0] or int64[0], of their dtype.
     """
@@ -115,11 +115,13 @@ class Scratch(NamedTuple):
     Attributes:
         listed: int64[capacity], positions of eligible edges; 64 or more.
         sums: float64[capacity] where weights count.
+        weights: float64[capacity] where weights count.
         variates: uint64[capacity] where weights count, or with ``LABOR`` or ``TOP_K``.
     """
 
     listed: np.ndarray
     sums: np.ndarray
+    weights: np.ndarray
     variates: np.ndarray
 
 
@@ -134,19 +136,21 @@ def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
 
 @njit(inline="always")
 def _draw_by_weight(
-    stream: np.uint64, entries: np.ndarray, sums: np.ndarray, start: int, num: int, row_degree: int, count: int,
-    replaces: bool, variates: np.ndarray, positions: np.ndarray, first: int,
+    stream: np.uint64, entries: np.ndarray, sums: np.ndarray, weights: int, kind: int, start: int, num: int,
+    row_degree: int, count: int, replaces: bool, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Draw by the row's alias table while that pays, and what is then missing by its running sums."""
     if not uses_alias(num, row_degree, count, replaces):
-        return draw_weighted(stream, sums, start, num, count, replaces, variates, positions, first)
+        return draw_weighted(stream, sums, weights, kind, start, num, count, replaces, variates, positions, first)
     taken, turns = draw_alias(stream, entries, start, num, row_degree, count, replaces, positions, first)
     if taken == count:
         return taken
     if not replaces:
-        return draw_missing(stream, sums, start, num, count, variates, positions, first, taken, turns)
+        return draw_missing(stream, sums, weights, kind, start, num, count, variates, positions, first, taken, turns)
     rest = stream + np.uint64(turns) * GOLDEN
-    return taken + draw_weighted(rest, sums, start, num, count - taken, True, variates, positions, first + taken)
+    return taken + draw_weighted(
+        rest, sums, weights, kind, start, num, count - taken, True, variates, positions, first + taken
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -185,6 +189,8 @@ def draw_chosen(
     out = array_at(np.int64(positions.ctypes.data), len(positions), np.int64)
     listed = array_at(np.int64(scratch.listed.ctypes.data), len(scratch.listed), np.int64)
     listed_sums = array_at(np.int64(scratch.sums.ctypes.data), len(scratch.sums), np.float64)
+    weights_of_listed = np.int64(scratch.weights.ctypes.data)
+    listed_weights = array_at(weights_of_listed, len(scratch.weights), np.float64)
     variates = array_at(np.int64(scratch.variates.ctypes.data), len(scratch.variates), np.uint64)
     nodes, num_nodes = np.int64(rules.excluded_nodes.ctypes.data), len(rules.excluded_nodes)
     pairs, num_pairs = np.int64(rules.excluded_pairs.ctypes.data), len(rules.excluded_pairs) >> 1
@@ -246,6 +252,7 @@ def draw_chosen(
             continue
         part_indices = array_at(indices[part, 0], indices[part, 1], sources.item.dtype)
         part_sums = array_at(sources.sums[part, 0], sources.sums[part, 1], np.float64)
+        weights, kind = sources.weights[part, 0], sources.weight_kind
         own_pairs = 0
         if num_nodes > 0 and has_id(nodes, num_nodes, node_shift, ids[i]):
             own_pairs = num_pairs
@@ -271,7 +278,7 @@ def draw_chosen(
             return i, written, written + most, 0
         needs_variates = (is_weighted or strategy == LABOR) and count >= 0 and not replaces
         degree = row_degrees[i]
-        ranks = num_ranks(num, degree, most, sources.weight_kind)
+        ranks = num_ranks(num, degree, most, kind)
         if strategy == TOP_K:
             needs_variates = ranks < degree
         if needs_variates and most > len(variates):
@@ -287,8 +294,7 @@ def draw_chosen(
                 taken = take_heaviest(part_order, part_sums, start, num, degree, ranks, most, out, written)
             if taken < 0:
                 taken = select_heaviest(
-                    rule, is_filtered, part_indices, sources.weights[part, 0], sources.weight_kind, start, num, most,
-                    variates, out, written,
+                    rule, is_filtered, part_indices, weights, kind, start, num, most, variates, out, written
                 )  # fmt: skip
         elif strategy == LABOR and count >= 0:
             part_keys = array_at(sources.neighbor_keys[part, 0], sources.neighbor_keys[part, 1], sources.key_item.dtype)
@@ -311,7 +317,19 @@ def draw_chosen(
                 if is_weighted:
                     entries = array_at(sources.aliases[part, 0], sources.aliases[part, 1], np.uint64)
                     taken = _draw_by_weight(
-                        stream, entries, part_sums, start, num, row_degrees[i], count, replaces, variates, out, written
+                        stream,
+                        entries,
+                        part_sums,
+                        weights,
+                        kind,
+                        start,
+                        num,
+                        row_degrees[i],
+                        count,
+                        replaces,
+                        variates,
+                        out,
+                        written,
                     )
                 else:
                     draw_positions(stream, start, num, most, replaces, out, written)
@@ -329,19 +347,29 @@ def draw_chosen(
                     if is_weighted:
                         if num_listed > len(listed_sums):
                             return i, written, 0, num_listed
-                        sum_listed(part_sums, start, listed, num_listed, listed_sums)
+                        sum_listed(part_sums, weights, kind, start, listed, num_listed, listed_weights, listed_sums)
                     more = draw_listed(
-                        stream + np.uint64(turns) * GOLDEN, is_weighted, listed_sums, num_listed, count - taken,
-                        replaces, listed, variates, out, written + taken,
+                        stream + np.uint64(turns) * GOLDEN, is_weighted, listed_sums, weights_of_listed, num_listed,
+                        count - taken, replaces, listed, variates, out, written + taken,
                     )  # fmt: skip
                     taken += more
                     if not replaces:
                         sort_positions(out, written, taken)
             else:
                 if is_weighted:
-                    sum_listed(part_sums, start, listed, num_listed, listed_sums)
+                    sum_listed(part_sums, weights, kind, start, listed, num_listed, listed_weights, listed_sums)
                 taken = draw_listed(
-                    stream, is_weighted, listed_sums, num_listed, count, replaces, listed, variates, out, written
+                    stream,
+                    is_weighted,
+                    listed_sums,
+                    weights_of_listed,
+                    num_listed,
+                    count,
+                    replaces,
+                    listed,
+                    variates,
+                    out,
+                    written,
                 )
         counts[i] = taken
         written += taken

@@ -24,7 +24,8 @@ from hopstream.kernels.memory import prefetch_address
 from hopstream.kernels.neighbors import draw_positions
 from hopstream.kernels.reals import quarter_turn
 from hopstream.kernels.smallest import offer, sort_positions
-from hopstream.kernels.weighted import add_weight, draw_weighted, weight_at
+from hopstream.kernels.stored_weights import FLOAT64, UNREADABLE
+from hopstream.kernels.weighted import add_weight, draw_weighted, edge_weight
 
 SCANNED = 512
 FEW = 64
@@ -123,25 +124,33 @@ def list_eligible(
 
 
 @njit(cache=True, nogil=True)
-def sum_listed(sums: np.ndarray, start: int, listed: np.ndarray, num_listed: int, out: np.ndarray) -> None:
-    """Write the running sums of the weights of some edges of a row alone.
+def sum_listed(
+    sums: np.ndarray, weights: int, kind: int, start: int, listed: np.ndarray, num_listed: int,
+    listed_weights: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the weights of some edges of a row, and the running sums of these alone.
 
     Args:
         sums: float64[edges], running sums of the part.
+        weights: As for ``draw_weighted``.
+        kind: As there.
         start: First edge of the row.
         listed: int64[num_listed or more], positions of the edges, ascending.
         num_listed: See there.
+        listed_weights: float64[num_listed or more], out.
         out: float64[num_listed or more], out.
     """
     total = 0.0
     for i in range(num_listed):
-        total = add_weight(total, weight_at(sums, start, listed[np.uint64(i)]))
+        weight = edge_weight(sums, weights, kind, start, listed[np.uint64(i)])
+        listed_weights[np.uint64(i)] = weight
+        total = add_weight(total, weight)
         out[np.uint64(i)] = total
 
 
 @njit(cache=True, nogil=True)
 def draw_listed(
-    stream: np.uint64, is_weighted: bool, sums: np.ndarray, num_listed: int, count: int, replaces: bool,
+    stream: np.uint64, is_weighted: bool, sums: np.ndarray, weights: int, num_listed: int, count: int, replaces: bool,
     listed: np.ndarray, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Draw from a list of edges.
@@ -150,6 +159,7 @@ def draw_listed(
         stream: The node's stream of draws.
         is_weighted: Draw by weight, not uniformly.
         sums: float64[num_listed or more], running sums of the listed edges' weights, where those count.
+        weights: Address of the listed edges' weights, float64.
         num_listed: Length of the list.
         count: How many to draw; -1 means all.
         replaces: Draw with replacement; False where ``count`` is -1.
@@ -164,7 +174,9 @@ def draw_listed(
     if num_listed == 0:
         return 0
     if is_weighted:
-        drawn = draw_weighted(stream, sums, 0, num_listed, count, replaces, variates, positions, first)
+        drawn = draw_weighted(
+            stream, sums, weights, FLOAT64, 0, num_listed, count, replaces, variates, positions, first
+        )
     else:
         drawn = count
         if count < 0 or (count > num_listed and not replaces):
@@ -212,7 +224,7 @@ def draw_skipping(
         own = stream + np.uint64(turns) * GOLDEN
         size = missing
         if is_weighted:
-            size = draw_weighted(own, sums, start, num, missing, True, variates, tried, 0)
+            size = draw_weighted(own, sums, 0, UNREADABLE, start, num, missing, True, variates, tried, 0)
         else:
             draw_positions(own, start, num, missing, True, tried, 0)
         turns += missing

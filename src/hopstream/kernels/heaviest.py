@@ -12,29 +12,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from hopstream.kernels.filtered import Filter, is_eligible
-from hopstream.kernels.memory import array_at
 from hopstream.kernels.reals import ordered_bits
 from hopstream.kernels.smallest import offer, sort_by_variate
+from hopstream.kernels.stored_weights import stored_weight
 from hopstream.kernels.weighted import weight_at
 
-WEIGHT_DTYPES = (
-    "float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"
-)  # fmt: skip
-"""Weights are read in the dtype in which they are stored; its place here is their kind."""
-UNREADABLE = -1
-"""The kind of other weights, which are only known by their order."""
 TOO_FAR = -1
-
-
-def weight_kind(dtype: np.dtype[Any] | None) -> int:
-    """How ``select_heaviest`` is told of the dtype of weights; None is none."""
-    return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
 
 
 @njit(inline="always")
@@ -158,7 +145,7 @@ def select_heaviest(
     """
     size = 0
     for position in range(start, start + num):
-        weight = _weight(weights, kind, position)
+        weight = stored_weight(weights, kind, position)
         if not weight > 0.0:
             continue
         # The heaviest come first, as the smallest variates do.
@@ -169,31 +156,3 @@ def select_heaviest(
             size = offer(variates, positions, first, size, count, variate, position)
     sort_by_variate(variates, positions, first, size)
     return size
-
-
-@njit(inline="always")
-def _weight(address: int, kind: int, position: int) -> float:
-    """One of the weights at an address; kinds are the places of ``WEIGHT_DTYPES``."""
-    place, num = np.uint64(position), position + 1
-    weight = 0.0
-    if kind == 0:
-        weight = array_at(address, num, np.float64)[place]
-    elif kind == 1:
-        weight = np.float64(array_at(address, num, np.float32)[place])
-    elif kind == 2:
-        weight = np.float64(array_at(address, num, np.int64)[place])
-    elif kind == 3:
-        weight = np.float64(array_at(address, num, np.int32)[place])
-    elif kind == 4:
-        weight = np.float64(array_at(address, num, np.int16)[place])
-    elif kind == 5:
-        weight = np.float64(array_at(address, num, np.int8)[place])
-    elif kind == 6:
-        weight = np.float64(array_at(address, num, np.uint64)[place])
-    elif kind == 7:
-        weight = np.float64(array_at(address, num, np.uint32)[place])
-    elif kind == 8:
-        weight = np.float64(array_at(address, num, np.uint16)[place])
-    elif kind == 9:
-        weight = np.float64(array_at(address, num, np.uint8)[place])
-    return weight

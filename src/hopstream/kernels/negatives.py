@@ -14,9 +14,7 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.hashing import GOLDEN, draw_below, mix64, node_stream
-
-UNIT = 2.0**-53
-"""The distance between two neighbouring uniform numbers in [0, 1)."""
+from hopstream.kernels.reals import fraction
 
 
 @njit(cache=True, nogil=True)
@@ -53,8 +51,7 @@ def draw_weighted_nodes(
     total = weight_sums[len(weight_sums) - 1]
     for i in range(len(positions)):
         stream = node_stream(draw_seed, positions[i])
-        bits = mix64(stream + np.uint64(turns[i]) * GOLDEN) >> np.uint64(11)
-        wanted = np.float64(bits) * UNIT * total
+        wanted = fraction(mix64(stream + np.uint64(turns[i]) * GOLDEN)) * total
         low, high = 0, len(weight_sums) - 1
         while low < high:
             middle = (low + high) >> 1

@@ -4,10 +4,11 @@
     is in proportion to the weights of the edges not drawn yet. While no more than half of the row's weight is drawn, by
     rejection: draw from all edges until one is new; a rejected draw says nothing about the next, so the law of the one
     accepted is that of the undrawn edges. Then by one draw from the gaps between the edges drawn, whose weights are
-    differences of running sums. Where that costs more than a pass over the row, and from the start in short rows, what
-    is missing is drawn in one pass: the smallest of exponential variates over weights are the same sample. Rows where
-    no more than ``count`` edges have weight give all of those, found by galloping over the running sums, so that a
-    million edges without weight cost 20 steps.
+    differences of running sums. Where that costs more than a pass over the row, from the start in short rows, and where
+    the undrawn edges have so little of the row's weight that differences would not tell them apart, what is missing is
+    drawn in one pass over the stored weights: the smallest of exponential variates over weights are the same sample.
+    Rows where no more than ``count`` edges have weight give all of those, found by galloping over the running sums,
+    so that a million edges without weight cost 20 steps.
     Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", IPL 2006; Wong, Easton, "An efficient
     method for weighted sampling without replacement", SIAM Journal on Computing 1980.
 [Cost] Per draw a binary search, O(log num), or two on average while rejecting: each accepts with probability 1/2 or
@@ -19,8 +20,10 @@
     edges have most of the weight of are thrown away too often. Exponential variates always: O(num) per hub and batch.
     Rejection without a bound: an edge of 1 - 1e-9 of the weight takes 1e9 turns.
 
-Running sums are as ``add_weight`` makes them: they rise exactly where an edge has weight. Weights are only known as
-differences of running sums, to a few 1e-16 of the running sum there.
+Running sums are as ``add_weight`` makes them: they rise exactly where an edge has weight. A difference of running sums
+is off by up to 2**-53 of the row's weight per edge in it. Gaps are drawn from where that is less than ``2**-17`` of the
+weight left in them (``REST_PER_EDGE``); so every draw has its chance to 1e-5, whatever the weights are, and to far less
+unless most of a row's weight is drawn.
 """
 
 from __future__ import annotations
@@ -32,10 +35,16 @@ from hopstream.kernels.hashing import GOLDEN, mix64
 from hopstream.kernels.neighbors import FLOYD_ALWAYS
 from hopstream.kernels.reals import fraction, natural_log, number_of, open_fraction, ordered_bits
 from hopstream.kernels.smallest import insert_position, offer, sort_positions
+from hopstream.kernels.stored_weights import stored_weight
 
 MAX_REJECTIONS = 64
 LANES = 4
 PASS_FACTOR = 2
+REST_PER_EDGE = 2.0**-36
+"""The share of a row's weight, per edge of it, that must be undrawn for differences of sums to be exact enough."""
+WAIT_SCALE = 2.0**60
+SCALED_TOTAL = 2.0**960
+"""Weights of smaller rows are scaled up for waits, so that no wait is infinite; powers of 2 change no order."""
 PASS_SALT = np.uint64(0x6A09E667F3BCC909)
 
 
@@ -53,6 +62,14 @@ def weight_at(sums: np.ndarray, start: int, position: int) -> float:
     if position == start:
         return sums[np.uint64(position)]
     return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
+
+
+@njit(inline="always")
+def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position: int) -> float:
+    """As ``weight_at``, but exact where weights can be read."""
+    if kind < 0:
+        return weight_at(sums, start, position)
+    return stored_weight(weights, kind, position)
 
 
 @njit(inline="always")
@@ -150,14 +167,16 @@ def take_weighted(sums: np.ndarray, start: int, num: int, count: int, positions:
 
 @njit(cache=True, nogil=True)
 def draw_weighted(
-    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, is_replacing: bool, variates: np.ndarray,
-    positions: np.ndarray, first: int,
+    stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int, is_replacing: bool,
+    variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Write the positions of the edges that one node draws by weight.
 
     Args:
         stream: uint64 of ``node_stream``.
         sums: float64[edges], running sums that begin anew in each row.
+        weights: Address of the weights themselves, in the places of ``sums``; not read with replacement.
+        kind: ``weight_kind`` of their dtype; where it is ``UNREADABLE``, differences of running sums stand for them.
         start: Position of the row's first edge.
         num: Number of eligible edges, the first ones of the row.
         count: How many to draw; -1 means all that have weight.
@@ -184,20 +203,22 @@ def draw_weighted(
     if taken <= limit:
         return taken
     if limit >= num // PASS_FACTOR or (limit > FLOYD_ALWAYS and limit * limit > 8 * num):
-        return _draw_in_one_pass(stream, sums, start, num, limit, variates, positions, first, 0)
-    return _draw_successively(stream, sums, start, num, limit, variates, positions, first, 0, 0)
+        return _draw_in_one_pass(stream, sums, weights, kind, start, num, limit, variates, positions, first, 0)
+    return _draw_successively(stream, sums, weights, kind, start, num, limit, variates, positions, first, 0, 0)
 
 
 @njit(cache=True, nogil=True)
 def draw_missing(
-    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray, positions: np.ndarray,
-    first: int, drawn: int, turn: int,
+    stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
+    variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
 ) -> int:  # fmt: skip
     """Complete draws without replacement that were begun by other means.
 
     Args:
         stream: As for ``draw_weighted``.
         sums: As there.
+        weights: As there.
+        kind: As there.
         start: As there.
         num: As there.
         count: How many are wanted, ``num`` at most.
@@ -220,25 +241,24 @@ def draw_missing(
         position += 1
         weighted += 1
     sort_positions(positions, first, drawn)
-    return _draw_successively(stream, sums, start, num, count, variates, positions, first, drawn, turn)
+    return _draw_successively(stream, sums, weights, kind, start, num, count, variates, positions, first, drawn, turn)
 
 
 @njit(cache=True, nogil=True)
 def _draw_in_one_pass(
-    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray,
-    positions: np.ndarray, first: int, drawn: int,
+    stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
+    variates: np.ndarray, positions: np.ndarray, first: int, drawn: int,
 ) -> int:  # fmt: skip
     """Draw what is missing to ``count`` among the edges that are not ``positions[first:first + drawn]``, sorted."""
     heap = first + drawn
     next_drawn = 0
     size = 0
-    running_sum = 0.0
+    scale = WAIT_SCALE if sums[np.uint64(start + num - 1)] < SCALED_TOTAL else 1.0
     longest = np.inf
     for i in range(num):
-        weight = sums[np.uint64(start + i)] - running_sum
+        weight = edge_weight(sums, weights, kind, start, start + i) * scale
         if not weight > 0.0:
             continue
-        running_sum = sums[np.uint64(start + i)]
         if next_drawn < drawn and positions[np.uint64(first + next_drawn)] == start + i:
             next_drawn += 1
             continue
@@ -256,8 +276,8 @@ def _draw_in_one_pass(
 
 @njit(cache=True, nogil=True)
 def _draw_successively(
-    stream: np.uint64, sums: np.ndarray, start: int, num: int, count: int, variates: np.ndarray,
-    positions: np.ndarray, first: int, drawn: int, turn: int,
+    stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
+    variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
 ) -> int:  # fmt: skip
     """Draw what is missing to ``count``; ``drawn`` are, in stored order, in turns before ``turn``."""
     total = sums[np.uint64(start + num - 1)]
@@ -270,9 +290,16 @@ def _draw_successively(
     while drawn < count:
         if drawn_weight > 0.5 * total or rejections == MAX_REJECTIONS:
             if num <= drawn * (count - drawn):
-                return _draw_in_one_pass(stream, sums, start, num, count, variates, positions, first, drawn)
+                return _draw_in_one_pass(
+                    stream, sums, weights, kind, start, num, count, variates, positions, first, drawn
+                )
+            rest = _undrawn_weight(sums, start, num, positions, first, drawn)
+            if kind >= 0 and rest < total * num * REST_PER_EDGE:
+                return _draw_in_one_pass(
+                    stream, sums, weights, kind, start, num, count, variates, positions, first, drawn
+                )
             u = fraction(mix64(stream + np.uint64(turn) * GOLDEN))
-            position = _find_undrawn(u, sums, start, num, positions, first, drawn)
+            position = _find_undrawn(u, rest, sums, start, num, positions, first, drawn)
             if position < 0:
                 break
         else:
@@ -290,25 +317,31 @@ def _draw_successively(
 
 
 @njit(cache=True, nogil=True)
-def _find_undrawn(
-    u: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
-) -> int:
-    """The edge at the fraction ``u`` of the weight in the gaps between the positions drawn; -1 where they have none."""
+def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int) -> float:
+    """The weight in the gaps between the positions drawn."""
     rest = 0.0
-    last_weighted = -1
     for k in range(drawn + 1):
-        weight = _gap(sums, start, num, positions, first, drawn, k)[3]
-        if weight > 0.0:
-            rest += weight
-            last_weighted = k
+        rest += max(_gap(sums, start, num, positions, first, drawn, k)[3], 0.0)
+    return rest
+
+
+@njit(cache=True, nogil=True)
+def _find_undrawn(
+    u: float, rest: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
+) -> int:
+    """The edge at the fraction ``u`` of the weight ``rest`` of all gaps between the positions drawn; -1 without any."""
     x = u * rest
-    for k in range(last_weighted + 1):
+    last = (-1, 0, 0.0, 0.0)
+    for k in range(drawn + 1):
         low, width, base, weight = _gap(sums, start, num, positions, first, drawn, k)
         if weight > 0.0:
-            if x < weight or k == last_weighted:
+            if x < weight:
                 return _find_weighted(sums, low, width, base, weight, x)
             x -= weight
-    return -1
+            last = low, width, base, weight
+    if last[0] < 0:
+        return -1
+    return _find_weighted(sums, last[0], last[1], last[2], last[3], x + last[3])
 
 
 @njit(inline="always")

@@ -30,6 +30,7 @@ RECORD = "embeddings.json"
 FORMAT = 1
 MAX_RECORD_BYTES = 1 << 26
 ROWS_PER_BLOCK = 1 << 14
+MAX_OFFSET = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,9 @@ class EmbeddingFacts:
             record: Any = value
             if record["format"] != FORMAT:
                 raise FormatError(f"{where} has format {record['format']!r}; this version reads {FORMAT}")
+            _check_offsets(where, record["node_offsets"])
+            if not set(record["node_types"]) <= set(record["node_offsets"]):
+                raise FormatError(f"{where} has node_types {record['node_types']!r} that have no node_offsets")
             return cls(
                 graph_id=str(record["graph_id"]),
                 dataset_id=str(record["dataset_id"]),
@@ -91,6 +95,20 @@ class EmbeddingFacts:
             if isinstance(error, FormatError):
                 raise
             raise FormatError(f"{where} is no record of embeddings ({error!r}); infer them again") from error
+
+
+def _check_offsets(where: Path, node_offsets: Any) -> None:
+    """Refuse ranges that no dataset has."""
+    if not isinstance(node_offsets, dict) or not node_offsets:
+        raise FormatError(f"{where} has node_offsets {node_offsets!r}; wanted offsets per node type; infer them again")
+    lengths = {len(offsets) for offsets in node_offsets.values()}
+    for node_type, offsets in node_offsets.items():
+        is_whole = all(type(offset) is int and 0 <= offset <= MAX_OFFSET for offset in offsets)
+        if len(lengths) > 1 or len(offsets) < 2 or not is_whole or offsets[0] or sorted(offsets) != offsets:
+            raise FormatError(
+                f"{where} has node_offsets {str(offsets)[:200]} of {node_type!r}; wanted integers from 0 on rising, "
+                "one more than there are parts; infer them again"
+            )
 
 
 class Embeddings:
@@ -159,21 +177,38 @@ class Embeddings:
             raise FormatError(f"{path} is {rows.dtype}{list(rows.shape)}; the part has {wanted} rows; infer it again")
         return rows
 
+    def all_rows(self, layer: int, node_type: str) -> dict[int, Array]:
+        """Part to float[rows, width] of one layer and type, mapped; all of one width and dtype.
+
+        Raises:
+            FormatError: A file is missing, has another number of rows, or another width or dtype than the first one.
+        """
+        parts = [part for part in range(self.num_parts) if self.num_rows(node_type, part)]
+        found = {part: self.rows(layer, node_type, part) for part in parts}
+        for part, rows in found.items():
+            first = found[parts[0]]
+            if (rows.shape[1], rows.dtype) != (first.shape[1], first.dtype):
+                raise FormatError(
+                    f"{self.path(layer, node_type, part)} has rows of {rows.dtype}[{rows.shape[1]}]; "
+                    f"{self.path(layer, node_type, parts[0]).name} has {first.dtype}[{first.shape[1]}], so they are of "
+                    "several models: infer all again, with overwrite=True or in another folder"
+                )
+        return found
+
     def at(self, node_type: str, keys: IntArray, layer: int | None = None) -> Array:
         """float[n, width], the embeddings of nodes given by key.
 
         Raises:
             UnknownNameError: There is no such layer or type.
             IdRangeError: A key is no node's.
+            FormatError: A file is missing or damaged, or parts differ in width or dtype.
         """
         layer = self._checked(node_type, layer)
         keys = np.ascontiguousarray(keys, np.int64)
         is_found = np.zeros(len(keys), np.bool_)
         out: Array | None = None
-        for part in range(self.num_parts):
-            if not self.num_rows(node_type, part):
-                continue
-            part_keys, rows = self.part(node_type, part, layer)
+        for part, rows in self.all_rows(layer, node_type).items():
+            part_keys = open_array(self.keys_path(node_type, part))
             places = np.searchsorted(part_keys, keys).clip(max=len(part_keys) - 1)
             is_here = part_keys[places] == keys
             if out is None:
@@ -298,10 +333,12 @@ class PartWriter:
             self._finish()
 
     @property
-    def width(self) -> int | None:
-        """Width of the rows so far, or None where there are none."""
+    def row_kind(self) -> tuple[int, np.dtype[Any]] | None:
+        """Width and dtype of the rows so far, or None where there are none."""
         known = [*self._chunks, *self._rows]
-        return known[0].shape[1] if known else None
+        if not known and self._path.exists():
+            known = [open_array(self._path)]
+        return (known[0].shape[-1], known[0].dtype) if known else None
 
     def _find_chunks(self) -> list[Array]:
         """Chunks without a gap from the first row on; what follows a gap or does not fit is made again."""

@@ -157,8 +157,7 @@ class _Hidden:
     """The rows of one type of the layer before, by id."""
 
     def __init__(self, embeddings: Embeddings, layer: int, node_type: str) -> None:
-        parts = [p for p in range(embeddings.num_parts) if embeddings.num_rows(node_type, p)]
-        maps = {part: embeddings.rows(layer, node_type, part) for part in parts}
+        maps = embeddings.all_rows(layer, node_type)
         first = next(iter(maps.values()), np.empty((0, 0), np.float32))
         self._width, self._dtype = first.shape[1], first.dtype
         self._word = word_dtype(max(1, self._width * self._dtype.itemsize))

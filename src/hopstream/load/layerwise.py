@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -110,6 +110,7 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         SettingsError: A setting cannot be met, ``out`` holds other things than embeddings, or ``layer`` returned
             something else than a row per seed.
         StateError: ``out`` holds embeddings of another graph, tag or settings.
+        FormatError: Files of ``out`` are damaged, or ranks wrote rows of several widths or dtypes.
         StoreTimeout: Another rank did not finish a layer in time.
     """
     refuse_unknown("infer_layerwise", [name for name in options if name not in INFERENCE_OPTIONS], OTHER_OPTIONS)
@@ -137,6 +138,8 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
                 rest.add(span, rows, rows_per_chunk)
                 report(f"layer {number + 1}", rest.done, rest.total)
             _wait_for_others(embeddings, number + 1, types, wait_s)
+            for node_type in types:
+                embeddings.all_rows(number + 1, node_type)  # ranks have only now seen each other's rows
         return embeddings
 
 
@@ -144,10 +147,11 @@ class _Rest:
     """What of one layer this rank still has to compute."""
 
     def __init__(self, embeddings: Embeddings, number: int, types: Sequence[str], parts: Sequence[int]) -> None:
+        self._embeddings = embeddings
         owners = [(t, p) for t in types for p in parts if embeddings.num_rows(t, p)]
         self._writers = {(t, p): PartWriter(embeddings, number + 1, t, p) for t, p in owners}
         self._offsets = embeddings.facts.node_offsets
-        self._widths: dict[str, int] = {}
+        self._row_kinds: dict[str, tuple[str, tuple[int, np.dtype[Any]]]] = {}
         self.total = sum(writer.num_rows for writer in self._writers.values())
         self.done = sum(writer.done for writer in self._writers.values())
 
@@ -164,14 +168,30 @@ class _Rest:
     def add(self, span: RowSpan, rows: Array, rows_per_chunk: int) -> None:
         """Keep the rows of one batch."""
         writer = self._writers[span.node_type, span.part]
-        width = self._widths.setdefault(span.node_type, writer.width or rows.shape[1])
-        if rows.shape[1] != width:
+        own = rows.shape[1], rows.dtype
+        if span.node_type not in self._row_kinds:
+            self._row_kinds[span.node_type] = self._find_rows(writer.layer, span.node_type) or ("the first batch", own)
+        where, (width, dtype) = self._row_kinds[span.node_type]
+        if own != (width, dtype):
             raise SettingsError(
-                f"layer {writer.layer} of {span.node_type!r} returned rows of width {rows.shape[1]}; those before had "
-                f"{width}; use another folder for another model"
+                f"layer {writer.layer} of {span.node_type!r} returned rows of {rows.dtype}[{rows.shape[1]}] for part "
+                f"{span.part}; {where} has {dtype}[{width}]; a layer has one width and dtype: infer another model "
+                "under another tag, in another folder or with overwrite=True"
             )
         writer.add(rows, rows_per_chunk)
         self.done += len(rows)
+
+    def _find_rows(self, layer: int, node_type: str) -> tuple[str, tuple[int, np.dtype[Any]]] | None:
+        """Where rows of a type are already, this rank's or another's, and their width and dtype."""
+        for part in range(self._embeddings.num_parts):
+            writer = self._writers.get((node_type, part))
+            if writer is not None and writer.row_kind is not None:
+                return f"part {part}", writer.row_kind
+            path = self._embeddings.path(layer, node_type, part)
+            if self._embeddings.num_rows(node_type, part) and path.exists():
+                rows = self._embeddings.rows(layer, node_type, part)
+                return f"part {part}", (rows.shape[1], rows.dtype)
+        return None
 
 
 def _facts_of(loader: LayerLoader, num_layers: int, node_types: Sequence[str] | None, tag: str) -> EmbeddingFacts:

@@ -21,6 +21,9 @@ CHUNK_ROWS = 1 << 20
 MAX_SUM = float(np.finfo(np.float64).max) / 2
 """What the weights of one node's edges may add up to, in whichever order they are added."""
 
+MAX_INTEGER = 1 << 53
+"""Weights are compared as float64, which has all integers up to here."""
+
 
 def weight_sums(indptr: IntArray, weights: Array, edge_keys: Array) -> Iterator[NDArray[np.float64]]:
     """float64 blocks of the running sums of weights inside each row.
@@ -73,8 +76,9 @@ def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, .
 
     Raises:
         UnknownNameError: No edge type has the feature.
-        SchemaError: A type's feature of this name is not one real number per row; a weight is negative, infinite or not
-            a number; all weights of a type are 0; or those of one node add up to more than a float64 holds.
+        SchemaError: A type's feature of this name is not one real number per row; a weight is negative, infinite, not
+            a number, or an integer above 2**53; all weights of a type are 0; or those of one
+            node add up to more than a float64 holds.
     """
     if not any(weight_attr in edges.features for edges in graph.edges.values()):
         known = {type_label(t): list(edges.features) for t, edges in graph.edges.items()}
@@ -101,7 +105,14 @@ def _check_values(where: str, weights: Array) -> float:
     """Check each weight; return their sum, which may be infinite."""
     total = 0.0
     for start in range(0, len(weights), CHUNK_ROWS):
-        block = weights[start : start + CHUNK_ROWS].astype(np.float64)
+        stored = weights[start : start + CHUNK_ROWS]
+        block = stored.astype(np.float64)
+        if stored.dtype.kind in "iu" and (is_large := stored > MAX_INTEGER).any():
+            row = start + int(np.argmax(is_large))
+            raise SchemaError(
+                f"{where}[{row}] is {weights[row]}; integer weights go up to 2^53 = {MAX_INTEGER}, above which float64 "
+                "cannot tell them apart: divide them by a constant, or convert them to float64"
+            )
         is_wrong = ~((block >= 0) & np.isfinite(block))
         if is_wrong.any():
             row = start + int(np.argmax(is_wrong))

@@ -28,9 +28,9 @@ from hopstream.kernels.chosen import (
     draw_chosen,
 )
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
-from hopstream.kernels.heaviest import weight_kind
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, edge_ranges
+from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.partition.layout import PartArrays
@@ -69,7 +69,7 @@ class SamplingTables:
         weight_orders: int64[num_parts, 2], address table of positions by weight, or None.
         weight_aliases: int64[num_parts, 2], address table of alias tables, or None.
         weights: int64[num_parts, 2], address table of weights, or None.
-        weight_kind: ``heaviest.weight_kind`` of their dtype.
+        weight_kind: ``stored_weights.weight_kind`` of their dtype.
         neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
         key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
     """
@@ -154,7 +154,7 @@ class DrawBuffers:
         self._int32: NDArray[np.int32] = np.empty((2, 0), np.int32)
         self._int64: IntArray = np.empty((3, 0), np.int64)
         self._positions: IntArray = NOTHING
-        self._scratch = Scratch(NOTHING, np.empty(0), np.empty(0, np.uint64))
+        self._scratch = Scratch(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.uint64))
 
     def find_ranges(self, tables: SamplingTables, request: SampleRequest, ids: IntArray) -> EdgeRanges:
         """Find the eligible edges of a checked request; the result is valid until the next call.
@@ -224,15 +224,15 @@ class DrawBuffers:
 
     def _grow_scratch(self, request: SampleRequest, capacity: int) -> None:
         """Make room for so many edges of one node in the arrays that the strategy uses."""
-        listed, sums, variates = self._scratch
+        listed, sums, weights, variates = self._scratch
         weighs, varies = request.strategy == "weighted", request.strategy in ("weighted", "labor", "top_k")
         if capacity > len(listed):
             listed = np.empty(capacity, np.int64)
         if weighs and len(listed) > len(sums):
-            sums = np.empty(len(listed))
+            sums, weights = np.empty((2, len(listed)))
         if varies and len(listed) > len(variates):
             variates = np.empty(len(listed), np.uint64)
-        self._scratch = Scratch(listed, sums, variates)
+        self._scratch = Scratch(listed, sums, weights, variates)
 
 
 def count_eligible(tables: SamplingTables, request: SampleRequest, ids: IntArray, ranges: EdgeRanges) -> IntArray:
