@@ -234,7 +234,10 @@ def test_times_may_be_negative_and_as_large_as_int64(tmp_path):
         (two_nodes(w=np.array([np.nan, 1, 1], np.float16)), SchemaError, r"w\[0\] is nan"),
         (two_nodes(w=np.array([1, 1, np.inf], np.float32)), SchemaError, r"w\[2\] is inf"),
         (two_nodes(w=np.array([1, -np.inf, 1])), SchemaError, r"w\[1\] is -inf"),
-        (two_nodes(w=np.array([1, 2**53 + 1, 1])), SchemaError, r"w\[1\] is 9007199254740993; integer weights go up to"),
+        (
+            two_nodes(w=np.array([1, 2**53 + 1, 1])), SchemaError,
+            r"w\[1\] is 9007199254740993; integer weights go up to",
+        ),  # fmt: skip
         (two_nodes(w=np.array([1, 2**53, 1], np.uint64)), None, None),
         (two_nodes(w=np.zeros(3, np.int8)), SchemaError, "is 0 for all 3 edges, so none could be drawn"),
         (two_nodes(w=-np.zeros(3)), SchemaError, "is 0 for all 3 edges"),
