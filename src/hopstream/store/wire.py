@@ -34,8 +34,12 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_ARRAYS = 1 << 16
 MAX_FRAME_BYTES = 1 << 30
 BATCH_SCHEMA = pa.schema([pa.field("frame", pa.large_binary(), nullable=False)])
-SHARED_ERRORS = ("IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch")
-"""Errors that say what the asker did wrong, raised again as the same class; any other becomes a ``RemoteError``."""
+SHARED_ERRORS = (
+    "IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch", "StateError",
+    "ChannelLost", "StoreTimeout",
+)  # fmt: skip
+"""Errors that are raised again as the same class, because the asker can do something; most others become a
+``RemoteError``."""
 
 TRACEBACK_TITLE = "--- server traceback ---"
 
