@@ -244,7 +244,11 @@ class RemoteSession(BatchSession):
     def _register(self, server: _Server) -> int:
         """Make the session's channel at a server."""
         options, arrays = self._config
-        header = {"backend_key": f"{self._loader} {self._digest}", "loader": self._loader, "options": options}
+        header: dict[str, Any] = {
+            "backend_key": f"{self._loader} {self._digest}",
+            "loader": self._loader,
+            "options": options,
+        }
         backend_id = self._call(server, "init_sampling_backend", header, arrays).header["backend_id"]
         options, arrays = self._inputs
         header = {

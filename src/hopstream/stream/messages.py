@@ -76,11 +76,11 @@ class _Reader:
         self._buffers = buffers
 
     def batch(self, fields: dict[str, Any]) -> MiniBatch:
-        counts = {
+        found: dict[str, Any] = {
             name: None if fields[name] is None else {_owner(t): [int(n) for n in of] for t, of in fields[name]}
             for name in COUNT_FIELDS
         }
-        found: dict[str, Any] = {
+        found |= {
             "epoch": int(fields["epoch"]),
             "index": int(fields["index"]),
             "seed_type": _owner(fields["seed_type"]),
@@ -92,7 +92,7 @@ class _Reader:
             found[name] = self._by_owner(fields[name])
         for name in FEATURE_FIELDS:
             found[name] = {_owner(t): self._columns(columns) for t, columns in fields[name]}
-        return MiniBatch(**found, **counts)
+        return MiniBatch(**found)
 
     def _by_owner(self, pairs: list[list[Any]]) -> dict[Any, IntArray]:
         return {_owner(owner): self._ints(number) for owner, number in pairs}

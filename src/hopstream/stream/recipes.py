@@ -79,13 +79,10 @@ def digest_of(loader: str, options: object, arrays: Sequence[Array]) -> str:
 
 
 def _encode(name: str, value: Any, arrays: list[Array]) -> Any:
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int | np.integer | np.bool_):
-        return value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        return number if math.isfinite(number) else {"float": repr(number)}
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool | str | int | float):
+        is_json = not isinstance(value, float) or math.isfinite(value)
+        return value if is_json else {"float": repr(value)}
     if isinstance(value, Mapping):
         return {"map": [[_encode(name, key, arrays), _encode(name, item, arrays)] for key, item in value.items()]}
     kind = next((kind for kind, record in RECORDS.items() if isinstance(value, record)), None)
