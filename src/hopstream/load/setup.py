@@ -269,9 +269,9 @@ def open_setup(
         convert, buffers = _collator(store.schema, collate, pin_memory, buffer_bytes)
         return LoaderSetup(
             store=store, session=session, close=close, direction=direction, columns=columns,
-            wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers, workers=workers, transform=transform, batch_size=batch_size,
-            is_shuffled=is_shuffled, drop_last=drop_last, rng_seed=rng_seed, rank=rank, world_size=world_size,
-            remainder=options.get("remainder", "spread"),
+            wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers, workers=workers, transform=transform,
+            batch_size=batch_size, is_shuffled=is_shuffled, drop_last=drop_last, rng_seed=rng_seed, rank=rank,
+            world_size=world_size, remainder=options.get("remainder", "spread"),
         )  # fmt: skip
     except BaseException:
         close()
