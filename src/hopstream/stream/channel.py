@@ -83,6 +83,7 @@ class SampledChannel:
         channel_id: Its number, which no other channel of any server has.
         backend_id: The backend it belongs to.
         worker_key: What the compute rank calls it.
+        loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
         credit: Most batches that are being made or wait.
         new_job: Makes what makes batches; called once per thread that works for the channel.
@@ -111,6 +112,7 @@ class SampledChannel:
     credit: int
     new_job: Callable[[], Job]
     arrived: threading.Condition
+    loader: str = ""
     turn: int = -1
     epoch: int = -1
     cursor: int = 0

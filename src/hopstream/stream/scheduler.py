@@ -67,6 +67,8 @@ class Scheduler:
         self._stop_watching = threading.Event()
         self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
         """Told of every channel whose lease ran out, without the lock."""
+        self.on_made: Callable[[float], None] | None = None
+        """Told how many seconds every batch took, failed ones included, without the lock."""
         self._threads = [
             threading.Thread(target=self._serve, name=f"hopstream-sampling-{n}", daemon=True)
             for n in range(limits.num_threads)
@@ -288,7 +290,10 @@ class Scheduler:
         while (claimed := self._claim()) is not None:
             started = time.monotonic()
             made = _make(claimed)
-            self._put(claimed, made, time.monotonic() - started)
+            took_s = time.monotonic() - started
+            if (on_made := self.on_made) is not None:
+                on_made(took_s)
+            self._put(claimed, made, took_s)
             del made, claimed  # while this thread waits, it holds nothing
 
     def _claim(self) -> _Claim | None:
@@ -383,6 +388,7 @@ def _described(channel: SampledChannel) -> dict[str, object]:
         "channel_id": channel.channel_id,
         "backend_id": channel.backend_id,
         "worker_key": channel.worker_key,
+        "loader": channel.loader,
         "epoch": channel.epoch,
         "num_steps": channel.share.num_steps,
         "num_own_steps": channel.share.num_own,

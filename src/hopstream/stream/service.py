@@ -7,13 +7,22 @@ do the same. A *backend* is how batches are sampled; a *channel* is one input of
 from __future__ import annotations
 
 import logging
+import reprlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopstream.errors import ChannelLost, FormatError, HopstreamError, SettingsError, StateError, StoreTimeout
+from hopstream.errors import (
+    ChannelLost,
+    FormatError,
+    HopstreamError,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.epochs import Maker
 from hopstream.load.links import LinkNeighborLoader
@@ -90,6 +99,7 @@ class SamplingService:
         self._lock = threading.Lock()
         self._graph_lock = threading.Lock()
         self._graph: Store | None = None
+        self._is_closed = False
         self._backends: dict[int, Backend] = {}
         self.operations: Mapping[str, Operation] = {
             name: _answering(getattr(self, name))
@@ -167,8 +177,9 @@ class SamplingService:
         channel_id = _new_id()
         share = Share(first=first, stride=stride, num_steps=len(loader))
         self._scheduler.add(
-            channel_id, backend.backend_id, key, share, credit=credit, new_job=lambda: _BatchJob(loader.maker())
-        )
+            channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader,
+            new_job=lambda: _BatchJob(loader.maker()),
+        )  # fmt: skip
         with self._lock:
             is_there = self._backends.get(backend.backend_id) is backend and key not in backend.channels
             if is_there:
@@ -229,13 +240,35 @@ class SamplingService:
 
     def describe_channels(self, _: Frame) -> Answer:
         """What is known of all channels, and of the scheduler."""
-        return {"channels": self._scheduler.describe(), "totals": self._scheduler.totals}, []
+        return self.report(), []
 
     def is_channel_epoch_done(self, frame: Frame) -> Answer:
         """Whether every batch of a channel's share was made: ``{channel_id, epoch}`` to ``{is_done}``."""
         return {
             "is_done": self._scheduler.is_epoch_done(_integer(frame, "channel_id"), _integer(frame, "epoch", 0))
         }, []
+
+    def report(self) -> dict[str, Any]:
+        """As ``describe_channels``: ``channels`` and ``totals``. Asking does not keep a channel alive."""
+        return {"channels": self._scheduler.describe(), "totals": self._scheduler.totals}
+
+    def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
+        """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
+        self._scheduler.on_made = on_made
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether the graph has been opened. Never waits."""
+        return self._graph is not None
+
+    def open_graph(self) -> None:
+        """Open the graph unless that has been done; takes as long as the other servers take to answer.
+
+        Raises:
+            StoreUnavailable: The service is closed.
+            HopstreamError: Whatever opening raises.
+        """
+        self._graph_of_all()
 
     def close(self) -> list[dict[str, object]]:
         """End all channels, the sampling threads and the graph.
@@ -247,6 +280,7 @@ class SamplingService:
             return self._scheduler.close()
         finally:
             with self._graph_lock:
+                self._is_closed = True
                 graph, self._graph = self._graph, None
             if graph is not None:
                 graph.close()
@@ -276,6 +310,8 @@ class SamplingService:
 
     def _graph_of_all(self) -> Store:
         with self._graph_lock:
+            if self._is_closed:
+                raise StoreUnavailable("the server is shutting down")
             if self._graph is None:
                 self._graph = self._open_graph()
             return self._graph
@@ -339,12 +375,12 @@ def _new_id() -> int:
 def _integer(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, default: int | None = None) -> int:
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:
-        raise FormatError(f"header field {name!r} is {str(value)[:50]}; it must be an integer from {low} to {high}")
+        raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from {low} to {high}")
     return value
 
 
 def _wait_s(frame: Frame) -> float:
     value = frame.header.get("wait_s", MAX_WAIT_S)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise FormatError(f"header field 'wait_s' is {str(value)[:50]}; it must be a number of seconds from 0")
-    return min(float(value), MAX_WAIT_S)
+        raise FormatError(f"header field 'wait_s' is {reprlib.repr(value)}; it must be a number of seconds from 0")
+    return float(min(value, MAX_WAIT_S))
