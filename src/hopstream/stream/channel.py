@@ -7,7 +7,6 @@ again, because a batch is a pure function of the input, the epoch and its number
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ class Share:
     """The batches of an epoch that a server makes without being asked for each: every ``stride``-th from ``first`` on.
 
     Attributes:
-        first: Number of the first.
+        first: Number of the first; no batch before it is in the share.
         stride: Distance to the next.
         num_steps: Batches of the epoch, those of other servers included.
     """
@@ -48,6 +47,7 @@ class Share:
 
     def from_step(self, step: int) -> int:
         """The first batch of the share that is not before ``step``."""
+        step = max(step, self.first)
         return step + (self.first - step) % self.stride
 
     @property
@@ -99,9 +99,11 @@ class SampledChannel:
         idle_jobs: Jobs that no thread uses.
         virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
         cost_s: What a batch takes.
-        used_at: When it was asked for last.
+        used_at: When it was asked for last, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
         is_destroyed: It is gone; batches under way are thrown away.
+        num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
+        made_at: When it was registered.
         stats: What it has had done.
     """
 
@@ -124,14 +126,16 @@ class SampledChannel:
     idle_jobs: list[Job] = field(default_factory=list)
     virtual_s: float = 0.0
     cost_s: float = 0.0
-    used_at: float = field(default_factory=time.monotonic)
+    used_at: float = 0.0
     num_waiters: int = 0
     is_destroyed: bool = False
+    num_epoch_fetched: int = 0
+    made_at: float = field(default_factory=time.monotonic)
     stats: ChannelStats = field(default_factory=ChannelStats)
 
     def begin(self, turn: int, epoch: int, first_step: int) -> None:
         """Start an epoch at one of its batches; what is left of the epoch before is thrown away."""
-        self.turn, self.epoch = turn, epoch
+        self.turn, self.epoch, self.num_epoch_fetched = turn, epoch, 0
         self.cursor = self.next_out = self.share.from_step(first_step)
         self.asked.clear()
         self.made_early.clear()
@@ -156,8 +160,8 @@ class SampledChannel:
         num_held = len(self.done) + len(self.in_flight)
         return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
 
-    def take_work(self) -> int:
-        """The number of the next batch to make; only where there is one."""
+    def take_work(self, now: float) -> int:
+        """The number of the next batch to make, which is in flight from ``now`` on; only where there is one."""
         if self.asked:
             step = self.asked.popleft()
         else:
@@ -165,7 +169,7 @@ class SampledChannel:
             assert ahead is not None  # noqa: S101 - has_work said so
             step = ahead
             self.cursor = step + self.share.stride
-        self.in_flight[step] = time.monotonic()
+        self.in_flight[step] = now
         return step
 
     def charge(self, seconds: float) -> None:
@@ -176,9 +180,19 @@ class SampledChannel:
         self.stats.sampling_s += seconds
 
     @property
+    def iteration(self) -> tuple[int, int]:
+        """What a batch must have been made for to be one of those under way."""
+        return self.turn, self.epoch
+
+    @property
     def is_epoch_done(self) -> bool:
         """Every batch of the share has been made."""
         return self.epoch >= 0 and self._next_ahead() is None and not self.in_flight and not self.asked
+
+    @property
+    def is_mid_epoch(self) -> bool:
+        """Some batch of the epoch under way has not been made, or not been fetched."""
+        return self.epoch >= 0 and not (self.is_epoch_done and not self.done)
 
     @property
     def num_buffered_bytes(self) -> int:

@@ -63,7 +63,7 @@ class Scheduler:
         self._buffered_bytes = 0
         self._reported: set[tuple[int, int, int]] = set()
         self._num_expired = 0
-        self._is_closed = False
+        self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
         self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
         """Told of every channel whose lease ran out, without the lock."""
@@ -82,10 +82,10 @@ class Scheduler:
 
         Raises:
             SettingsError: There are as many channels as there may be.
-            StoreUnavailable: The scheduler is closed.
+            StoreUnavailable: The scheduler is closed, or refuses new channels.
         """
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._is_refusing:
                 raise StoreUnavailable("the server is shutting down")
             if len(self._channels) >= self._limits.max_channels:
                 raise SettingsError(
@@ -149,6 +149,7 @@ class Scheduler:
             message = channel.done.pop(step)
             self._buffered_bytes -= len(message)
             channel.stats.num_fetched += 1
+            channel.num_epoch_fetched += 1
             channel.stats.num_bytes += len(message)
             if is_next:
                 channel.next_out = step + channel.share.stride
@@ -209,8 +210,16 @@ class Scheduler:
                 "num_threads": self._limits.num_threads,
             }
 
-    def close(self) -> list[dict[str, object]]:
+    def refuse(self) -> None:
+        """Take no new channels from now on; those that are there go on."""
+        with self._lock:
+            self._is_refusing = True
+
+    def close(self, join_s: float = JOIN_S) -> list[dict[str, object]]:
         """End the threads and all channels; a second call does nothing.
+
+        Args:
+            join_s: How long batches under way may take to end.
 
         Returns:
             What is known of the channels that were left.
@@ -225,12 +234,12 @@ class Scheduler:
         for channel in left:
             self.remove(int(str(channel["channel_id"])))
         self._stop_watching.set()
-        ends = time.monotonic() + JOIN_S
+        ends = time.monotonic() + join_s
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))
         alive = [thread.name for thread in self._threads if thread.is_alive()]
         if alive:
-            raise StoreTimeout(f"{', '.join(alive)} did not end in {JOIN_S:g} s")
+            raise StoreTimeout(f"{', '.join(alive)} did not end in {join_s:g} s")
         return left
 
     def _channel(self, channel_id: int) -> SampledChannel:
@@ -393,6 +402,8 @@ def _described(channel: SampledChannel) -> dict[str, object]:
         "num_steps": channel.share.num_steps,
         "num_own_steps": channel.share.num_own,
         "is_epoch_done": channel.is_epoch_done,
+        "is_mid_epoch": channel.is_mid_epoch,
+        "num_epoch_fetched": channel.num_epoch_fetched,
         "credit": channel.credit,
         "num_in_flight": len(channel.in_flight),
         "num_waiting": len(channel.done),
@@ -403,4 +414,5 @@ def _described(channel: SampledChannel) -> dict[str, object]:
         "num_bytes": stats.num_bytes,
         "sampling_s": stats.sampling_s,
         "idle_s": time.monotonic() - channel.used_at,
+        "age_s": time.monotonic() - channel.made_at,
     }
