@@ -103,7 +103,7 @@ class SampledChannel:
         num_waiters: Calls that wait for a batch now.
         is_destroyed: It is gone; batches under way are thrown away.
         num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
-        made_at: When it was registered.
+        made_at: When it was registered, by the scheduler's clock.
         stats: What it has had done.
     """
 
@@ -130,7 +130,7 @@ class SampledChannel:
     num_waiters: int = 0
     is_destroyed: bool = False
     num_epoch_fetched: int = 0
-    made_at: float = field(default_factory=time.monotonic)
+    made_at: float = 0.0
     stats: ChannelStats = field(default_factory=ChannelStats)
 
     def begin(self, turn: int, epoch: int, first_step: int) -> None:

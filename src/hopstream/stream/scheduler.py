@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hopstream.errors import ChannelLost, SettingsError, StateError, StoreTimeout, StoreUnavailable
+from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
 from hopstream.stream.channel import Job, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
@@ -32,8 +32,7 @@ class _Claim:
     """A batch that a thread has undertaken to make."""
 
     channel: SampledChannel
-    turn: int
-    epoch: int
+    iteration: tuple[int, int]
     step: int
     job: Job | None
     paid_s: float
@@ -51,9 +50,15 @@ class _Made:
 class Scheduler:
     """One pool of threads that makes the batches of all channels of a server."""
 
-    def __init__(self, limits: SamplingLimits) -> None:
-        """Start the threads."""
+    def __init__(self, limits: SamplingLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the threads.
+
+        Args:
+            limits: How much is sampled at once, and how long is waited.
+            clock: Seconds by which sampling time, leases and slow batches are measured.
+        """
         self._limits = limits
+        self._clock = clock
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._channels: dict[int, SampledChannel] = {}
@@ -61,7 +66,7 @@ class Scheduler:
         self._hoarding: dict[int, SampledChannel] = {}
         self._clock_s = 0.0
         self._buffered_bytes = 0
-        self._reported: set[tuple[int, int, int]] = set()
+        self._reported: set[tuple[int, tuple[int, int], int]] = set()
         self._num_expired = 0
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
@@ -97,7 +102,8 @@ class Scheduler:
                 channel_id=channel_id, backend_id=backend_id, worker_key=worker_key, share=share, arrived=arrived,
                 **more,  # type: ignore[arg-type]
             )  # fmt: skip
-            channel.virtual_s = self._clock_s
+            channel.virtual_s, channel.made_at = self._clock_s, self._clock()
+            channel.used_at = channel.made_at
             self._channels[channel_id] = channel
             return channel
 
@@ -109,11 +115,12 @@ class Scheduler:
         """
         with self._lock:
             channel = self._channel(channel_id)
-            if (turn, epoch) <= (channel.turn, channel.epoch):
+            if (turn, epoch) <= channel.iteration:
                 return
             self._buffered_bytes -= channel.num_buffered_bytes
             channel.begin(turn, epoch, first_step)
             self._update(channel)
+            self._update_hoarding()
 
     def fetch(self, channel_id: int, turn: int | None, step: int | None, timeout_s: float) -> Bytes | None:
         """Wait for one batch and take it; it is made again where it was taken before.
@@ -138,21 +145,22 @@ class Scheduler:
             channel = self._channel(channel_id)
             if channel.epoch < 0:
                 raise StateError("no epoch was started on the channel; call start_new_epoch_sampling first")
-            turn = channel.turn if turn is None else turn
-            is_next = step is None
-            step = channel.next_out if step is None else step
-            if is_next and step >= channel.share.num_steps:
-                return None
-            if not 0 <= step < channel.share.num_steps:
+            if turn is not None and turn != channel.turn:
+                raise StateError(
+                    f"a batch of iteration {turn} was asked for; the channel is at iteration {channel.turn}"
+                )
+            if step is not None and not 0 <= step < channel.share.num_steps:
                 raise SettingsError(f"batch {step} was asked for; the epoch has {channel.share.num_steps}")
-            self._wait_for(channel, turn, step, ends, timeout_s)
-            message = channel.done.pop(step)
+            found = self._wait_for(channel, step, ends, timeout_s)
+            if found is None:
+                return None
+            message = channel.done.pop(found)
             self._buffered_bytes -= len(message)
             channel.stats.num_fetched += 1
             channel.num_epoch_fetched += 1
             channel.stats.num_bytes += len(message)
-            if is_next:
-                channel.next_out = step + channel.share.stride
+            if step is None:
+                channel.next_out = found + channel.share.stride
             self._update(channel)
             self._update_hoarding()
             return message
@@ -164,16 +172,9 @@ class Scheduler:
             The channel, or None where there is none (any more).
         """
         with self._lock:
-            channel = self._channels.pop(channel_id, None)
-            if channel is None:
-                return None
-            channel.is_destroyed = True
-            self._buffered_bytes -= channel.num_buffered_bytes
-            channel.done.clear()
-            self._runnable.pop(channel_id, None)
-            self._hoarding.pop(channel_id, None)
-            channel.arrived.notify_all()
-            self._update_hoarding()
+            channel = self._channels.get(channel_id)
+            if channel is not None:
+                self._give_up(channel)
             return channel
 
     def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
@@ -194,7 +195,7 @@ class Scheduler:
         """
         with self._lock:
             channels = list(self._channels.values()) if channel_id is None else [self._channel(channel_id)]
-            return [_described(channel) for channel in channels]
+            return [_described(channel, self._clock()) for channel in channels]
 
     @property
     def totals(self) -> dict[str, float]:
@@ -229,10 +230,10 @@ class Scheduler:
         """
         with self._lock:
             self._is_closed = True
-            left = [_described(channel) for channel in self._channels.values()]
+            left = [_described(channel, self._clock()) for channel in self._channels.values()]
+            for channel in list(self._channels.values()):
+                self._give_up(channel)
             self._work.notify_all()
-        for channel in left:
-            self.remove(int(str(channel["channel_id"])))
         self._stop_watching.set()
         ends = time.monotonic() + join_s
         for thread in self._threads:
@@ -249,35 +250,56 @@ class Scheduler:
                 f"there is no channel {channel_id}: it was destroyed, its lease of {self._limits.lease_s:g} s ran out, "
                 "or the server was started again; register the input again"
             )
-        channel.used_at = time.monotonic()
+        channel.used_at = self._clock()
         return channel
 
-    def _wait_for(self, channel: SampledChannel, turn: int, step: int, ends: float, timeout_s: float) -> None:
-        """Return when a batch is there; called with the lock."""
+    def _give_up(self, channel: SampledChannel) -> None:
+        """Forget a channel and tell whoever waits for it; called with the lock."""
+        del self._channels[channel.channel_id]
+        channel.is_destroyed = True
+        self._buffered_bytes -= channel.num_buffered_bytes
+        channel.done.clear()
+        self._runnable.pop(channel.channel_id, None)
+        self._hoarding.pop(channel.channel_id, None)
+        channel.arrived.notify_all()
+        self._update_hoarding()
+
+    def _wait_for(self, channel: SampledChannel, step: int | None, ends: float, timeout_s: float) -> int | None:
+        """Return the number of the batch when it is there; called with the lock.
+
+        Which batch is next is looked up again after every wait: another call may have been given it meanwhile.
+        """
+        iteration = channel.iteration
         while True:
+            wanted = channel.next_out if step is None else step
             if channel.is_destroyed:
-                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {step} was waited for")
-            if channel.turn != turn:
+                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {wanted} was waited for")
+            if channel.iteration != iteration:
                 raise StateError(
-                    f"batch {step} of iteration {turn} was asked for; the channel is at iteration {channel.turn}"
+                    f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
+                    f"on to iteration {channel.turn}, epoch {channel.epoch}"
                 )
-            if step in channel.done:
-                return
-            channel.ask(step)
+            if wanted in channel.done:
+                return wanted
+            if wanted >= channel.share.num_steps:
+                return None
+            channel.ask(wanted)
             self._update(channel)
             left_s = ends - time.monotonic()
             if left_s <= 0:
-                raise StoreTimeout(f"batch {step} of epoch {channel.epoch} was not ready in {timeout_s:g} s")
+                raise StoreTimeout(f"batch {wanted} of epoch {channel.epoch} was not ready in {timeout_s:g} s")
             channel.num_waiters += 1
-            channel.arrived.wait(left_s)
-            channel.num_waiters -= 1
-            channel.used_at = time.monotonic()
+            try:
+                channel.arrived.wait(left_s)
+            finally:
+                channel.num_waiters -= 1
+                channel.used_at = self._clock()
 
     def _update(self, channel: SampledChannel) -> None:
         """Put a channel where it belongs: among those that threads look at, or not; called with the lock."""
-        may_hoard = self._buffered_bytes <= self._limits.buffer_bytes
+        may_hoard = self._may_hoard
+        self._hoarding.pop(channel.channel_id, None)
         if channel.has_work(may_hoard=may_hoard):
-            self._hoarding.pop(channel.channel_id, None)
             if channel.channel_id not in self._runnable:
                 # Time that it did not use is not saved up.
                 channel.virtual_s = max(channel.virtual_s, self._clock_s)
@@ -290,16 +312,20 @@ class Scheduler:
 
     def _update_hoarding(self) -> None:
         """Let channels go on that stopped because too much waited; called with the lock."""
-        if self._hoarding and self._buffered_bytes <= self._limits.buffer_bytes:
+        if self._hoarding and self._may_hoard:
             for channel in list(self._hoarding.values()):
                 self._update(channel)
+
+    @property
+    def _may_hoard(self) -> bool:
+        return self._buffered_bytes <= self._limits.buffer_bytes
 
     def _serve(self) -> None:
         """The life of a sampling thread."""
         while (claimed := self._claim()) is not None:
-            started = time.monotonic()
+            started = self._clock()
             made = _make(claimed)
-            took_s = time.monotonic() - started
+            took_s = self._clock() - started
             if (on_made := self.on_made) is not None:
                 on_made(took_s)
             self._put(claimed, made, took_s)
@@ -308,18 +334,28 @@ class Scheduler:
     def _claim(self) -> _Claim | None:
         """Wait for a batch to make; None when the scheduler is closed."""
         with self._lock:
-            self._work.wait_for(lambda: self._is_closed or self._runnable)
-            if self._is_closed:
-                return None
-            channel = min(self._runnable.values(), key=lambda one: one.virtual_s)
+            while (channel := self._next_channel()) is None:
+                if self._is_closed:
+                    return None
+                self._work.wait()
             self._clock_s = max(self._clock_s, channel.virtual_s)
             channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
             claim = _Claim(
-                channel=channel, turn=channel.turn, epoch=channel.epoch, step=channel.take_work(),
+                channel=channel, iteration=channel.iteration, step=channel.take_work(self._clock()),
                 job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s,
             )  # fmt: skip
+            self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
             self._update(channel)
             return claim
+
+    def _next_channel(self) -> SampledChannel | None:
+        """The channel whose turn it is, if any; called with the lock."""
+        while self._runnable:
+            channel = min(self._runnable.values(), key=lambda one: one.virtual_s)
+            if channel.has_work(may_hoard=self._may_hoard):
+                return channel
+            self._update(channel)  # it was to make batches ahead, and meanwhile too many wait
+        return None
 
     def _put(self, claim: _Claim, made: _Made, took_s: float) -> None:
         """Put a finished batch down."""
@@ -332,42 +368,55 @@ class Scheduler:
                 return
             if made.job is not None:
                 channel.idle_jobs.append(made.job)
-            if claim.turn == channel.turn:
+            if claim.iteration == channel.iteration:
                 channel.in_flight.pop(claim.step, None)
                 channel.done[claim.step] = made.message
                 self._buffered_bytes += len(made.message)
+                self._drop_forgotten(channel)
                 channel.arrived.notify_all()
             self._update(channel)
+
+    def _drop_forgotten(self, channel: SampledChannel) -> None:
+        """Where too much waits, throw away what was asked for and not fetched, the oldest first; called with the lock.
+
+        Batches that are asked for are made whatever waits already, so a client that asks and goes away would fill the
+        memory without this. They are made again where somebody asks again.
+        """
+        while not self._may_hoard and len(channel.done) > channel.credit + channel.num_waiters:
+            self._buffered_bytes -= len(channel.done.pop(next(iter(channel.done))))
 
     def _watch(self) -> None:
         """Look at leases and at batches that take long, until the scheduler is closed."""
         turn_s = min(MAX_WATCH_S, self._limits.lease_s / 4, self._limits.slow_s / 2)
         while not self._stop_watching.wait(turn_s):
-            for channel in self._find_expired():
+            for channel in self._expire():
                 LOG.warning(
                     "channel %d (%s) was not asked for in %g s and is given up", channel.channel_id,
                     channel.worker_key, self._limits.lease_s,
                 )  # fmt: skip
-                if self.remove(channel.channel_id) is not None:
-                    self._num_expired += 1
-                    self.on_expired(channel)
+                self.on_expired(channel)
             self._report_slow()
 
-    def _find_expired(self) -> list[SampledChannel]:
-        expired_before = time.monotonic() - self._limits.lease_s
+    def _expire(self) -> list[SampledChannel]:
+        """Give up the channels whose lease has run out."""
         with self._lock:
-            return [
+            expired_before = self._clock() - self._limits.lease_s
+            expired = [
                 channel
                 for channel in self._channels.values()
                 if channel.used_at < expired_before and not channel.num_waiters
             ]
+            for channel in expired:
+                self._give_up(channel)
+            self._num_expired += len(expired)
+            return expired
 
     def _report_slow(self) -> None:
         """Log every batch once that is not done after a long time."""
-        now = time.monotonic()
         with self._lock:
+            now = self._clock()
             slow = [
-                (channel.channel_id, channel.turn, step)
+                (channel.channel_id, channel.iteration, step)
                 for channel in self._channels.values()
                 for step, since in channel.in_flight.items()
                 if now - since > self._limits.slow_s
@@ -383,15 +432,23 @@ def _make(claim: _Claim) -> _Made:
     job = claim.job
     try:
         job = job or claim.channel.new_job()
-        return _Made(message=job(claim.epoch, claim.step), job=job, has_failed=False)
+        return _Made(message=job(claim.iteration[1], claim.step), job=job, has_failed=False)
     except BaseException as error:
         where = "" if job is None else f" ({job.stage})"
-        error.add_note(f"while batch {claim.step} of epoch {claim.epoch} was made on a server{where}")
+        error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server{where}")
         LOG.info("batch %d of channel %d failed", claim.step, claim.channel.channel_id, exc_info=True)
-        return _Made(message=encode_error(error), job=None, has_failed=True)
+        return _Made(message=_failure(error), job=None, has_failed=True)
 
 
-def _described(channel: SampledChannel) -> dict[str, object]:
+def _failure(error: BaseException) -> Bytes:
+    """The message that tells of an error, also where the error cannot be put into words: the thread must go on."""
+    try:
+        return encode_error(error)
+    except Exception:
+        return encode_error(RemoteError(f"{type(error).__name__}, which cannot say what it is about"))
+
+
+def _described(channel: SampledChannel, now: float) -> dict[str, object]:
     stats = channel.stats
     return {
         "channel_id": channel.channel_id,
@@ -413,6 +470,6 @@ def _described(channel: SampledChannel) -> dict[str, object]:
         "num_fetched": stats.num_fetched,
         "num_bytes": stats.num_bytes,
         "sampling_s": stats.sampling_s,
-        "idle_s": time.monotonic() - channel.used_at,
-        "age_s": time.monotonic() - channel.made_at,
+        "idle_s": now - channel.used_at,
+        "age_s": now - channel.made_at,
     }
