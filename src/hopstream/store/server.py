@@ -118,7 +118,7 @@ class StoreServer:
         self._operations = {**(operations or {}), "stats": self._answer_stats}
         self.observer: Observer | None = None
         """Told of every request from when it is set on."""
-        self._stats = ServerStats()
+        self._stats, self._started_at = ServerStats(), time.monotonic()
         self._lock = threading.Lock()
         self._is_aborting = False
         self._stopping: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe to use from a signal handler
@@ -178,7 +178,7 @@ class StoreServer:
             yield to_batch(encode_error(error))
 
     def stop(self) -> None:
-        """Make ``serve_forever`` return; safe to call from a signal handler or another thread."""
+        """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""
         self._stopping.put(None)
 
     def close(self, grace_s: float = 10.0) -> bool:
@@ -201,6 +201,11 @@ class StoreServer:
         self._stopping.put(None)
         return is_clean
 
+    def wait(self) -> None:
+        """Return when ``stop`` was called, or the server closed; signals are the caller's to handle."""
+        while not self._was_stopped():
+            pass
+
     def serve_forever(self, grace_s: float = 10.0) -> None:
         """Serve until SIGTERM, SIGINT or ``stop``, then close. Made for the main thread of a process of its own.
 
@@ -212,8 +217,7 @@ class StoreServer:
             for received in (signal.SIGTERM, signal.SIGINT):
                 previous[received] = signal.signal(received, self._on_signal)
         try:
-            while not self._was_stopped():
-                pass
+            self.wait()
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
@@ -246,9 +250,11 @@ class StoreServer:
 
     def _answer_stats(self, _: Frame) -> Iterator[Any]:
         stats = self.stats
-        yield encode_frame(
-            {"num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes}
-        )
+        header = {
+            "num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes,
+            "uptime_s": time.monotonic() - self._started_at,
+        }  # fmt: skip
+        yield encode_frame(header)
 
     def _count(self, *, num_requests: int = 0, num_failures: int = 0, num_bytes: int = 0) -> None:
         with self._lock:

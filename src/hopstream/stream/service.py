@@ -10,6 +10,7 @@ import logging
 import reprlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,7 @@ from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import encode_batch
 from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, digest_of
-from hopstream.stream.scheduler import Scheduler
+from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ MAX_WAIT_S = 30.0
 INIT_WAIT_S = 60.0
 """How long the second caller of ``init_sampling_backend`` waits for the first."""
 MAX_BACKENDS = 1024
+MAX_KEY_LENGTH = 1000
 MAX_STREAMED = 1 << 20
 Answer = tuple[dict[str, Any], list[Any]]
 
@@ -68,6 +70,7 @@ class Backend:
         error: Why it has failed.
         store: Where it samples.
         channels: Its channels by what their compute ranks call them, with a digest of their inputs.
+        used_at: When it was asked for last; one without channels is given up after a lease.
     """
 
     backend_id: int
@@ -79,6 +82,7 @@ class Backend:
     error: HopstreamError | None = None
     store: Store | None = None
     channels: dict[str, tuple[str, int]] = field(default_factory=dict)
+    used_at: float = field(default_factory=time.monotonic)
 
 
 class SamplingService:
@@ -99,6 +103,7 @@ class SamplingService:
         self._lock = threading.Lock()
         self._graph_lock = threading.Lock()
         self._graph: Store | None = None
+        self._is_refusing = False
         self._is_closed = False
         self._backends: dict[int, Backend] = {}
         self.operations: Mapping[str, Operation] = {
@@ -119,9 +124,12 @@ class SamplingService:
         Raises:
             SettingsError: The key is taken by a backend of other options.
             StoreTimeout: Another caller's making of it did not end in time.
+            StoreUnavailable: The server is shutting down.
             HopstreamError: Whatever opening the graph raises, for every caller that waited for it.
         """
-        key, loader = frame.text("backend_key"), frame.text("loader")
+        if self._is_refusing:
+            raise StoreUnavailable("the server is shutting down")
+        key, loader = _key(frame, "backend_key"), frame.text("loader")
         if loader not in LOADERS:
             raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
         options = decode_options(frame.header.get("options"), frame.arrays)
@@ -129,6 +137,7 @@ class SamplingService:
         if named := sorted(INPUT_OPTIONS & set(options)):
             raise SettingsError(f"{', '.join(named)} is an input of a channel; give it to register_sampling_input")
         with self._lock:
+            self._drop_unused()
             backend = next((one for one in self._backends.values() if one.backend_key == key), None)
             is_first = backend is None
             if backend is None:
@@ -142,6 +151,7 @@ class SamplingService:
             raise StoreTimeout(f"backend {key[:100]!r} is being made by another caller, for {INIT_WAIT_S:g} s by now")
         if backend.error is not None:
             raise backend.error
+        backend.used_at = time.monotonic()
         if backend.digest != digest:
             raise SettingsError(f"backend {key[:100]!r} has other options; choose another backend_key")
         return {"backend_id": backend.backend_id}, []
@@ -158,7 +168,7 @@ class SamplingService:
             HopstreamError: Whatever the loader says of its options.
         """
         backend = self._backend(_integer(frame, "backend_id"))
-        key = frame.text("worker_key")
+        key = _key(frame, "worker_key")
         first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)
         credit = min(_integer(frame, "credit", 1), self._limits.credit)
         digest = digest_of(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
@@ -236,7 +246,7 @@ class SamplingService:
 
     def describe_channel(self, frame: Frame) -> Answer:
         """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
-        return {"channel": self._scheduler.describe(_integer(frame, "channel_id"))[0]}, []
+        return {"channel": self.describe(_integer(frame, "channel_id"))[0]}, []
 
     def describe_channels(self, _: Frame) -> Answer:
         """What is known of all channels, and of the scheduler."""
@@ -250,7 +260,7 @@ class SamplingService:
 
     def report(self) -> dict[str, Any]:
         """As ``describe_channels``: ``channels`` and ``totals``. Asking does not keep a channel alive."""
-        return {"channels": self._scheduler.describe(), "totals": self._scheduler.totals}
+        return {"channels": self.describe(), "totals": self._scheduler.totals}
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
         """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
@@ -270,14 +280,36 @@ class SamplingService:
         """
         self._graph_of_all()
 
-    def close(self) -> list[dict[str, object]]:
+    def describe(self, channel_id: int | None = None) -> list[dict[str, object]]:
+        """What is known of one channel, or of all, as JSON objects.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            loaders = {backend.backend_id: backend.loader for backend in self._backends.values()}
+        channels = self._scheduler.describe(channel_id)
+        return [{"loader": loaders.get(int(str(one["backend_id"])), "")} | one for one in channels]
+
+    def refuse(self) -> None:
+        """Take no new backends and channels from now on; those that are there go on."""
+        self._is_refusing = True
+        self._scheduler.refuse()
+
+    def close(self, join_s: float = JOIN_S) -> list[dict[str, object]]:
         """End all channels, the sampling threads and the graph.
+
+        Args:
+            join_s: How long batches under way may take to end.
 
         Returns:
             What is known of the channels that were left.
+
+        Raises:
+            StoreTimeout: A thread did not end in time; all else was closed.
         """
         try:
-            return self._scheduler.close()
+            return self._scheduler.close(join_s)
         finally:
             with self._graph_lock:
                 self._is_closed = True
@@ -332,7 +364,15 @@ class SamplingService:
             backend = self._backends.get(backend_id)
         if backend is None or not backend.ready.is_set():
             raise ChannelLost(f"there is no backend {backend_id}; call init_sampling_backend first")
+        backend.used_at = time.monotonic()
         return backend
+
+    def _drop_unused(self) -> None:
+        """Give up backends whose makers never registered an input, or died before; called with the lock."""
+        unused_since = time.monotonic() - self._limits.lease_s
+        for backend in list(self._backends.values()):
+            if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
+                del self._backends[backend.backend_id]
 
     def _forget(self, channel: SampledChannel) -> None:
         """Take a channel that is gone from its backend, and the backend away with its last one."""
@@ -342,7 +382,7 @@ class SamplingService:
                 return
             backend.channels.pop(channel.worker_key, None)
             if not backend.channels:
-                self._backends.pop(backend.backend_id)
+                del self._backends[backend.backend_id]
 
 
 class _BatchJob:
@@ -376,6 +416,13 @@ def _integer(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, d
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:
         raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from {low} to {high}")
+    return value
+
+
+def _key(frame: Frame, name: str) -> str:
+    value = frame.text(name)
+    if len(value) > MAX_KEY_LENGTH:
+        raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
     return value
 
 
