@@ -40,6 +40,7 @@ from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
+from hopstream.stream.metadata import GraphQuestions
 from hopstream.stream.recipes import digest_of, encode_options, split_recipe
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ AVOID_S = 5.0
 """How long a server that has failed is asked last."""
 
 
-class RemoteGraph(BatchService):
+class RemoteGraph(GraphQuestions, BatchService):
     """A cluster whose servers sample: give it to a loader in place of the cluster's file.
 
     One ``RemoteGraph`` may be given to any number of loaders; each has channels of its own.
@@ -80,8 +81,7 @@ class RemoteGraph(BatchService):
             FormatError: The file is no cluster file.
         """
         check_seconds("timeout_s", timeout_s)
-        self._cluster = _read(source)
-        self._settings = settings or StoreSettings()
+        super().__init__(_read(source), settings or StoreSettings())
         self._timeout_s = float(timeout_s)
 
     def __repr__(self) -> str:
@@ -137,6 +137,7 @@ class RemoteSession(BatchSession):
         self._key = secrets.token_hex(12)
         self._turn, self._epoch, self._first_step, self._num_ahead = -1, -1, 0, 1
         self._closing = threading.Event()
+        self._waited_for: set[int] = set()
 
     def prepare(self, recipe: Recipe) -> None:
         """Take over what decides over the batches."""
@@ -153,12 +154,20 @@ class RemoteSession(BatchSession):
 
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
         """Wait for one batch, from whichever server can give it."""
-        turn, ends = self._turn, time.monotonic() + self._timeout_s
+        ends = time.monotonic() + self._timeout_s
+        self._waited_for.add(step)
+        try:
+            return self._from_anyone((self._turn, epoch, step), ends, buffers)
+        finally:
+            self._waited_for.discard(step)
+
+    def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
+        _, epoch, step = wanted
         failures: dict[str, StoreError] = {}
         while True:
             for server in self._by_preference(step):
                 try:
-                    return self._ask(server, (turn, epoch, step), ends, buffers)
+                    return self._ask(server, wanted, ends, buffers)
                 except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
                     if self._closing.is_set():
                         raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from error
@@ -199,41 +208,51 @@ class RemoteSession(BatchSession):
 
     def _ask(self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
         """Ask one server for a batch until it is there."""
-        turn, epoch, step = wanted
+        turn, _, step = wanted
         while True:
-            channel_id = self._channel_at(server, turn, epoch)
+            channel_id = self._channel_at(server, wanted, ends)
             left_s = ends - time.monotonic()
             if left_s <= 0:
                 raise StoreTimeout(f"{server.channel.name} did not make batch {step} in {self._timeout_s:g} s")
-            header = {"channel_id": channel_id, "turn": turn, "step": step, "wait_s": min(POLL_S, left_s)}
+            wait_s = min(POLL_S, left_s)
+            header = {"channel_id": channel_id, "turn": turn, "step": step, "wait_s": wait_s}
             try:
-                frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=POLL_S + SLACK_S)
+                frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S)
             except ChannelLost:
                 self._lost(server, channel_id)
                 continue
             if frame.header.get("pending") is not True:
                 return decode_batch(frame, buffers)
 
-    def _channel_at(self, server: _Server, turn: int, epoch: int) -> int:
+    def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
         """The session's channel at a server, with the iteration started."""
-        with server.lock:
+        turn, epoch, step = wanted
+        if not server.lock.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise StoreTimeout(f"{server.channel.name} did not register the input in {self._timeout_s:g} s")
+        try:
             if self._closing.is_set():
                 raise StoreUnavailable("the loader was closed")
             if turn != self._turn:
                 raise StateError(f"iteration {turn} has ended; iteration {self._turn} is under way")
             if server.channel_id is None:
-                server.channel_id, server.turn = self._register(server), -1
+                server.channel_id, server.turn = self._register(server, ends), -1
             if server.turn != turn:
-                header = {
-                    "channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": self._first_step,
-                }  # fmt: skip
+                # What all others have given out by now is not made ahead, where this server comes (back) later.
+                first_step = max(self._first_step, min({step, *self._waited_for}))
+                header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
                 try:
-                    self._call(server, "start_new_epoch_sampling", header)
+                    self._call(server, "start_new_epoch_sampling", header, timeout_s=self._left_s(ends))
                 except ChannelLost:
                     server.channel_id = None
                     raise
                 server.turn = turn
             return server.channel_id
+        finally:
+            server.lock.release()
+
+    def _left_s(self, ends: float) -> float:
+        """Deadline of a call that no batch waits for longer than until ``ends``."""
+        return min(self._settings.timeout_s, max(SLACK_S, ends - time.monotonic()))
 
     def _lost(self, server: _Server, channel_id: int) -> None:
         """A server has no such channel any more: the next batch is asked of a new one."""
@@ -241,7 +260,7 @@ class RemoteSession(BatchSession):
             if server.channel_id == channel_id:
                 server.channel_id = None
 
-    def _register(self, server: _Server) -> int:
+    def _register(self, server: _Server, ends: float) -> int:
         """Make the session's channel at a server."""
         options, arrays = self._config
         header: dict[str, Any] = {
@@ -249,14 +268,15 @@ class RemoteSession(BatchSession):
             "loader": self._loader,
             "options": options,
         }
-        backend_id = self._call(server, "init_sampling_backend", header, arrays).header["backend_id"]
+        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=self._left_s(ends))
+        backend_id = answer.header["backend_id"]
         options, arrays = self._inputs
         header = {
             "backend_id": backend_id, "config": self._digest, "worker_key": self._key, "options": options,
             "first": server.number, "stride": len(self._servers),
             "credit": max(1, -(-self._num_ahead // len(self._servers))),
         }  # fmt: skip
-        answer = self._call(server, "register_sampling_input", header, arrays)
+        answer = self._call(server, "register_sampling_input", header, arrays, timeout_s=self._left_s(ends))
         return int(answer.header["channel_id"])
 
     def _call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
@@ -47,10 +48,10 @@ def decode_batch(frame: Frame, buffers: Buffers) -> MiniBatch:
     fields = frame.header.get("batch")
     try:
         return _Reader(frame, buffers).batch(cast(dict[str, Any], fields))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"a server's message is no batch: {error!r}") from error
+        raise FormatError(f"a server's message is no batch: {reprlib.repr(error)}") from error
 
 
 class _Writer:
@@ -74,6 +75,7 @@ class _Reader:
     def __init__(self, frame: Frame, buffers: Buffers) -> None:
         self._frame = frame
         self._buffers = buffers
+        self._taken: set[int] = set()
 
     def batch(self, fields: dict[str, Any]) -> MiniBatch:
         found: dict[str, Any] = {
@@ -103,7 +105,7 @@ class _Reader:
     def _column(self, column: Any) -> Column:
         if isinstance(column, list):
             values, offsets, is_string = column
-            return RaggedArray(self._array(values), self._ints(offsets), bool(is_string))
+            return _ragged(self._array(values), self._ints(offsets), bool(is_string))
         return self._array(column)
 
     def _ints(self, number: Any) -> IntArray:
@@ -113,12 +115,20 @@ class _Reader:
         return array
 
     def _array(self, number: Any) -> Array:
-        if type(number) is not int or number < 0:
-            raise FormatError(f"a batch names array {str(number)[:50]}")
+        if type(number) is not int or number < 0 or number in self._taken:  # so it is no larger than its message
+            raise FormatError(f"a batch names array {reprlib.repr(number)}, or names it twice")
+        self._taken.add(number)
         sent = self._frame.arrays[number]
         array = self._buffers.take(sent.shape, sent.dtype)
         array[...] = sent
         return array
+
+
+def _ragged(values: Array, offsets: IntArray, is_string: bool) -> RaggedArray:
+    has_ends = offsets.ndim == 1 and len(offsets) and offsets[0] == 0 and offsets[-1] == len(values)
+    if not has_ends or (np.diff(offsets) < 0).any():
+        raise FormatError("a ragged column of a batch has offsets that do not ascend from 0 to the number of values")
+    return RaggedArray(values, offsets, is_string)
 
 
 def _owner(value: Any) -> Any:

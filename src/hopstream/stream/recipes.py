@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from hopstream.arrays import Array
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
@@ -45,7 +47,7 @@ def encode_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Arr
         SettingsError: An option is something that cannot be sent.
     """
     arrays: list[Array] = []
-    return {name: _encode(name, value, arrays) for name, value in options.items()}, arrays
+    return {name: _encode(name, value, arrays, MAX_DEPTH) for name, value in options.items()}, arrays
 
 
 def decode_options(value: object, arrays: Sequence[Array]) -> dict[str, Any]:
@@ -78,21 +80,25 @@ def digest_of(loader: str, options: object, arrays: Sequence[Array]) -> str:
     return digest.hexdigest()
 
 
-def _encode(name: str, value: Any, arrays: list[Array]) -> Any:
+def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:
+    if depth == 0:
+        raise SettingsError(f"{name} is nested more than {MAX_DEPTH} deep, which cannot be sent to a server")
+    depth -= 1
     value = value.item() if isinstance(value, np.generic) else value
+    value = value.value if isinstance(value, Enum) else value
     if value is None or isinstance(value, bool | str | int | float):
         is_json = not isinstance(value, float) or math.isfinite(value)
         return value if is_json else {"float": repr(value)}
     if isinstance(value, Mapping):
-        return {"map": [[_encode(name, key, arrays), _encode(name, item, arrays)] for key, item in value.items()]}
-    kind = next((kind for kind, record in RECORDS.items() if isinstance(value, record)), None)
-    if kind is not None and is_dataclass(value):
-        found = {field.name: _encode(name, getattr(value, field.name), arrays) for field in fields(value)}
+        return {"map": [[_encode(name, one, arrays, depth) for one in pair] for pair in value.items()]}
+    kind = type(value).__name__  # by name, so that PyG's own NegativeSampling is one, too
+    if kind in RECORDS and is_dataclass(value):
+        found = {field.name: _encode(name, getattr(value, field.name), arrays, depth) for field in fields(value)}
         return {"record": kind, "fields": found}
     if isinstance(value, tuple):
-        return {"tuple": [_encode(name, item, arrays) for item in value]}
+        return {"tuple": [_encode(name, item, arrays, depth) for item in value]}
     if isinstance(value, list) and not _is_long(value):
-        return [_encode(name, item, arrays) for item in value]
+        return [_encode(name, item, arrays, depth) for item in value]
     return _encode_array(name, value, arrays)
 
 
@@ -122,13 +128,16 @@ def _decode(value: Any, arrays: Sequence[Array], depth: int) -> Any:
         return value
     try:
         return _decode_tagged(value, arrays, depth - 1)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise FormatError(f"{str(value)[:100]} is no option: {error!r}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, HopstreamError):
+            raise
+        raise FormatError(f"{reprlib.repr(value)} is no option: {reprlib.repr(error)}") from error
 
 
 def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -> Any:
-    tag = next(iter(value))
-    content = value[tag]
+    if not value:
+        raise FormatError("an empty object is no option")
+    tag, content = next(iter(value.items()))
     if tag == "tuple":
         return tuple(_decode(item, arrays, depth) for item in content)
     if tag == "map":
@@ -140,4 +149,4 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
     if tag == "record":
         given = {str(name): _decode(item, arrays, depth) for name, item in value["fields"].items()}
         return RECORDS[content](**given)
-    raise FormatError(f"{str(value)[:100]} is no option")
+    raise FormatError(f"{reprlib.repr(value)} is no option")
