@@ -36,6 +36,7 @@ from hopstream.store.contract import Store
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import encode_batch
+from hopstream.stream.rank_inputs import RankInputs
 from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, digest_of
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
@@ -115,7 +116,7 @@ class SamplingService:
         } | {
             "fetch_one_sampled_message": self.fetch_one_sampled_message,
             "fetch_sampled_messages": self.fetch_sampled_messages,
-        }  # fmt: skip
+        } | dict(RankInputs(self._graph_of_all).operations)  # fmt: skip
         """Operations by name, for ``StoreServer``."""
 
     def init_sampling_backend(self, frame: Frame) -> Answer:
