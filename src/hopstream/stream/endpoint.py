@@ -159,8 +159,6 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: _Listener
-    server_version = "hopstream"
-    sys_version = ""
     timeout = TURN_S
 
     def do_GET(self) -> None:
@@ -170,6 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Answer with headers alone."""
         self._answer(has_body=False)
+
+    def version_string(self) -> str:
+        """What the answers' header ``Server`` says."""
+        return "hopstream"
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say who asked for what only to those who look for mistakes."""
