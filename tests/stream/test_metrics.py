@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from hopstream.stream.endpoint import Endpoint, Page
 from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
-from tests.store.processes import wait_until
+from tests.store.processes import ROOT, wait_until
 from tests.stream.serving import Served, asked, node_loader, remote_graph, serve_here
 
 LIMITS = SamplingLimits(threads=1, credit=3)
@@ -203,6 +204,24 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
     assert numbers.of("hopstream_sampling_duration_seconds_count") >= made
     fetches = numbers.of("hopstream_requests_total", operation="fetch_one_sampled_message", outcome="ok")
     assert fetches >= 10
+
+
+def test_the_document_tells_of_every_metric(watched: MetricsServer, served: Served):
+    asked(served.servers[0], "stats")
+    with node_loader(remote_graph(served.locations)) as loader:
+        next(iter(loader))
+        families = Numbers(watched.location).families
+    told = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("### Outcomes")[0]
+    rows = re.findall(r"^\| `(hopstream_\w+)` \| (\w+)(?:; ([^|]+?))? \|", told, re.MULTILINE)
+    documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    found = {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type, {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in families
+        if family.name.startswith("hopstream_")
+    }  # fmt: skip
+    assert documented == found
 
 
 def test_leases_that_run_out_are_counted(served_folder: Path):
