@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import encode_frame
 from hopstream.stream import endpoint, metrics
+from hopstream.stream.channel import ChannelStats
 from hopstream.stream.endpoint import Endpoint, Page
 from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
 from hopstream.stream.service import SamplingService
@@ -172,13 +174,20 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         for _ in range(10):
             next(batches)
 
+        settled: list[tuple[Numbers, ChannelStats]] = []
+
         def has_settled() -> bool:
+            """Nothing was made or fetched while the numbers were read."""
+            (channel,) = served.services[0]._scheduler._channels.values()
+            before = replace(channel.stats)
             numbers = Numbers(watched.location)
             is_idle = numbers.of("hopstream_batches_in_flight") == numbers.of("hopstream_runnable_channels") == 0
-            return is_idle and numbers.of("hopstream_batches_waiting") > 0
+            if is_idle and numbers.of("hopstream_batches_waiting") and channel.stats == before:
+                settled.append((numbers, before))
+            return bool(settled)
 
         wait_until(has_settled, "the credit is used up")
-        numbers = Numbers(watched.location)
+        ((numbers, stats),) = settled
         (labels,) = numbers.labels("hopstream_channel_batches_made_total")
         assert labels["loader"] == "NeighborLoader" and set(labels) == {"worker_key", "loader"}
         made, fetched = (
@@ -191,12 +200,11 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         assert numbers.of("hopstream_buffered_bytes") > 0
         assert numbers.of("hopstream_channels") == numbers.of("hopstream_sampling_threads") == 1
         assert numbers.of("hopstream_sampling_duration_seconds_count") == made
-        assert numbers.of("hopstream_channel_sampling_seconds_total") == pytest.approx(
-            numbers.of("hopstream_sampling_duration_seconds_sum"), rel=0.2, abs=0.02
-        )
+        assert numbers.of("hopstream_channel_sampling_seconds_total") == stats.sampling_s
+        assert numbers.of("hopstream_sampling_duration_seconds_sum") == pytest.approx(stats.sampling_s)
         assert numbers.of("hopstream_channel_batches_failed_total", **labels) == 0
-        (described,) = served.services[0].report()["channels"]
-        assert numbers.of("hopstream_channel_fetched_bytes_total") == described["num_bytes"] > 0
+        assert (made, fetched) == (stats.num_made, stats.num_fetched)
+        assert numbers.of("hopstream_channel_fetched_bytes_total") == stats.num_bytes > 0
     wait_until(lambda: Numbers(watched.location).of("hopstream_channels") == 0, "the channel is gone")
     numbers = Numbers(watched.location)
     assert not [s for s in numbers.samples if "worker_key" in s.labels]
