@@ -130,6 +130,33 @@ def test_keys_that_are_kept_are_bounded_and_used_again(store: LocalStore, monkey
     assert num_reads == 3
 
 
+def test_ranks_that_ask_together_have_the_keys_read_once(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
+    reads: list[int] = []
+    everybody = threading.Barrier(4)
+
+    def counted(*args: Any) -> Any:
+        reads.append(1)
+        return owned_keys(*args)
+
+    def ask_together(_: int) -> object:
+        everybody.wait(10)
+        return ask(inputs, "get_node_ids", NODES)
+
+    monkeypatch.setattr(rank_inputs, "owned_keys", counted)
+    inputs = RankInputs(lambda: store)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(ask_together, range(4)))
+    assert found == [found[0]] * 4
+    assert len(reads) == 1
+
+
+def test_questions_without_answers_are_not_kept_for_ever(inputs: RankInputs, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_inputs, "MAX_KEPT", 2)
+    for parts in ([0], [1], [2], [0, 1]):
+        ask(inputs, "get_node_ids", {**NODES, "parts": parts, "split": "none"})
+    assert [parts for _, _, parts in inputs._kept] == [(2,), (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -27,12 +27,16 @@ from hopstream.store.requests import check_split
 from hopstream.store.wire import Bytes, Frame, direction_from_json, edge_type_from_json, encode_frame
 from hopstream.stream.sharding import ServerSlice
 
+Question = tuple[str, str | None, tuple[int, ...]]
+"""Node type, split and parts."""
 FRAME_ROWS = 1 << 17
 """Most numbers of one column in one frame: a megabyte."""
 BLOCK_ANCHORS = 1 << 13
 """Anchors whose labels are looked for at once."""
 KEPT_BYTES = 256 << 20
 """Memory of the keys that a server keeps, because other ranks will ask for other slices of the same."""
+MAX_KEPT = 64
+"""Questions whose keys are kept, however few keys they have."""
 
 
 class RankInputs:
@@ -42,7 +46,8 @@ class RankInputs:
         """Answer from what ``graph`` gives: the store over all parts of the dataset."""
         self._graph = graph
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str | None, tuple[int, ...]], IntArray] = OrderedDict()
+        self._reading = threading.Lock()  # ranks start together and ask the same: one reads, the others find it kept
+        self._kept: OrderedDict[Question, IntArray] = OrderedDict()
         self.operations: Mapping[str, Operation] = {
             "get_node_ids": self.get_node_ids,
             "get_ablp_input": self.get_ablp_input,
@@ -106,21 +111,26 @@ class RankInputs:
         parts = _parts(store, frame)
         server_slice = _slice(frame.header.get("server_slice"))
         wanted = (node_type, split, parts)
-        with self._lock:
-            keys = self._kept.get(wanted)
-            if keys is not None:
-                self._kept.move_to_end(wanted)
+        keys = self._find(wanted)
         if keys is None:
-            keys = owned_keys(store, node_type, split, parts)
-            self._keep(wanted, keys)
+            with self._reading:
+                keys = self._find(wanted)
+                if keys is None:
+                    keys = owned_keys(store, node_type, split, parts)
+                    self._keep(wanted, keys)
         return server_slice.of(keys)
 
-    def _keep(self, wanted: tuple[str, str | None, tuple[int, ...]], keys: IntArray) -> None:
+    def _find(self, wanted: Question) -> IntArray | None:
+        with self._lock:
+            if wanted in self._kept:
+                self._kept.move_to_end(wanted)
+            return self._kept.get(wanted)
+
+    def _keep(self, wanted: Question, keys: IntArray) -> None:
         """Keep keys for the next rank that asks, as long as all that are kept are not too many."""
         with self._lock:
             self._kept[wanted] = keys
-            self._kept.move_to_end(wanted)
-            while sum(kept.nbytes for kept in self._kept.values()) > KEPT_BYTES:
+            while len(self._kept) > MAX_KEPT or sum(kept.nbytes for kept in self._kept.values()) > KEPT_BYTES:
                 self._kept.popitem(last=False)
 
 
