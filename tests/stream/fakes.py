@@ -75,6 +75,10 @@ class Gate:
         """Let all batches through."""
         self._opened.set()
 
+    def close(self) -> None:
+        """Hold up batches again."""
+        self._opened.clear()
+
 
 @contextmanager
 def scheduling(clock: Callable[[], float] = time.monotonic, **limits: Any) -> Iterator[Scheduler]:
@@ -131,6 +135,11 @@ class Call:
             self._result = self._call()
         except BaseException as error:
             self._error = error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is a result."""
+        return not self._thread.is_alive()
 
     def result(self) -> Any:
         """What it returned, or raise what it raised."""
