@@ -183,13 +183,16 @@ class TestEpochs:
 
     def test_a_batch_of_the_epoch_before_is_thrown_away(self):
         """Also where the client does not number its iterations."""
-        gate = Gate()
+        gates = [Gate(), Gate()]
         with scheduling() as scheduler:
-            add(scheduler, 1, gate, num_steps=4)
+            channel = add(scheduler, 1, lambda epoch, step: gates[epoch](epoch, step), num_steps=4)
             scheduler.begin(1, 0, 0, 0)
-            gate.wait_reached()
+            gates[0].wait_reached()
             scheduler.begin(1, 0, 1, 0)
-            gate.open()
+            gates[0].open()
+            gates[1].wait_reached()
+            assert not channel.done
+            gates[1].open()
             assert [fetch(scheduler, 1) for _ in range(5)] == [(1, 0), (1, 1), (1, 2), (1, 3), None]
 
     def test_who_waits_for_the_epoch_before_is_told(self):
