@@ -343,7 +343,9 @@ def test_readiness_does_not_wait_for_a_graph_that_takes_long(
         service.close()
 
 
-def test_closing_ends_a_probe_that_waits(store_server: StoreServer, monkeypatch: pytest.MonkeyPatch):
+def test_closing_ends_a_probe_that_waits(
+    store_server: StoreServer, served_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(metrics, "READY_WAIT_S", 60.0)
     monkeypatch.setattr(metrics, "JOIN_S", 0.05)
     opened = Failing()
@@ -365,6 +367,12 @@ def test_closing_ends_a_probe_that_waits(store_server: StoreServer, monkeypatch:
         watched.close()
         asking.join(20)
         assert not asking.is_alive() and answers[0] in (0, 503)
+        service.close()  # does not wait for the graph either
+        opened.error, opened.store = None, LocalStore(open_dataset(served_folder))
+        (opening,) = (t for t in threading.enumerate() if t.name == "hopstream-ready")
+        opened.may_go_on.set()
+        opening.join(20)
+        assert opened.store._is_closed and not service.has_graph
     finally:
         opened.may_go_on.set()
         service.close()

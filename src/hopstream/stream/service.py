@@ -312,7 +312,7 @@ class SamplingService:
         try:
             return self._scheduler.close(join_s)
         finally:
-            with self._graph_lock:
+            with self._lock:  # and not the one that is held while the graph is opened, which may take long
                 self._is_closed = True
                 graph, self._graph = self._graph, None
             if graph is not None:
@@ -343,11 +343,17 @@ class SamplingService:
 
     def _graph_of_all(self) -> Store:
         with self._graph_lock:
-            if self._is_closed:
-                raise StoreUnavailable("the server is shutting down")
-            if self._graph is None:
-                self._graph = self._open_graph()
-            return self._graph
+            if self._graph is None and not self._is_closed:
+                opened = self._open_graph()
+                with self._lock:
+                    if not self._is_closed:
+                        self._graph = opened
+                        return opened
+                opened.close()
+            graph = self._graph
+        if graph is None:
+            raise StoreUnavailable("the server is shutting down")
+        return graph
 
     def _new_loader(self, backend: Backend, inputs: Mapping[str, Any]) -> SubgraphLoader:
         new_loader: Any = LOADERS[backend.loader]
