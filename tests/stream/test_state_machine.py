@@ -220,9 +220,11 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @precondition(lambda self: any(model.is_there and model.epoch >= 0 for model in self.models))
     @rule(
-        model=channels, steps=st.lists(st.none() | STEPS, min_size=1, max_size=3), is_destroyed=st.booleans()
-    )  # fmt: skip
-    def change_under_waiters(self, model: Model, steps: list[int | None], is_destroyed: bool) -> None:
+        model=channels,
+        steps=st.lists(st.none() | STEPS, min_size=1, max_size=3),
+        change=st.sampled_from(["destroyed", "next epoch", "next iteration"]),
+    )
+    def change_under_waiters(self, model: Model, steps: list[int | None], change: str) -> None:
         """While clients wait for batches that do not come, the channel goes, or goes on to another epoch."""
         if not model.is_there or model.epoch < 0:
             return
@@ -236,8 +238,10 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         pause = threading.Event()
         while model.channel.num_waiters < sum(not call.has_ended for call in calls):
             pause.wait(0.001)
-        if is_destroyed:
+        if change == "destroyed":
             self.destroy(model)
+        elif change == "next epoch":
+            self.start(model, 0, model.epoch + 1, 0)
         else:
             self.start(model, 1, 0, 0)
         for call, step in zip(calls, steps, strict=True):
