@@ -343,17 +343,22 @@ class SamplingService:
 
     def _graph_of_all(self) -> Store:
         with self._graph_lock:
-            if self._graph is None and not self._is_closed:
-                opened = self._open_graph()
+            if self._graph is not None:
+                return self._graph
+            self._check_open()
+            graph = self._open_graph()
+            try:
                 with self._lock:
-                    if not self._is_closed:
-                        self._graph = opened
-                        return opened
-                opened.close()
-            graph = self._graph
-        if graph is None:
+                    self._check_open()
+                    self._graph = graph
+            except StoreUnavailable:
+                graph.close()
+                raise
+            return graph
+
+    def _check_open(self) -> None:
+        if self._is_closed:
             raise StoreUnavailable("the server is shutting down")
-        return graph
 
     def _new_loader(self, backend: Backend, inputs: Mapping[str, Any]) -> SubgraphLoader:
         new_loader: Any = LOADERS[backend.loader]
