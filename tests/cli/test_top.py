@@ -107,9 +107,9 @@ def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
     top = processes.start("top", parts / "cluster.json", "--json", "--interval-s", "0.01")
 
     def num_rounds() -> int:
-        return sum("server" in json.loads(line) for line in top.lines) // 2
+        return sum("answers" in json.loads(line) for line in top.lines) // 2
 
-    processes.wait_for(top, lambda: num_rounds() >= 3)
+    processes.wait_for(top, lambda: num_rounds() >= 4)
     result = stop(processes, top, signal.SIGINT)
     assert (result.status, result.err) == (0, "")
     # Nobody samples any more, which a rate since the start would not show.

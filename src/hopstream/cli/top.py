@@ -149,9 +149,10 @@ def _channels(states: Sequence[ServerState]) -> Iterator[tuple[ServerState, Numb
 def _server_row(state: ServerState) -> tuple[str, ...]:
     answer = state.answer
     if answer is None:
-        known = parts_text(state.entry.parts, max(state.entry.parts) + 1).partition(" of ")[0]
+        parts = state.entry.parts
+        known = parts_text(parts, max(parts) + 1).partition(" of ")[0] if parts else ""
         return (
-            state.entry.location, known if state.entry.parts else "", *[""] * 8,
+            state.entry.location, known, *[""] * 8,
             f"no answer: {printable_text(state.reason)}",
         )  # fmt: skip
     rates = (f"{state.per_s('num_requests'):.1f}", bytes_text(round(state.per_s("num_bytes"))))
