@@ -1,5 +1,7 @@
-"""How does a test start a server that samples in a process of its own? ``python -m tests.stream.serve`` is ready when it
-prints where it listens."""
+"""How does a test start a server that samples in a process of its own?
+
+``python -m tests.stream.serve`` is ready when it prints where it listens.
+"""
 
 from __future__ import annotations
 

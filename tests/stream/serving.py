@@ -1,4 +1,4 @@
-"""How do tests run servers that sample, in this process or in processes of their own that can be hurt and started again?"""
+"""How do tests run servers that sample, in this process or in processes of their own that can be hurt?"""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def serve_here(
 
     dataset = open_dataset(folder)
     with ExitStack() as stack:
-        for part in range(dataset.manifest.num_parts):
+        for part in range(dataset.manifest.book.num_parts):
             service = SamplingService(open_graph, limits or SamplingLimits(threads=2))
             store = stack.enter_context(LocalStore(dataset, [part]))
             server = StoreServer(store, security=ServerSecurity(token=token), operations=service.operations)
@@ -117,18 +117,34 @@ class Answer:
         self.frames.append(frame)
 
 
+class Caller:
+    """Asks a server of this process, over one connection."""
+
+    def __init__(self, server: StoreServer, token: str | None = None) -> None:
+        settings = StoreSettings(timeout_s=20.0, security=ClientSecurity(token=token))
+        self._channel = Channel(Location.parse(server.location), settings)
+        self._dataset_id = server._answers._store.dataset_id
+
+    def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
+        """The frames that a request is answered with."""
+        answer = Answer()
+        request = encode_frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
+        self._channel.call(request, 20.0, op, answer)
+        return answer.frames
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+
 def asked_all(
     server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), token: str | None = None, **header: object
 ) -> list[Frame]:
-    """The frames that a server of this process answers one request with, over a connection of its own."""
-    settings = StoreSettings(timeout_s=20.0, security=ClientSecurity(token=token))
-    channel, answer = Channel(Location.parse(server.location), settings), Answer()
-    request = encode_frame({"op": op, "dataset": server._answers._store.dataset_id, **header}, arrays)
-    try:
-        channel.call(request, 20.0, op, answer)
-    finally:
-        channel.close()
-    return answer.frames
+    """The frames that one request is answered with, over a connection of its own."""
+    with Caller(server, token) as call:
+        return call(op, arrays, **header)
 
 
 def asked(server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), **header: Any) -> Frame:
@@ -220,7 +236,7 @@ class SamplingProcess:
 @contextmanager
 def serve_processes(folder: Path, *arguments: object) -> Iterator[list[SamplingProcess]]:
     """Serve every part of a dataset from a process of its own, at addresses that are chosen beforehand."""
-    num_parts = open_dataset(folder).manifest.num_parts
+    num_parts = open_dataset(folder).manifest.book.num_parts
     locations = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(num_parts))
     processes = [SamplingProcess(folder, part, locations, arguments) for part in range(num_parts)]
     try:

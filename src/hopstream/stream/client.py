@@ -48,6 +48,8 @@ POLL_S = 2.0
 """How long a server may let one call wait before it says that a batch is still being made."""
 SLACK_S = 5.0
 """How much longer than that a call may take before its server counts as gone."""
+LATE_S = 1.0
+"""How much later than a batch's deadline an answer may come."""
 DESTROY_S = 2.0
 """How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
 RETRY_S = 0.2
@@ -217,7 +219,9 @@ class RemoteSession(BatchSession):
             wait_s = min(POLL_S, left_s)
             header = {"channel_id": channel_id, "turn": turn, "step": step, "wait_s": wait_s}
             try:
-                frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S)
+                frame = self._call(
+                    server, "fetch_one_sampled_message", header, timeout_s=min(wait_s + SLACK_S, left_s + LATE_S)
+                )
             except ChannelLost:
                 self._lost(server, channel_id)
                 continue
@@ -252,7 +256,7 @@ class RemoteSession(BatchSession):
 
     def _left_s(self, ends: float) -> float:
         """Deadline of a call that no batch waits for longer than until ``ends``."""
-        return min(self._settings.timeout_s, max(SLACK_S, ends - time.monotonic()))
+        return min(self._settings.timeout_s, max(0.0, ends - time.monotonic()) + LATE_S)
 
     def _lost(self, server: _Server, channel_id: int) -> None:
         """A server has no such channel any more: the next batch is asked of a new one."""
