@@ -13,7 +13,8 @@ import pytest
 
 import hopstream
 from hopstream.cli.access import TOKEN_VARIABLE
-from hopstream.errors import SettingsError, StoreUnavailable
+from hopstream.cli.sampling import Leftovers, Sampler
+from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.partition.layout import write_parts
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
 from hopstream.store.security import ClientSecurity
@@ -224,3 +225,20 @@ def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tm
     cluster = Cluster(dataset_id=None, servers=(own, nobody))
     with open_cluster(cluster, StoreSettings(prefer_local=False), own=own) as store:
         assert store.book.num_ids("paper") == 60
+
+
+def test_a_thread_that_does_not_end_is_told_with_its_channels(caplog: pytest.LogCaptureFixture):
+    class Stuck:
+        def describe(self) -> list[dict[str, Any]]:
+            channel = {"channel_id": 7, "worker_key": "a\x1b[2J", "epoch": 1, "num_epoch_fetched": 2}
+            return [{**channel, "num_own_steps": 3, "is_mid_epoch": True}]
+
+        def close(self, join_s: float) -> None:
+            raise StoreTimeout(f"hopstream-sampling-0 did not end in {join_s:g} s")
+
+    left = Sampler(Stuck(), None).end(-5.0)
+    left.log()
+    assert not left.is_clean and left.threads == "hopstream-sampling-0 did not end in 1 s"
+    said = ["channel 7 (a?[2J) was left in the middle of epoch 1: 2 of 3 batches fetched", left.threads]
+    assert [record.getMessage() for record in caplog.records] == said
+    assert Leftovers().is_clean and Leftovers(threads="x").is_clean is False
