@@ -1,6 +1,7 @@
 """How does a test start a compute rank in a process of its own?
 
-``python -m tests.stream.consume`` takes some batches, says so, and then waits until its input ends or somebody kills it.
+``python -m tests.stream.consume`` takes some batches, says so, and waits until its input ends or
+somebody kills it.
 """
 
 from __future__ import annotations

@@ -434,7 +434,7 @@ def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
                 found.append((num_threads, process.num_fds(), len(gc.get_objects()), process.memory_info().rss))
         assert served.num_channels == served.num_backends == 0
     before, after = found
-    assert after[0] == before[0]
+    assert after[0] <= before[0] + 4  # pools of connections grow to their full size, not with cycles
     assert after[1] <= before[1] + 2
     assert after[2] < before[2] + 2000
     assert after[3] < before[3] + (16 << 20)
