@@ -18,6 +18,8 @@ from hopstream.stream.settings import SamplingLimits
 
 DEADLINE_S = 30.0
 """How long a test waits for what must happen at once, before it fails."""
+FETCH_S = 10 * DEADLINE_S
+"""How long a fetch waits: longer than the test, so that no test passes because a fetch gave up."""
 Work = Callable[[int, int], None]
 
 
@@ -107,7 +109,7 @@ def add(
 
 def fetch(scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None) -> Any:
     """Which batch is fetched: ``(epoch, step)``, or None at the end of the epoch."""
-    return batch_of(scheduler.fetch(channel_id, turn, step, DEADLINE_S))
+    return batch_of(scheduler.fetch(channel_id, turn, step, FETCH_S))
 
 
 def settle(scheduler: Scheduler) -> dict[str, float]:

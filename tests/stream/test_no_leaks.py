@@ -58,8 +58,8 @@ def test_channels_leave_nothing():
 
         def cycle(n: int) -> None:
             ids = range(4 * n, 4 * n + 4)
-            for channel_id in ids:
-                add(scheduler, channel_id, *([fail] if channel_id % 4 == 2 else []), num_steps=6)
+            for channel_id, work, num_steps in zip(ids, (no_work, no_work, fail, no_work), (6, 6, 1, 6), strict=True):
+                add(scheduler, channel_id, work, num_steps=num_steps)
             for epoch in range(2):
                 for channel_id in ids:
                     scheduler.begin(channel_id, 0, epoch, 0)

@@ -20,7 +20,7 @@ from hopstream.store.wire import Bytes
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
-from tests.stream.fakes import DEADLINE_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle
+from tests.stream.fakes import FETCH_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle
 
 MAX_STEPS = 12
 EPOCHS = 1000
@@ -153,7 +153,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             return
         step = model.next_out
         if step >= model.share.num_steps:
-            assert self.scheduler.fetch(model.channel_id, model.turn, None, DEADLINE_S) is None
+            assert self.scheduler.fetch(model.channel_id, model.turn, None, FETCH_S) is None
             return
         model.asked.add(step)
         model.next_out += model.share.stride
@@ -232,9 +232,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         steps = [step for step in steps if step is None or step < model.share.num_steps]
         model.asked.update(step for step in steps if step is not None)
         old = (model.channel_id * EPOCHS + model.epoch, model.next_out)
-        calls = [
-            Call(lambda step=step: self.scheduler.fetch(model.channel_id, None, step, DEADLINE_S)) for step in steps
-        ]
+        calls = [Call(lambda step=step: self.scheduler.fetch(model.channel_id, None, step, FETCH_S)) for step in steps]
         pause = threading.Event()
         while model.channel.num_waiters < sum(not call.has_ended for call in calls):
             pause.wait(0.001)
@@ -308,17 +306,17 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         else:
             return False
         with pytest.raises(wanted):
-            self.scheduler.fetch(model.channel_id, None, step, DEADLINE_S)
+            self.scheduler.fetch(model.channel_id, None, step, FETCH_S)
         return True
 
     def take(self, model: Model, step: int, *, is_next: bool = False) -> None:
         """Fetch a batch, again and again while it crashes."""
-        message = self.scheduler.fetch(model.channel_id, model.turn, None if is_next else step, DEADLINE_S)
+        message = self.scheduler.fetch(model.channel_id, model.turn, None if is_next else step, FETCH_S)
         num_crashes = 0
         while self.check(model, step, message):
             num_crashes += 1
             assert num_crashes <= 3  # one that was made before two more were planned
-            message = self.scheduler.fetch(model.channel_id, model.turn, step, DEADLINE_S)
+            message = self.scheduler.fetch(model.channel_id, model.turn, step, FETCH_S)
 
     def check(self, model: Model, step: int, message: Any) -> bool:
         """Check that a message is the one that was asked for; whether it tells of its crash."""

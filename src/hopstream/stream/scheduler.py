@@ -102,8 +102,7 @@ class Scheduler:
                 channel_id=channel_id, backend_id=backend_id, worker_key=worker_key, share=share, arrived=arrived,
                 **more,  # type: ignore[arg-type]
             )  # fmt: skip
-            channel.virtual_s, channel.made_at = self._clock_s, self._clock()
-            channel.used_at = channel.made_at
+            channel.used_at = channel.made_at = self._clock()
             self._channels[channel_id] = channel
             return channel
 
