@@ -130,9 +130,7 @@ def parse_locations(text: str) -> Cluster:
     return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=entry.strip()) for entry in text.split(",")))
 
 
-def open_cluster(
-    cluster: Cluster, settings: StoreSettings | None = None, *, own: ServerEntry | None = None
-) -> Store:
+def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own: ServerEntry | None = None) -> Store:
     """Open a store over all parts of a cluster.
 
     Parts whose dataset is on this machine are mapped. The other servers are asked at once what they serve; one that
