@@ -295,6 +295,13 @@ class TestBufferBytes:
             scheduler.begin(1, 1, 0, 9)
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
+    def test_one_with_nothing_left_to_make_is_not_looked_at_again(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            self.crowd(scheduler)
+            assert sorted(scheduler._hoarding) == [1, 2, 3]
+            scheduler.begin(2, 1, 0, 9)
+            assert sorted(scheduler._hoarding) == [1, 3]
+
     def test_they_go_on_when_batches_are_fetched(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             self.crowd(scheduler)
