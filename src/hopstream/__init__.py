@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hopstream.store import open_store
     from hopstream.store.security import ClientSecurity
     from hopstream.store.settings import StoreSettings
+    from hopstream.stream.client import RemoteGraph
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "PPRLoader",
     "PPRSettings",
     "RandomNodeLoader",
+    "RemoteGraph",
     "StoreSettings",
     "graph_from_arrays",
     "graph_from_data",
@@ -74,6 +76,7 @@ _MODULE_OF = {
     "PPRLoader": "hopstream.load.ppr",
     "PPRSettings": "hopstream.sample.ppr_settings",
     "RandomNodeLoader": "hopstream.load.random_nodes",
+    "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

@@ -59,6 +59,10 @@ class StoreUnavailable(StoreError, ConnectionError):
     """No replica of a part can be reached."""
 
 
+class ChannelLost(StoreError, LookupError):
+    """A server has no such sampling channel: it was destroyed, its lease ran out, or the server was started again."""
+
+
 class RemoteError(StoreError, RuntimeError):
     """A server failed while it answered; ``remote_traceback`` is the server's, unchanged."""
 

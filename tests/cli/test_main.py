@@ -18,7 +18,7 @@ from hopstream.graph.graph import Graph
 from hopstream.partition.layout import write_parts
 from tests.partition.graphs import tree_of
 
-VERBS = ("ingest", "partition", "inspect", "serve", "up")
+VERBS = ("ingest", "partition", "inspect", "serve", "up", "top")
 
 
 def run_python(code: str) -> str:

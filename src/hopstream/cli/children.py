@@ -68,13 +68,15 @@ class Child:
 class Children:
     """Child processes that end with this context, or with this process."""
 
-    def __init__(self, *, grace_s: float) -> None:
+    def __init__(self, *, grace_s: float, on_error_line: Callable[[str], object] = lambda line: None) -> None:
         """Start none yet.
 
         Args:
             grace_s: How long children may take to end when they are told to, before they are killed.
+            on_error_line: Told of every line that a child writes to stderr.
         """
         self._grace_s = grace_s
+        self._on_error_line = on_error_line
         self._selector = selectors.DefaultSelector()
         self._running: list[Child] = []
         self._partial: dict[IO[bytes], bytes] = {}
@@ -169,7 +171,11 @@ class Children:
             lines += [rest] if rest else []
             self._selector.unregister(stream)
             child.open_streams -= 1
-        (child.lines if is_output else child.errors).extend(line.decode(errors="replace") for line in lines)
+        texts = [line.decode(errors="replace") for line in lines]
+        (child.lines if is_output else child.errors).extend(texts)
+        if not is_output:
+            for text in texts:
+                self._on_error_line(text)
 
 
 class StopSignals:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from hopstream.cli.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hopstream.partition.settings import Progress
 
 Json = bool | int | float | str | None | Sequence["Json"] | Mapping[str, "Json"]
@@ -97,18 +99,8 @@ class Output:
         if self.is_json or not rows:
             return
         from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for header in headers:
-            is_number = header.startswith(">")
-            table.add_column(
-                Text(header.removeprefix(">")), justify="right" if is_number else "left", no_wrap=is_number,
-                overflow="fold",
-            )  # fmt: skip
-        for row in rows:
-            table.add_row(*map(Text, row))
+        table = table_of(headers, rows)
         console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
         with console.capture() as captured:
             console.print(table)
@@ -118,6 +110,23 @@ class Output:
         """Write a line for people only."""
         if not self.is_json:
             write_line(line)
+
+
+def table_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Aligned rows under headers; a header that starts with ``>`` heads a column of numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        is_number = header.startswith(">")
+        table.add_column(
+            Text(header.removeprefix(">")), justify="right" if is_number else "left", no_wrap=is_number,
+            overflow="fold",
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def write_line(line: str) -> None:

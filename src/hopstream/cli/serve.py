@@ -6,8 +6,8 @@ import logging
 import os
 import re
 import signal
-import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -18,15 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopstream.cli.access import ServerAccess
+from hopstream.cli.logs import LogSettings, logs_on_stderr
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
 from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.cli.watching import WatchSettings, watched
 from hopstream.errors import AccessDenied, SettingsError
+from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
     from hopstream.store.local import LocalStore
     from hopstream.store.server import StoreServer
 
+LOG = logging.getLogger(__name__)
 EXIT_SLACK_S = 5.0
 """How much longer than its grace a server may take to end before its process is ended."""
 
@@ -58,42 +63,108 @@ class ServeSettings:
             raise SettingsError(f"grace_s is {self.grace_s}; it must be 0 or more seconds")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """How a server came to its end.
+
+    Attributes:
+        all_answered: Every request under way was answered.
+        left: What sampling left.
+    """
+
+    all_answered: bool
+    left: Leftovers
+
+    @property
+    def is_clean(self) -> bool:
+        return self.all_answered and self.left.is_clean
+
+    @property
+    def is_stuck(self) -> bool:
+        """Something still runs that only the end of the process ends."""
+        return not self.all_answered or bool(self.left.threads)
+
+
 @with_settings("settings", ServeSettings)
 @with_settings("access", ServerAccess)
-def run(
+@with_settings("source", SamplingSource)
+@with_settings("limits", SamplingLimits)
+@with_settings("watching", WatchSettings)
+@with_settings("logs", LogSettings)
+def run(  # noqa: PLR0913 - one record for each group of flags
     dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
     *,
     settings: ServeSettings,
     access: ServerAccess,
+    source: SamplingSource,
+    limits: SamplingLimits,
+    watching: WatchSettings,
+    logs: LogSettings,
     json: JsonFlag = False,
 ) -> None:
-    """Serve parts of a dataset until SIGTERM or Ctrl-C.
+    """Serve parts of a dataset until SIGTERM or Ctrl-C, and with --cluster or --sample sample for trainers.
 
-    Exits with 0 when every request under way was answered, with 1 when some were given up.
+    Exits with 0 when every request under way was answered and no trainer was in the middle of an epoch, else with 1.
     """
     output, clock = Output(is_json=json), Clock()
     with (
-        _log_to_stderr(),
+        logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
         closing(_open_store(dataset, settings)) as store,
-        _listen(store, dataset, settings, access) as server,
+        sampler_of(store, dataset, source, limits, access) as sampler,
+        _listen(store, dataset, settings, access, sampler) as server,
+        watched(server, sampler.service, watching) as metrics,
     ):
+        records.server = server.location
+        sampler.serve_at(server.location)
         stops.stop_also(server)
         with _announced(settings.announce, server.location, store, dataset):
             parts = parts_text(store.parts, store.book.num_parts)
+            samples = f"; samples in {plural_text(limits.num_threads, 'thread')}" if source.is_on else ""
+            told = f"; metrics {metrics}" if metrics else ""
             facts: Facts = {
                 "location": server.location,
                 "parts": store.parts,
                 "dataset_id": store.dataset_id,
                 "process": os.getpid(),
+                "sampling_threads": limits.num_threads if source.is_on else 0,
+                "metrics": metrics,
             }
-            output.stage("ready", server.location, parts, facts, clock.cost())
-            server.serve_forever(settings.grace_s)
-        stats = server.stats
-        answered = f"{plural_text(stats.num_requests, 'request')}, {bytes_text(stats.num_bytes)}"
-        failed = f", {count_text(stats.num_failures)} failed" if stats.num_failures else ""
-        facts = {"requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes}
-        output.stage("stop", server.location, answered + failed, facts)
+            output.stage("ready", server.location, parts + samples + told, facts, clock.cost())
+            server.wait()
+            ending = _end(server, sampler, settings.grace_s)
+        _say_ended(output, server, ending)
+        if ending.is_stuck:
+            logging.shutdown()
+            os._exit(1)
+    if not ending.is_clean:
+        raise typer.Exit(1)
+
+
+def _end(server: StoreServer, sampler: Sampler, grace_s: float) -> _Ending:
+    """Stop in order: no new channels, no new calls, calls under way within the grace, batches under way, the rest."""
+    LOG.info("stopping; what is under way has %g s", grace_s)
+    ends = time.monotonic() + grace_s
+    sampler.refuse()
+    all_answered = server.close(grace_s)
+    if not all_answered:
+        LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
+    left = sampler.end(ends - time.monotonic())
+    left.log()
+    return _Ending(all_answered=all_answered, left=left)
+
+
+def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
+    """Write what the server did, and what it left."""
+    stats, left = server.stats, ending.left
+    text = f"{plural_text(stats.num_requests, 'request')}, {bytes_text(stats.num_bytes)}"
+    text += f", {count_text(stats.num_failures)} failed" if stats.num_failures else ""
+    text += f"; {plural_text(len(left.channels), 'channel')} left" if left.channels else ""
+    facts: Facts = {
+        "requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes, "left": left.facts,
+        "clean": ending.is_clean,
+    }  # fmt: skip
+    output.stage("stop", server.location, text, facts)
 
 
 class _StopRequests:
@@ -144,19 +215,6 @@ class _StopRequests:
             os._exit(1)
 
 
-@contextmanager
-def _log_to_stderr() -> Iterator[None]:
-    """Show warnings, such as the one about an insecure address."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    logger = logging.getLogger("hopstream")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
 def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
     from hopstream.partition.layout import open_dataset
     from hopstream.store.local import LocalStore
@@ -165,7 +223,9 @@ def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
     return LocalStore(opened, parse_parts(settings.parts, opened.manifest.book.num_parts))
 
 
-def _listen(store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess) -> StoreServer:
+def _listen(
+    store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
+) -> StoreServer:
     from hopstream.store.server import StoreServer
 
     security = access.read()
@@ -175,7 +235,7 @@ def _listen(store: LocalStore, dataset: Path, settings: ServeSettings, access: S
     if security.certificate is not None and not has_tls:
         raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
     try:
-        return StoreServer(store, settings.location, security=security, path=dataset)
+        return StoreServer(store, settings.location, security=security, path=dataset, operations=sampler.operations)
     except AccessDenied as error:  # where to listen is the user's choice
         raise SettingsError(str(error)) from error
 

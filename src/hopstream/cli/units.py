@@ -27,6 +27,12 @@ def percent_text(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+def printable_text(text: str, max_length: int = 200) -> str:
+    """What somebody else wrote, without what would move the cursor or colour the terminal, and not too long."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[: max_length + 1])
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
+
+
 def plural_text(count: int, noun: str) -> str:
     """A count with its noun: ``1 part``, ``4 parts``."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

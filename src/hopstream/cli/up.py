@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.children import Child, Children, StopSignals, stop_signals
+from hopstream.cli.logs import LogSettings
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
     from hopstream.partition.layout import Dataset
@@ -71,15 +74,20 @@ class UpSettings:
 
 
 @with_settings("settings", UpSettings)
+@with_settings("limits", SamplingLimits)
+@with_settings("logs", LogSettings)
 def run(
     dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
     json: JsonFlag = False,
     *,
     settings: UpSettings,
+    limits: SamplingLimits,
+    logs: LogSettings,
 ) -> None:
-    """Serve all parts of a dataset on this machine, until Ctrl-C.
+    """Serve all parts of a dataset on this machine and sample for trainers, until Ctrl-C.
 
     Every server is a process of its own, at a free port of the loopback address. None of them outlives this command.
+    Without --threads the servers share the machine's cores.
     """
     from hopstream.partition.layout import open_dataset
 
@@ -88,11 +96,16 @@ def run(
     path = settings.cluster_file or dataset / "cluster.json"
     _free_cluster_file(path)
     groups = share_parts(opened.manifest.book.num_parts, settings.servers) * settings.replicas
-    children = Children(grace_s=settings.grace_s + EXIT_SLACK_S)
+    per_server = replace(limits, threads=limits.threads or -(-limits.num_threads // len(groups)))
+    flags = ["--cluster", str(path.resolve()), "--grace-s", str(settings.grace_s), *limit_flags(per_server)]
+    flags += ["--log-level", logs.log_level, *["--log-json"] * logs.log_json]
+    children = Children(
+        grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None
+    )
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
     with stop_signals(children) as signals, children:
-        fleet = _Fleet(opened, children, signals)
-        if fleet.start(groups, settings):
+        fleet = _Fleet(opened, children, signals, flags)
+        if fleet.start(groups, settings.start_timeout_s):
             _free_cluster_file(path)  # another may have been quicker
             with _ClusterFile(path) as file:
                 file.write(fleet.cluster())
@@ -126,14 +139,15 @@ class _Server:
 class _Fleet:
     """The servers that run."""
 
-    def __init__(self, dataset: Dataset, children: Children, signals: StopSignals) -> None:
+    def __init__(self, dataset: Dataset, children: Children, signals: StopSignals, flags: Sequence[str]) -> None:
         self._dataset = dataset
         self._num_parts = dataset.manifest.book.num_parts
         self._children = children
         self._signals = signals
+        self._flags = flags
         self._servers: list[_Server] = []
 
-    def start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> bool:
+    def start(self, groups: Sequence[tuple[int, ...]], timeout_s: float) -> bool:
         """Start one server for each group of parts; False where this process was told to stop meanwhile.
 
         The first one is waited for: where kernels are not compiled yet it compiles them for all, and several at once
@@ -143,18 +157,18 @@ class _Fleet:
             StoreUnavailable: A server ended before it was ready.
             StoreTimeout: A server was not ready in time.
         """
-        ends = time.monotonic() + settings.start_timeout_s
+        ends = time.monotonic() + timeout_s
         for some in (groups[:1], groups[1:]):
-            self._start(some, settings)
-            if not self._wait_until_ready(ends, settings.start_timeout_s):
+            self._start(some)
+            if not self._wait_until_ready(ends, timeout_s):
                 return False
         return True
 
-    def _start(self, groups: Sequence[tuple[int, ...]], settings: UpSettings) -> None:
+    def _start(self, groups: Sequence[tuple[int, ...]]) -> None:
         for parts in groups:
             # -P keeps the current folder from being searched for modules.
             arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
-            arguments += ["--parts", ",".join(map(str, parts)), "--grace-s", str(settings.grace_s)]
+            arguments += ["--parts", ",".join(map(str, parts)), *self._flags]
             name = f"the server of {parts_text(parts, self._num_parts)}"
             child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], dict(os.environ))
             self._servers.append(_Server(child, parts))
@@ -223,16 +237,32 @@ class _Fleet:
         """Stop all servers; a second signal makes it quick.
 
         Raises:
-            StoreUnavailable: A server had to give up requests, or had to be killed.
+            StoreUnavailable: A server had to give up requests or epochs, or had to be killed.
         """
         clock, asked = Clock(), self._signals.count
         stopped = self._children.stop(lambda: self._signals.count > asked)
-        facts: dict[str, int] = {"servers": len(stopped), **_totals_of(stopped)}
-        answered = f"{plural_text(facts['requests'], 'request')}, {bytes_text(facts['bytes'])}"
-        output.stage("stop", plural_text(len(stopped), "server"), answered, facts, clock.cost())
+        totals, left = _totals_of(stopped), self._left_of(stopped)
+        text = f"{plural_text(totals['requests'], 'request')}, {bytes_text(totals['bytes'])}"
+        text += f"; {plural_text(len(left), 'channel')} left" if left else ""
+        facts: Facts = {"servers": len(stopped), **totals, "left": left}
+        output.stage("stop", plural_text(len(stopped), "server"), text, facts, clock.cost())
         unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
         if unclean:
             raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
+
+    def _left_of(self, children: Sequence[Child]) -> list[Facts]:
+        """The channels that servers left, by what each said last."""
+        left: list[Facts] = []
+        for server in self._servers:
+            if server.child in children:
+                with suppress(ValueError, LookupError, TypeError):
+                    said = json_format.loads(server.child.lines[-1])
+                    left += [{"server": server.location, **one} for one in said.get("left", [])]
+        return left
+
+
+def _pass_on(line: str) -> None:
+    sys.stderr.write(line + "\n")
 
 
 class _ClusterFile:

@@ -20,6 +20,7 @@ from hopstream.load.batch import BatchFacts, Convert, SubgraphReader, keeps_edge
 from hopstream.load.options import PYG_OPTIONS, read_integer
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader, split_options
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.options import Sampling, SamplingOptions
@@ -89,9 +90,10 @@ class ABLPLoader(SubgraphLoader):
     negatives, ``y_negative`` likewise; both are attributes of the supervision edge type.
     """
 
+    @remembers_recipe
     def __init__(  # noqa: PLR0913 - what anchors, labels and neighbours are
         self,
-        source: Source,
+        source: Source | BatchService,
         num_neighbors: NumNeighbors,
         anchors: SeedsLike = None,
         *,

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 from hopstream.errors import StateError
 from hopstream.load.place import KIND, Facts, Place
+from hopstream.load.service import class_name
 from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
 
 Transform = Callable[[Any], Any]
@@ -154,6 +155,10 @@ class EpochLoader:
         if running:
             running.stop(reason)
 
+    def maker(self) -> Maker:
+        """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
+        return self._new_maker()
+
     def __enter__(self) -> Self:
         """Use the loader as a context that closes it."""
         return self
@@ -163,10 +168,11 @@ class EpochLoader:
         self.close()
 
     def _all_facts(self) -> Facts:
-        """The facts, and the kind of the loader: its class, or that from which the user's own is made."""
-        package = f"{__name__.partition('.')[0]}."
-        kind = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith(package))
-        return {KIND: kind, **self.facts()}
+        """The facts, and the kind of the loader."""
+        return {KIND: class_name(self), **self.facts()}
+
+    def _on_begin(self, epoch: int, step: int) -> None:
+        """An iteration begins with a batch of an epoch; before any maker makes one."""
 
     def _start(self) -> Batches[Any]:
         """Start making the batches from the place onwards."""
@@ -175,6 +181,7 @@ class EpochLoader:
             self._makers.clear()  # a thread that did not end in time still uses them
         while len(self._makers) < num_makers:
             self._makers.append(self._new_maker())
+        self._on_begin(self._place.epoch, self._place.next_batch)
         producers = [_Producer(maker, self._transform, self._place.epoch) for maker in self._makers]
         steps = range(self._place.next_batch, self._num_steps)
         if not self._workers.num_threads:

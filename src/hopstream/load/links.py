@@ -23,6 +23,7 @@ from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
 from hopstream.load.options import PYG_OPTIONS, refuse_data
 from hopstream.load.order import Remainder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import Collate, LoaderSetup, SubgraphLoader, split_options
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler
@@ -87,9 +88,10 @@ class LinkNeighborLoader(SubgraphLoader):
     )
 
     @refuse_data
+    @remembers_recipe
     def __init__(  # noqa: PLR0913 - the settings that users of PyG know, under the names they know
         self,
-        source: Source,
+        source: Source | BatchService,
         num_neighbors: NumNeighbors,
         edge_label_index: LinksLike = None,
         batch_size: int = 1,

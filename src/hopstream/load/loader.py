@@ -18,6 +18,7 @@ from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.options import refuse_data, refuse_unknown
 from hopstream.load.order import Remainder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import DEFAULT_BUFFER_BYTES, Collate, LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.load.times import read_seed_times
 from hopstream.sample.hops import PlanRunner
@@ -49,9 +50,10 @@ class NeighborLoader(SubgraphLoader):
     attached_names: ClassVar[frozenset[str]] = frozenset()
 
     @refuse_data
+    @remembers_recipe
     def __init__(  # noqa: PLR0913 - the settings that users of PyG know, under the names they know
         self,
-        source: Source,
+        source: Source | BatchService,
         num_neighbors: NumNeighbors,
         seeds: SeedsLike = None,
         batch_size: int = 1,

@@ -19,6 +19,7 @@ from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.options import PYG_OPTIONS, refuse_data, refuse_unknown
 from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.sample.options import SamplingOptions
 from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
@@ -53,9 +54,10 @@ class PPRLoader(SubgraphLoader):
     attached_names: ClassVar[frozenset[str]] = frozenset({"ppr_edge_index", "ppr_edge_attr"})
 
     @refuse_data
+    @remembers_recipe
     def __init__(
         self,
-        source: Source,
+        source: Source | BatchService,
         seeds: SeedsLike = None,
         settings: PPRSettings | None = None,
         **options: Unpack[LoaderOptions],

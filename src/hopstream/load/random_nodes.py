@@ -17,6 +17,7 @@ from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.options import read_integer
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import LoaderSetup, SubgraphLoader, split_options
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.options import Sampling
@@ -57,9 +58,10 @@ class RandomNodeLoader(SubgraphLoader):
     All nodes come once before any comes again, so no node is preferred.
     """
 
+    @remembers_recipe
     def __init__(
         self,
-        source: Source,
+        source: Source | BatchService,
         num_neighbors: NumNeighbors,
         seeds: SeedsLike = None,
         *,

@@ -29,6 +29,7 @@ from hopstream.load.options import (
 )
 from hopstream.load.order import Remainder, SeedOrder
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService, BatchSession, Recipe, SessionMaker
 from hopstream.load.workers import WorkerSettings
 from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import Direction, GraphSchema
@@ -92,6 +93,7 @@ class LoaderSetup:
 
     Attributes:
         store: Where everything comes from.
+        session: Who makes the batches where the loader does not.
         close: Closes the store if the loader opened it.
         direction: The direction that the loader follows.
         columns: Features that are fetched.
@@ -110,6 +112,7 @@ class LoaderSetup:
     """
 
     store: Store
+    session: BatchSession | None
     close: Callable[[], object]
     direction: Direction
     columns: ColumnChoice
@@ -169,8 +172,9 @@ class SubgraphLoader(EpochLoader):
     attached_names: ClassVar[frozenset[str]] = ATTRIBUTE_NAMES
     """What the loader may attach to a PyG batch: features of these names are refused."""
     _setup: LoaderSetup
+    _recipe: Recipe
 
-    def _open(self, source: Source, direction: Direction, options: LoaderOptions) -> LoaderSetup:
+    def _open(self, source: Source | BatchService, direction: Direction, options: LoaderOptions) -> LoaderSetup:
         """Check the common settings, then open the source; from here on it is closed with the loader."""
         setup = open_setup(source, direction, options, self.attached_names)
         # Also runs when the loader is collected or the program ends: a connection must not outlive the interpreter.
@@ -180,9 +184,19 @@ class SubgraphLoader(EpochLoader):
 
     def _begin(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
         """Prepare epochs; the last step of a subclass's ``__init__``."""
+        session = self._setup.session
+        if session is not None:
+            session.prepare(self._recipe)
+            new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
         super().__init__(
             num_steps=num_steps, new_maker=new_maker, transform=self._setup.transform, workers=self._setup.workers
         )
+
+    def _on_begin(self, epoch: int, step: int) -> None:
+        if self._setup.session is not None:
+            workers = self._setup.workers
+            num_ahead = max(1, workers.num_threads) + workers.prefetch
+            self._setup.session.begin(num_ahead, epoch, step)
 
     @property
     def schema(self) -> GraphSchema:
@@ -210,7 +224,10 @@ class SubgraphLoader(EpochLoader):
 
 
 def open_setup(
-    source: Source, direction: Direction, options: LoaderOptions, attached_names: frozenset[str] = ATTRIBUTE_NAMES
+    source: Source | BatchService,
+    direction: Direction,
+    options: LoaderOptions,
+    attached_names: frozenset[str] = ATTRIBUTE_NAMES,
 ) -> LoaderSetup:
     """Check the common settings of a loader, then open its source; it is closed again where something does not fit.
 
@@ -242,7 +259,7 @@ def open_setup(
     edge_keys = None if edge_keys is None else read_flag("edge_keys", edge_keys)
     if transform is not None and not callable(transform):
         raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
-    store, close = _open_source(source, options.get("store_settings"), rank)
+    store, session, close = _open_source(source, options.get("store_settings"), rank)
     try:
         columns = choose_columns(store.schema, options.get("node_features"), options.get("edge_features"))
         wants_edge_keys = _wants_edge_keys(store, direction, edge_keys)
@@ -251,20 +268,27 @@ def open_setup(
             _check_names(store.schema, columns, attached_names)
         convert, buffers = _collator(store.schema, collate, pin_memory, buffer_bytes)
         return LoaderSetup(
-            store=store, close=close, direction=direction, columns=columns, wants_edge_keys=wants_edge_keys,
-            convert=convert, buffers=buffers, workers=workers, transform=transform, batch_size=batch_size,
-            is_shuffled=is_shuffled, drop_last=drop_last, rng_seed=rng_seed, rank=rank, world_size=world_size,
-            remainder=options.get("remainder", "spread"),
+            store=store, session=session, close=close, direction=direction, columns=columns,
+            wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers, workers=workers, transform=transform,
+            batch_size=batch_size, is_shuffled=is_shuffled, drop_last=drop_last, rng_seed=rng_seed, rank=rank,
+            world_size=world_size, remainder=options.get("remainder", "spread"),
         )  # fmt: skip
     except BaseException:
         close()
         raise
 
 
-def _open_source(source: Source, settings: StoreSettings | None, rank: int) -> tuple[Store, Callable[[], object]]:
-    """The store, and what to call when the loader is done with it."""
+def _open_source(
+    source: Source | BatchService, settings: StoreSettings | None, rank: int
+) -> tuple[Store, BatchSession | None, Callable[[], object]]:
+    """The store, who makes batches if the loader does not, and what to call when the loader is done with both."""
     if isinstance(source, Store):
-        return source, lambda: None
+        return source, None, lambda: None
+    if isinstance(source, BatchService):
+        if settings is not None:
+            raise SettingsError("store_settings is no option here; the source has settings of its own: settings=")
+        session = source.open(rank)
+        return session.store, session, session.close
     check_source(source)
     if settings is not None or rank > 0:
         # Imported when it is needed: it brings the network's libraries.
@@ -274,7 +298,7 @@ def _open_source(source: Source, settings: StoreSettings | None, rank: int) -> t
         if not isinstance(settings, StoreSettings):
             raise SettingsError(f"store_settings is {settings!r}; it must be a StoreSettings, or None")
     store = open_store(source, settings)
-    return store, store.close
+    return store, None, store.close
 
 
 def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None) -> bool:

@@ -83,6 +83,11 @@ class StoreAnswers:
             "edge_split": self._edge_split,
         }
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The store's own operations."""
+        return frozenset(self._operations)
+
     def answer(self, frame: Frame, more: Mapping[str, Operation]) -> Iterator[Bytes]:
         """The frames of an answer.
 

@@ -130,11 +130,17 @@ def parse_locations(text: str) -> Cluster:
     return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=entry.strip()) for entry in text.split(",")))
 
 
-def open_cluster(cluster: Cluster, settings: StoreSettings | None = None) -> Store:
+def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own: ServerEntry | None = None) -> Store:
     """Open a store over all parts of a cluster.
 
     Parts whose dataset is on this machine are mapped. The other servers are asked at once what they serve; one that
     cannot be reached is an error unless others serve all of its parts.
+
+    Args:
+        cluster: The servers.
+        settings: How they are asked.
+        own: The server that opens the store, where one does: its parts are mapped from its folder whatever the settings
+            say, and neither it nor any replica of its parts alone is asked.
 
     Raises:
         StoreTimeout: A server that is needed gave no answer in time.
@@ -143,7 +149,7 @@ def open_cluster(cluster: Cluster, settings: StoreSettings | None = None) -> Sto
         VersionMismatch: The servers serve different datasets, or not the cluster's.
     """
     settings = settings or StoreSettings()
-    opening = _Opening(cluster, settings)
+    opening = _Opening(cluster, settings, own)
     try:
         return opening.open()
     except BaseException:
@@ -154,20 +160,24 @@ def open_cluster(cluster: Cluster, settings: StoreSettings | None = None) -> Sto
 class _Opening:
     """The stores of a cluster while it is being opened."""
 
-    def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: StoreSettings, own: ServerEntry | None) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._own = own
         self._stores: list[Store] = []
         self._parts_of_path: dict[Path, set[int]] = {}
+        if own is not None and own.path is not None:
+            self._parts_of_path[own.path.resolve()] = set(own.parts)
         self._dead: list[tuple[ServerEntry, StoreTimeout | StoreUnavailable]] = []
 
     def open(self) -> Store:
         """The store over all parts."""
-        remote = [entry for entry in self._cluster.servers if not self._is_here(entry.path, entry.parts)]
+        others = [entry for entry in self._cluster.servers if not self._is_own(entry.parts, entry.location)]
+        remote = [entry for entry in others if not self._is_here(entry.path, entry.parts)]
         found = self._connect(remote)
         self._stores += found
         for store in found:
-            if self._is_here(store.facts.path, store.parts, store.dataset_id):
+            if self._is_own(store.parts) or self._is_here(store.facts.path, store.parts, store.dataset_id):
                 self._stores.remove(store)
                 store.close()
         for path, parts in self._parts_of_path.items():
@@ -184,6 +194,12 @@ class _Opening:
         """Close what was opened, after a failure."""
         for store in self._stores:
             store.close()
+
+    def _is_own(self, parts: Sequence[int], location: str | None = None) -> bool:
+        """Whether a server is the one that opens the store, or serves nothing that this one does not."""
+        if self._own is None:
+            return False
+        return location == self._own.location or (bool(parts) and set(parts) <= set(self._own.parts))
 
     def _is_here(self, path: Path | None, parts: Sequence[int], dataset_id: str | None = None) -> bool:
         """Whether a folder on this machine holds these parts of the dataset; then they will be mapped."""

@@ -12,12 +12,13 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
@@ -28,13 +29,41 @@ from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import ServerLimits
-from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error, encode_frame, to_batch
+from hopstream.store.wire import (
+    BATCH_SCHEMA,
+    Frame,
+    decode_frame,
+    encode_error,
+    encode_frame,
+    is_askers_fault,
+    to_batch,
+)
 
 LOG = logging.getLogger(__name__)
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
 SIGNAL_TURN_S = 0.25
 """How late a signal may be noticed."""
+
+UNKNOWN = "unknown"
+"""The operation of a request that names none that the server knows, or cannot be read."""
+Outcome = Literal["ok", "refused", "failed", "abandoned"]
+"""Answered; the asker was wrong; the server was, or could not; the asker left before the end."""
+
+
+class Observer(Protocol):
+    """Is told what every request came to."""
+
+    def observe(self, operation: str, outcome: Outcome, seconds: float, num_bytes: int) -> None:
+        """Take note of a request that has ended; called in the thread that answered it, and must not raise.
+
+        Args:
+            operation: Its name, one of the server's ``operation_names``, or ``UNKNOWN``.
+            outcome: How it ended.
+            seconds: From its arrival to its last frame, waiting for a slow reader included.
+            num_bytes: What was sent.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +116,9 @@ class StoreServer:
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
         self._operations = {**(operations or {}), "stats": self._answer_stats}
-        self._stats = ServerStats()
+        self.observer: Observer | None = None
+        """Told of every request from when it is set on."""
+        self._stats, self._started_at = ServerStats(), time.monotonic()
         self._lock = threading.Lock()
         self._is_aborting = False
         self._stopping: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe to use from a signal handler
@@ -103,22 +134,51 @@ class StoreServer:
         with self._lock:
             return self._stats
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether new requests are taken: from the start until the server is closed."""
+        return self._closer is None
+
+    @property
+    def operation_names(self) -> frozenset[str]:
+        """All that the server can be asked for."""
+        return self._answers.names | self._operations.keys()
+
     def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """The record batches that answer a request; a failure is the last of them."""
+        observer = self.observer
+        if observer is None:
+            return self._answer(ticket, _Course())
+        return self._observed(ticket, observer)
+
+    def _observed(self, ticket: bytes, observer: Observer) -> Iterator[pa.RecordBatch]:
+        started, course = time.perf_counter(), _Course()
+        try:
+            yield from self._answer(ticket, course)
+        finally:
+            name = course.operation if course.operation in self.operation_names else UNKNOWN
+            observer.observe(name, course.outcome, time.perf_counter() - started, course.num_bytes)
+
+    def _answer(self, ticket: bytes, course: _Course) -> Iterator[pa.RecordBatch]:
         self._count(num_requests=1)
         try:
-            for frame in self._answers.answer(decode_frame(ticket), self._operations):
+            request = decode_frame(ticket)
+            course.operation = str(request.header.get("op"))
+            for frame in self._answers.answer(request, self._operations):
                 if self._is_aborting:
                     raise StoreUnavailable("the server is shutting down")
                 self._count(num_bytes=len(frame))
+                course.num_bytes += len(frame)
                 yield to_batch(frame)
+            course.outcome = "ok"
         except Exception as error:  # whatever went wrong is the client's to hear
+            course.outcome = "refused" if is_askers_fault(error) else "failed"
             self._count(num_failures=1)
             LOG.info("a request failed", exc_info=True)
             yield to_batch(encode_error(error))
 
     def stop(self) -> None:
-        """Make ``serve_forever`` return; safe to call from a signal handler or another thread."""
+        """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""
         self._stopping.put(None)
 
     def close(self, grace_s: float = 10.0) -> bool:
@@ -141,6 +201,11 @@ class StoreServer:
         self._stopping.put(None)
         return is_clean
 
+    def wait(self) -> None:
+        """Return when ``stop`` was called, or the server closed; signals are the caller's to handle."""
+        while not self._was_stopped():
+            pass
+
     def serve_forever(self, grace_s: float = 10.0) -> None:
         """Serve until SIGTERM, SIGINT or ``stop``, then close. Made for the main thread of a process of its own.
 
@@ -152,8 +217,7 @@ class StoreServer:
             for received in (signal.SIGTERM, signal.SIGINT):
                 previous[received] = signal.signal(received, self._on_signal)
         try:
-            while not self._was_stopped():
-                pass
+            self.wait()
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
@@ -186,9 +250,11 @@ class StoreServer:
 
     def _answer_stats(self, _: Frame) -> Iterator[Any]:
         stats = self.stats
-        yield encode_frame(
-            {"num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes}
-        )
+        header = {
+            "num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes,
+            "uptime_s": time.monotonic() - self._started_at,
+        }  # fmt: skip
+        yield encode_frame(header)
 
     def _count(self, *, num_requests: int = 0, num_failures: int = 0, num_bytes: int = 0) -> None:
         with self._lock:
@@ -197,6 +263,15 @@ class StoreServer:
                 num_failures=self._stats.num_failures + num_failures,
                 num_bytes=self._stats.num_bytes + num_bytes,
             )
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far a request has come."""
+
+    operation: str = UNKNOWN
+    outcome: Outcome = "abandoned"
+    num_bytes: int = 0
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]

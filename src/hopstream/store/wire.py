@@ -9,6 +9,7 @@ are views of the bytes received, so its header can cause no allocation.
 from __future__ import annotations
 
 import json
+import reprlib
 import struct
 import traceback
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,12 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_ARRAYS = 1 << 16
 MAX_FRAME_BYTES = 1 << 30
 BATCH_SCHEMA = pa.schema([pa.field("frame", pa.large_binary(), nullable=False)])
-SHARED_ERRORS = ("IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch")
-"""Errors that say what the asker did wrong, raised again as the same class; any other becomes a ``RemoteError``."""
+SHARED_ERRORS = (
+    "IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch", "StateError",
+    "ChannelLost", "StoreTimeout",
+)  # fmt: skip
+"""Errors that are raised again as the same class, because the asker can do something; most others become a
+``RemoteError``."""
 
 TRACEBACK_TITLE = "--- server traceback ---"
 
@@ -63,7 +68,7 @@ class Frame:
         """
         value = self.header.get(name)
         if not isinstance(value, str):
-            raise FormatError(f"header field {name!r} is {value!r}; it must be a string")
+            raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be a string")
         return value
 
     def records(self, name: str) -> list[dict[str, Any]]:
@@ -74,7 +79,7 @@ class Frame:
         """
         value = self.header.get(name)
         if not isinstance(value, list) or not all(isinstance(record, dict) for record in value):
-            raise FormatError(f"header field {name!r} must be a list of objects, got {str(value)[:100]}")
+            raise FormatError(f"header field {name!r} must be a list of objects, got {reprlib.repr(value)}")
         return value
 
     def array(self, index: object, dtypes: Sequence[str], ndim: int = 1) -> Array:
@@ -184,6 +189,11 @@ def encode_error(error: BaseException) -> Bytes:
         message = f"{type(error).__name__}: {message}"
     lines = "".join(traceback.format_exception(error))
     return encode_frame({"error": {"kind": type(error).__name__, "message": message, "traceback": lines}})
+
+
+def is_askers_fault(error: BaseException) -> bool:
+    """Whether a request failed because of what it asked for, and not because of the server or of the time it took."""
+    return type(error).__name__ in SHARED_ERRORS and not isinstance(error, TimeoutError)
 
 
 def raise_error(frame: Frame, where: str, what: str) -> None:

@@ -1,0 +1,76 @@
+"""How are log records written: lines for people, or JSON objects for whatever collects them?"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from hopstream.errors import SettingsError
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is logged, and in which form. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    log_json: bool = field(default=False, metadata={"help": "write log records to stderr as one JSON object per line"})
+    log_level: Literal["debug", "info", "warning", "error"] = field(
+        default="warning", metadata={"help": "the least serious records that are written"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the level."""
+        if self.log_level not in LEVELS:
+            raise SettingsError(f"log_level is {self.log_level!r}; it must be one of {', '.join(LEVELS)}")
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as a JSON object in one line."""
+
+    def __init__(self) -> None:
+        """Know no server yet."""
+        super().__init__()
+        self.server: str | None = None
+        """Where the server listens, once it does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object: ``time``, ``level``, ``logger``, ``message``, ``server``, and ``exception`` if there is one."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        value = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "server": self.server,
+        }
+        if record.exc_info:
+            value["exception"] = self.formatException(record.exc_info)
+        return json.dumps(value)
+
+
+@contextmanager
+def logs_on_stderr(settings: LogSettings) -> Iterator[JsonFormatter]:
+    """Write the library's log records to stderr while inside; the formatter is to be told the server's address."""
+    formatter = JsonFormatter()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter if settings.log_json else logging.Formatter("%(levelname)s: %(message)s"))
+    logger = logging.getLogger("hopstream")
+    previous = logger.level
+    logger.setLevel(settings.log_level.upper())
+    logger.addHandler(handler)
+    try:
+        yield formatter
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(previous)

@@ -1,0 +1,275 @@
+"""How does a server that is started from the command line sample for trainers, and what does it leave when it stops?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopstream.cli.access import ServerAccess
+from hopstream.cli.options import flag_name
+from hopstream.cli.units import printable_text
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.load.options import check_seconds
+from hopstream.stream.settings import SamplingLimits
+
+if TYPE_CHECKING:
+    from hopstream.store.answer import Operation
+    from hopstream.store.cluster import Cluster
+    from hopstream.store.contract import Store
+    from hopstream.store.local import LocalStore
+    from hopstream.store.security import ClientSecurity
+    from hopstream.store.wire import Bytes, Frame
+    from hopstream.stream.service import SamplingService
+
+LOG = logging.getLogger(__name__)
+MIN_JOIN_S = 1.0
+"""How long batches under way have at the least, where requests have used all the grace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSource:
+    """Whether a server samples, and how it reaches the parts that it does not serve.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    cluster: str | None = field(
+        default=None,
+        metadata={"help": "sample for trainers; the cluster.json or the addresses, joined by commas, of all servers"},
+    )
+    sample: bool = field(default=False, metadata={"help": "sample for trainers, where this server serves all parts"})
+    map_local: bool = field(
+        default=True, metadata={"help": "map parts of other servers whose folder is on this machine, too"}
+    )
+    peer_timeout_s: float = field(
+        default=30.0, metadata={"help": "seconds within which another server has to answer a request for sampling"}
+    )
+    peer_ca: Path | None = field(
+        default=None,
+        metadata={"help": "roots that other servers' certificates must lead to, PEM; else --client-ca or the system's"},
+    )
+
+    def __post_init__(self) -> None:
+        """Check the deadline; servers and files are checked where they are used."""
+        check_seconds("peer_timeout_s", self.peer_timeout_s)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the server samples."""
+        return self.sample or self.cluster is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What sampling left when it was ended.
+
+    Attributes:
+        channels: What is known of the channels that were still there.
+        threads: Which threads did not end, and in which time; empty where all did.
+    """
+
+    channels: Sequence[Mapping[str, Any]] = ()
+    threads: str = ""
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was left in the middle of an epoch, and every thread ended."""
+        return not self.threads and not any(channel["is_mid_epoch"] for channel in self.channels)
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """The channels as JSON objects."""
+        return [
+            {
+                "channel": channel["channel_id"], "worker_key": channel["worker_key"], "epoch": channel["epoch"],
+                "fetched": channel["num_epoch_fetched"], "steps": channel["num_own_steps"],
+                "mid_epoch": channel["is_mid_epoch"],
+            }
+            for channel in self.channels
+        ]  # fmt: skip
+
+    def log(self) -> None:
+        """Warn of everything that was left."""
+        for left in self.facts:
+            LOG.warning(
+                "channel %d (%s) was left %s epoch %d: %d of %d batches fetched", left["channel"],
+                printable_text(left["worker_key"], 60),
+                "in the middle of" if left["mid_epoch"] else "after", left["epoch"], left["fetched"], left["steps"],
+            )  # fmt: skip
+        if self.threads:
+            LOG.error("%s", self.threads)
+
+
+class Sampler:
+    """The sampling of one server; all its methods do nothing where the server does not sample."""
+
+    def __init__(self, service: SamplingService | None, opener: _Opener) -> None:
+        """Use a service, or None."""
+        self._service = service
+        self._opener = opener
+
+    @property
+    def service(self) -> SamplingService | None:
+        """What samples, to be watched."""
+        return self._service
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """Operations for ``StoreServer``."""
+        if self._service is None:
+            return {"init_sampling_backend": _refuse_to_sample}
+        return self._service.operations
+
+    def serve_at(self, location: str) -> None:
+        """Know where the own server listens, so that it is never asked."""
+        self._opener.location = location
+
+    def refuse(self) -> None:
+        """Take no new channels."""
+        if self._service is not None:
+            self._service.refuse()
+
+    def end(self, join_s: float) -> Leftovers:
+        """Let batches under way end, and give up all channels."""
+        if self._service is None:
+            return Leftovers()
+        channels, threads = self._service.describe(), ""
+        try:
+            self._service.close(max(join_s, MIN_JOIN_S))
+        except StoreTimeout as error:
+            threads = str(error)
+        return Leftovers(channels=channels, threads=threads)
+
+
+@contextmanager
+def sampler_of(
+    store: LocalStore, dataset: Path, source: SamplingSource, limits: SamplingLimits, access: ServerAccess
+) -> Iterator[Sampler]:
+    """Sample while inside, if that was asked for; the whole graph is opened when a trainer first needs it.
+
+    Raises:
+        SettingsError: Parts are missing and no cluster was named, the cluster is of another dataset, or flags are for
+            sampling and it is off.
+        FormatError: The cluster's file is there and is none.
+    """
+    opener = _Opener(store, dataset, source, access)
+    _check(store, source, limits)
+    if not source.is_on:
+        yield Sampler(None, opener)
+        return
+    opener.check()
+    from hopstream.stream.service import SamplingService
+
+    service = SamplingService(opener, limits)
+    try:
+        yield Sampler(service, opener)
+    finally:
+        service.close(MIN_JOIN_S)
+
+
+def _refuse_to_sample(_: Frame) -> Iterator[Bytes]:
+    """What a server that does not sample answers where its ``RemoteGraph`` begins."""
+    raise SettingsError(
+        "the server does not sample; start it with --cluster, or with --sample if it serves all parts, or give the "
+        "loader the cluster's file in place of a RemoteGraph"
+    )
+
+
+def limit_flags(limits: SamplingLimits) -> list[str]:
+    """Limits as words of a command line."""
+    return [word for one in fields(limits) for word in (flag_name(one.name), str(getattr(limits, one.name)))]
+
+
+def _check(store: LocalStore, source: SamplingSource, limits: SamplingLimits) -> None:
+    if not source.is_on and (limits != SamplingLimits() or source != SamplingSource()):
+        flags = ", ".join(flag_name(name) for name in _changed(source, limits))
+        raise SettingsError(f"{flags}: for sampling, which is off; give --cluster, or --sample with all parts")
+    num_parts = store.book.num_parts
+    if source.cluster is None and source.sample and len(store.parts) < num_parts:
+        raise SettingsError(
+            f"--sample needs the whole graph, and this server serves {len(store.parts)} of its {num_parts} parts; give "
+            "--cluster with the servers of all parts"
+        )
+
+
+def _changed(*records: object) -> Iterator[str]:
+    """Names of the fields that are not at their defaults."""
+    for record in records:
+        for one in fields(record):  # type: ignore[arg-type]
+            if getattr(record, one.name) != one.default:
+                yield one.name
+
+
+class _Opener:
+    """Opens the whole graph for a server's own sampling: its parts from its folder, the others as the cluster says."""
+
+    def __init__(self, store: LocalStore, dataset: Path, source: SamplingSource, access: ServerAccess) -> None:
+        self._parts, self._dataset_id = tuple(store.parts), store.dataset_id
+        self._dataset = dataset.resolve()
+        self._source = source
+        self._access = access
+        self.location = "grpc://127.0.0.1:1"  # until the server listens nobody can ask it
+
+    def __call__(self) -> Store:
+        """Open the graph; called again after a failure."""
+        from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
+        from hopstream.store.settings import StoreSettings
+
+        own = ServerEntry(location=self.location, parts=self._parts, path=self._dataset)
+        cluster = self._cluster() or Cluster(dataset_id=self._dataset_id, servers=(own,))
+        settings = StoreSettings(
+            timeout_s=self._source.peer_timeout_s, prefer_local=self._source.map_local, security=self._security()
+        )
+        return open_cluster(replace(cluster, dataset_id=self._dataset_id), settings, own=own)
+
+    def check(self) -> None:
+        """Find mistakes that can be known before any server is asked; a file that is not there may still come."""
+        from hopstream.store.settings import StoreSettings
+
+        StoreSettings(timeout_s=self._source.peer_timeout_s, security=self._security())
+        try:
+            cluster = self._cluster()
+        except StoreUnavailable as error:
+            LOG.info("%s", error)
+            return
+        if cluster is not None and cluster.dataset_id not in (None, self._dataset_id):
+            raise SettingsError(
+                f"--cluster {self._source.cluster} is of dataset {cluster.dataset_id}; {self._dataset} is "
+                f"{self._dataset_id}; serve the cluster's dataset, or name another cluster"
+            )
+
+    def _cluster(self) -> Cluster | None:
+        """The cluster, of which a file may have been written since the server started."""
+        from hopstream.store.cluster import parse_locations, read_cluster
+
+        named = self._source.cluster
+        if named is None:
+            return None
+        if "://" in named:
+            return parse_locations(named)
+        try:
+            return read_cluster(Path(named))
+        except FormatError as error:
+            if Path(named).exists():
+                raise
+            raise StoreUnavailable(
+                f"{named} is not there yet, so the server cannot find the others; write it, or start them"
+            ) from error
+
+    def _security(self) -> ClientSecurity:
+        """Who asks other servers: whoever has this server's token and certificate."""
+        from hopstream.store.security import ClientSecurity, read_pem
+
+        own = self._access.read()
+        return ClientSecurity(
+            token=own.token,
+            roots=read_pem(self._source.peer_ca) if self._source.peer_ca else own.client_roots,
+            certificate=own.certificate,
+            private_key=own.private_key,
+            is_insecure=own.is_insecure,
+        )

@@ -1,0 +1,134 @@
+"""Who makes a loader's batches where the loader itself does not?
+
+A service is a source like a folder or a cluster. A loader that is given one checks its options as ever, and then has
+its batches made elsewhere from a recipe: what the user asked for, and nothing of how this process consumes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec
+
+from hopstream.load.batch import Convert, MiniBatch
+from hopstream.load.buffers import Buffers
+from hopstream.store.contract import Store
+
+P = ParamSpec("P")
+OF_THE_CONSUMER = frozenset(
+    {
+        "self", "source", "transform", "collate", "num_threads", "prefetch", "pin_memory", "timeout_s", "buffer_bytes",
+        "store_settings",
+    }
+)  # fmt: skip
+"""Arguments of loaders that say how batches are consumed, not what they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """What decides over a loader's batches, as the user said it.
+
+    Attributes:
+        loader: Name of the loader's class.
+        options: Its arguments by name; those that were left out are not here.
+    """
+
+    loader: str
+    options: Mapping[str, Any]
+
+
+class BatchSession(ABC):
+    """The batches of one loader, made elsewhere. Safe to use from many threads."""
+
+    store: Store
+    """The graph, for whatever a loader asks beside its batches; closed with the session."""
+
+    @abstractmethod
+    def prepare(self, recipe: Recipe) -> None:
+        """Take over what decides over the batches; called once, before all else.
+
+        Raises:
+            SettingsError: The recipe holds something that cannot be sent.
+        """
+
+    @abstractmethod
+    def begin(self, num_ahead: int, epoch: int, step: int) -> None:
+        """An iteration begins.
+
+        Args:
+            num_ahead: Batches that may be unfinished or waiting at once.
+            epoch: The epoch.
+            step: The first batch of the epoch that will be asked for.
+        """
+
+    @abstractmethod
+    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
+        """Wait for one batch of the epoch that began last, in arrays of ``buffers``; it may be asked for again.
+
+        Raises:
+            StoreTimeout: It did not come in time.
+            StoreUnavailable: Nobody can make it.
+            HopstreamError: Whatever its making raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up batches under way and let go of what makes them; a second call does nothing."""
+
+
+class BatchService(ABC):
+    """A source whose batches are made elsewhere."""
+
+    @abstractmethod
+    def open(self, rank: int) -> BatchSession:
+        """Open what one loader needs; ``rank`` is the loader's.
+
+        Raises:
+            StoreError: A server cannot be reached, or refused to answer.
+        """
+
+
+class SessionMaker:
+    """Hands out batches that a session gets. One thread uses one maker."""
+
+    def __init__(self, session: BatchSession, buffers: Buffers, convert: Convert) -> None:
+        """Get batches from ``session``, and bring them into the form that the user wants."""
+        self._session = session
+        self._buffers = buffers
+        self._convert = convert
+        self.stage = "idle"
+        """What the maker is doing, for messages about batches that take too long."""
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Get one batch; equal arguments give equal batches."""
+        self.stage = "waiting for a server"
+        batch = self._session.batch(epoch, step, self._buffers)
+        self.stage = "collating"
+        return self._convert(batch)
+
+
+def remembers_recipe(init: Callable[P, None]) -> Callable[P, None]:
+    """Let a loader's ``__init__`` keep what it was called with as ``_recipe``."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def remembering(*args: P.args, **options: P.kwargs) -> None:
+        given = dict(signature.bind(*args, **options).arguments)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given.update(given.pop(name, {}))
+        loader: Any = args[0]
+        kept = {name: value for name, value in given.items() if name not in OF_THE_CONSUMER}
+        loader._recipe = Recipe(class_name(loader), kept)
+        init(*args, **options)
+
+    return remembering
+
+
+def class_name(loader: object) -> str:
+    """The loader's class, or that from which the user's own is made."""
+    package = f"{__name__.partition('.')[0]}."
+    return next(one.__name__ for one in type(loader).__mro__ if one.__module__.startswith(package))

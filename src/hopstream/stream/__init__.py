@@ -1,0 +1,1 @@
+"""How do servers sample for many trainers at once?"""

@@ -1,0 +1,207 @@
+"""What does a server know of one input of one compute rank, and which of its batches is made next?
+
+A channel is soft state: it can be made anew from the request that registered it, and any of its batches can be made
+again, because a batch is a pure function of the input, the epoch and its number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hopstream.store.wire import Bytes
+
+COST_WEIGHT = 0.3
+"""How much the last batch says about what the next one will take."""
+
+
+class Job(Protocol):
+    """Makes batches as messages; one thread uses one."""
+
+    @property
+    def stage(self) -> str:
+        """What it is doing."""
+        ...
+
+    def __call__(self, epoch: int, step: int) -> Bytes:
+        """Make one batch; a failure is a message too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The batches of an epoch that a server makes without being asked for each: every ``stride``-th from ``first`` on.
+
+    Attributes:
+        first: Number of the first; no batch before it is in the share.
+        stride: Distance to the next.
+        num_steps: Batches of the epoch, those of other servers included.
+    """
+
+    first: int
+    stride: int
+    num_steps: int
+
+    def from_step(self, step: int) -> int:
+        """The first batch of the share that is not before ``step``."""
+        step = max(step, self.first)
+        return step + (self.first - step) % self.stride
+
+    @property
+    def num_own(self) -> int:
+        """Batches of the share."""
+        return max(0, -(-(self.num_steps - self.first) // self.stride))
+
+
+@dataclass(slots=True, kw_only=True)
+class ChannelStats:
+    """What a channel has had done since it was registered.
+
+    Attributes:
+        num_made: Batches, failures and repetitions included.
+        num_failed: Batches that failed.
+        num_fetched: Batches that were fetched.
+        num_bytes: Bytes that were fetched.
+        sampling_s: Seconds of sampling threads.
+    """
+
+    num_made: int = 0
+    num_failed: int = 0
+    num_fetched: int = 0
+    num_bytes: int = 0
+    sampling_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SampledChannel:
+    """One input of one compute rank. Every field is read and written under the scheduler's lock.
+
+    Attributes:
+        channel_id: Its number, which no other channel of any server has.
+        backend_id: The backend it belongs to.
+        worker_key: What the compute rank calls it.
+        loader: Name of the loader's class that makes its batches.
+        share: Batches that are made ahead.
+        credit: Most batches that are being made or wait.
+        new_job: Makes what makes batches; called once per thread that works for the channel.
+        arrived: Tells whoever waits for a batch.
+        turn: Number of the iteration, ascending; -1 before the first.
+        epoch: The epoch under way; -1 before the first.
+        cursor: The next batch of the share that is made ahead.
+        next_out: The batch that whoever names none is given next.
+        asked: Batches that somebody waits for, in the order of asking.
+        made_early: Batches past the cursor that were asked for, and so are not made ahead.
+        in_flight: Batches being made, and since when.
+        done: Messages that wait to be fetched.
+        idle_jobs: Jobs that no thread uses.
+        virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
+        cost_s: What a batch takes.
+        used_at: When it was asked for last, by the scheduler's clock.
+        num_waiters: Calls that wait for a batch now.
+        is_destroyed: It is gone; batches under way are thrown away.
+        num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
+        made_at: When it was registered, by the scheduler's clock.
+        stats: What it has had done.
+    """
+
+    channel_id: int
+    backend_id: int
+    worker_key: str
+    share: Share
+    credit: int
+    new_job: Callable[[], Job]
+    arrived: threading.Condition
+    loader: str = ""
+    turn: int = -1
+    epoch: int = -1
+    cursor: int = 0
+    next_out: int = 0
+    asked: deque[int] = field(default_factory=deque)
+    made_early: set[int] = field(default_factory=set)
+    in_flight: dict[int, float] = field(default_factory=dict)
+    done: dict[int, Bytes] = field(default_factory=dict)
+    idle_jobs: list[Job] = field(default_factory=list)
+    virtual_s: float = 0.0
+    cost_s: float = 0.0
+    used_at: float = 0.0
+    num_waiters: int = 0
+    is_destroyed: bool = False
+    num_epoch_fetched: int = 0
+    made_at: float = 0.0
+    stats: ChannelStats = field(default_factory=ChannelStats)
+
+    def begin(self, turn: int, epoch: int, first_step: int) -> None:
+        """Start an epoch at one of its batches; what is left of the epoch before is thrown away."""
+        self.turn, self.epoch, self.num_epoch_fetched = turn, epoch, 0
+        self.cursor = self.next_out = self.share.from_step(first_step)
+        self.asked.clear()
+        self.made_early.clear()
+        self.in_flight.clear()
+        self.done.clear()
+        self.arrived.notify_all()
+
+    def ask(self, step: int) -> None:
+        """See to it that a batch is made, before all that is made ahead."""
+        if step in self.done or step in self.in_flight or step in self.asked:
+            return
+        self.asked.append(step)
+        if step >= self.cursor and self.share.from_step(step) == step:
+            self.made_early.add(step)
+
+    def has_work(self, *, may_hoard: bool) -> bool:
+        """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""
+        if self.is_destroyed or self.epoch < 0:
+            return False
+        if self.asked:
+            return True
+        num_held = len(self.done) + len(self.in_flight)
+        return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
+
+    def take_work(self, now: float) -> int:
+        """The number of the next batch to make, which is in flight from ``now`` on; only where there is one."""
+        if self.asked:
+            step = self.asked.popleft()
+        else:
+            ahead = self._next_ahead()
+            assert ahead is not None  # noqa: S101 - has_work said so
+            step = ahead
+            self.cursor = step + self.share.stride
+        self.in_flight[step] = now
+        return step
+
+    def charge(self, seconds: float) -> None:
+        """Remember what a batch took."""
+        known = self.stats.num_made
+        self.cost_s = seconds if not known else (1 - COST_WEIGHT) * self.cost_s + COST_WEIGHT * seconds
+        self.stats.num_made += 1
+        self.stats.sampling_s += seconds
+
+    @property
+    def iteration(self) -> tuple[int, int]:
+        """What a batch must have been made for to be one of those under way."""
+        return self.turn, self.epoch
+
+    @property
+    def is_epoch_done(self) -> bool:
+        """Every batch of the share has been made."""
+        return self.epoch >= 0 and self._next_ahead() is None and not self.in_flight and not self.asked
+
+    @property
+    def is_mid_epoch(self) -> bool:
+        """Some batch of the epoch under way has not been made, or not been fetched."""
+        return self.epoch >= 0 and not (self.is_epoch_done and not self.done)
+
+    @property
+    def num_buffered_bytes(self) -> int:
+        """Bytes of messages that wait."""
+        return sum(len(message) for message in self.done.values())
+
+    def _next_ahead(self) -> int | None:
+        """The next batch of the share that nobody has asked for already; None after the last."""
+        while self.cursor in self.made_early:
+            self.made_early.discard(self.cursor)
+            self.cursor += self.share.stride
+        return self.cursor if self.cursor < self.share.num_steps else None

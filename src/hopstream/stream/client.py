@@ -1,0 +1,323 @@
+"""How does a trainer have its batches made by the servers that hold the graph?
+
+``RemoteGraph`` is a source for every loader. A loader's batches are dealt out to the servers, round and round; every
+server makes its share ahead, and any server can make any batch, because a batch is a pure function of its number and
+of what the loader was asked. So a batch that one server does not give is asked of another, or of the same one after
+it was started again, and every batch comes exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hopstream.arrays import Array
+from hopstream.errors import (
+    ChannelLost,
+    FormatError,
+    HopstreamError,
+    SettingsError,
+    StateError,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from hopstream.load.batch import MiniBatch
+from hopstream.load.buffers import Buffers
+from hopstream.load.options import check_seconds
+from hopstream.load.service import BatchService, BatchSession, Recipe
+from hopstream.store.channel import Channel
+from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
+from hopstream.store.security import Location
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import Frame, encode_frame
+from hopstream.stream.messages import decode_batch
+from hopstream.stream.metadata import GraphQuestions
+from hopstream.stream.recipes import digest_of, encode_options, split_recipe
+
+LOG = logging.getLogger(__name__)
+POLL_S = 2.0
+"""How long a server may let one call wait before it says that a batch is still being made."""
+SLACK_S = 5.0
+"""How much longer than that a call may take before its server counts as gone."""
+LATE_S = 1.0
+"""How much later than a batch's deadline an answer may come."""
+DESTROY_S = 2.0
+"""How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
+RETRY_S = 0.2
+"""How long to wait after every server has failed, before the first is asked again."""
+AVOID_S = 5.0
+"""How long a server that has failed is asked last."""
+
+
+class RemoteGraph(GraphQuestions, BatchService):
+    """A cluster whose servers sample: give it to a loader in place of the cluster's file.
+
+    One ``RemoteGraph`` may be given to any number of loaders; each has channels of its own.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        settings: StoreSettings | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        """Remember where the servers are; nothing is asked before a loader is made.
+
+        Args:
+            source: A ``cluster.json``, or addresses of servers joined by commas.
+            settings: Deadline of a single request, token and certificates.
+            timeout_s: How long to go on asking for a batch, over all servers, while they fail or are started again.
+
+        Raises:
+            SettingsError: ``source`` names no servers, or ``timeout_s`` is no time.
+            FormatError: The file is no cluster file.
+        """
+        check_seconds("timeout_s", timeout_s)
+        super().__init__(_read(source), settings or StoreSettings())
+        self._timeout_s = float(timeout_s)
+
+    def __repr__(self) -> str:
+        """The graph in one line."""
+        return f"RemoteGraph({', '.join(entry.location for entry in self._cluster.servers)})"
+
+    def open(self, rank: int) -> BatchSession:
+        """Open what one loader needs.
+
+        Raises:
+            StoreError: A server that is needed cannot be reached, or refused to answer.
+        """
+        return RemoteSession(self._cluster, replace(self._settings, first_replica=rank), self._timeout_s)
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """One server, and the channel that a session has there.
+
+    Attributes:
+        number: Its place among the servers, which is its share of the batches.
+        channel: The connection.
+        channel_id: The session's channel, or None where there is none (any more).
+        turn: The iteration that was started there last.
+        failed_at: When it failed last.
+        lock: Held while a channel is made or an epoch started.
+    """
+
+    number: int
+    channel: Channel
+    channel_id: int | None = None
+    turn: int = -1
+    failed_at: float = -AVOID_S
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class RemoteSession(BatchSession):
+    """The channels of one loader on all servers of a cluster. Safe to use from many threads."""
+
+    def __init__(self, cluster: Cluster, settings: StoreSettings, timeout_s: float) -> None:
+        """Connect to the cluster; channels are made when batches are asked for.
+
+        Raises:
+            StoreError: A server that is needed cannot be reached, or refused to answer.
+        """
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self.store = open_cluster(cluster, settings)
+        self._servers = [
+            _Server(number, Channel(Location.parse(entry.location), settings))
+            for number, entry in enumerate(cluster.servers)
+        ]
+        self._key = secrets.token_hex(12)
+        self._turn, self._epoch, self._first_step, self._num_ahead = -1, -1, 0, 1
+        self._closing = threading.Event()
+        self._waited_for: set[int] = set()
+
+    def prepare(self, recipe: Recipe) -> None:
+        """Take over what decides over the batches."""
+        config, inputs = split_recipe(recipe)
+        self._loader = recipe.loader
+        self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
+        self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs.options)
+        self._digest = digest_of(recipe.loader, *self._config)
+
+    def begin(self, num_ahead: int, epoch: int, step: int) -> None:
+        """An iteration begins; servers hear of it when the first batch is asked for."""
+        self._turn += 1
+        self._epoch, self._first_step, self._num_ahead = epoch, step, num_ahead
+
+    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
+        """Wait for one batch, from whichever server can give it."""
+        ends = time.monotonic() + self._timeout_s
+        self._waited_for.add(step)
+        try:
+            return self._from_anyone((self._turn, epoch, step), ends, buffers)
+        finally:
+            self._waited_for.discard(step)
+
+    def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
+        _, epoch, step = wanted
+        failures: dict[str, StoreError] = {}
+        while True:
+            for server in self._by_preference(step):
+                try:
+                    return self._ask(server, wanted, ends, buffers)
+                except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
+                    if self._closing.is_set():
+                        raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from error
+                    server.failed_at = time.monotonic()
+                    failures[str(server.channel.location)] = error
+                    LOG.info("batch %d of epoch %d: %s; asking again", step, epoch, error)
+                if time.monotonic() > ends:
+                    raise self._given_up(step, epoch, failures)
+            if self._closing.wait(RETRY_S):
+                raise StoreUnavailable(f"batch {step} will not come; the loader was closed")
+
+    def close(self) -> None:
+        """Give the channels up and disconnect; a second call does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        threads = [threading.Thread(target=self._leave, args=(server,), daemon=True) for server in self._servers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * DESTROY_S)
+        self.store.close()
+
+    def _leave(self, server: _Server) -> None:
+        """Destroy a server's channel, if it can be done in time, and disconnect."""
+        channel_id = server.channel_id
+        if channel_id is not None:
+            with suppress(HopstreamError):
+                self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=DESTROY_S)
+        server.channel.close()
+
+    def _by_preference(self, step: int) -> list[_Server]:
+        """The server whose share a batch is in, then the others; those that have just failed last."""
+        first = step % len(self._servers)
+        order = [*self._servers[first:], *self._servers[:first]]
+        avoided_since = time.monotonic() - AVOID_S
+        return sorted(order, key=lambda server: server.failed_at > avoided_since)
+
+    def _ask(self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
+        """Ask one server for a batch until it is there."""
+        turn, _, step = wanted
+        while True:
+            channel_id = self._channel_at(server, wanted, ends)
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise StoreTimeout(f"{server.channel.name} did not make batch {step} in {self._timeout_s:g} s")
+            wait_s = min(POLL_S, left_s)
+            header = {"channel_id": channel_id, "turn": turn, "step": step, "wait_s": wait_s}
+            try:
+                frame = self._call(
+                    server, "fetch_one_sampled_message", header, timeout_s=min(wait_s + SLACK_S, left_s + LATE_S)
+                )
+            except ChannelLost:
+                self._lost(server, channel_id)
+                continue
+            if frame.header.get("pending") is not True:
+                return decode_batch(frame, buffers)
+
+    def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
+        """The session's channel at a server, with the iteration started."""
+        turn, epoch, step = wanted
+        if not server.lock.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise StoreTimeout(f"{server.channel.name} did not register the input in {self._timeout_s:g} s")
+        try:
+            if self._closing.is_set():
+                raise StoreUnavailable("the loader was closed")
+            if turn != self._turn:
+                raise StateError(f"iteration {turn} has ended; iteration {self._turn} is under way")
+            if server.channel_id is None:
+                server.channel_id, server.turn = self._register(server, ends), -1
+            if server.turn != turn:
+                # What all others have given out by now is not made ahead, where this server comes (back) later.
+                first_step = max(self._first_step, min({step, *self._waited_for}))
+                header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
+                try:
+                    self._call(server, "start_new_epoch_sampling", header, timeout_s=self._left_s(ends))
+                except ChannelLost:
+                    server.channel_id = None
+                    raise
+                server.turn = turn
+            return server.channel_id
+        finally:
+            server.lock.release()
+
+    def _left_s(self, ends: float) -> float:
+        """Deadline of a call that no batch waits for longer than until ``ends``."""
+        return min(self._settings.timeout_s, max(0.0, ends - time.monotonic()) + LATE_S)
+
+    def _lost(self, server: _Server, channel_id: int) -> None:
+        """A server has no such channel any more: the next batch is asked of a new one."""
+        with server.lock:
+            if server.channel_id == channel_id:
+                server.channel_id = None
+
+    def _register(self, server: _Server, ends: float) -> int:
+        """Make the session's channel at a server."""
+        options, arrays = self._config
+        header: dict[str, Any] = {
+            "backend_key": f"{self._loader} {self._digest}",
+            "loader": self._loader,
+            "options": options,
+        }
+        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=self._left_s(ends))
+        backend_id = answer.header["backend_id"]
+        options, arrays = self._inputs
+        header = {
+            "backend_id": backend_id, "config": self._digest, "worker_key": self._key, "options": options,
+            "first": server.number, "stride": len(self._servers),
+            "credit": max(1, -(-self._num_ahead // len(self._servers))),
+        }  # fmt: skip
+        answer = self._call(server, "register_sampling_input", header, arrays, timeout_s=self._left_s(ends))
+        return int(answer.header["channel_id"])
+
+    def _call(
+        self,
+        server: _Server,
+        op: str,
+        header: dict[str, Any],
+        arrays: Sequence[Array] = (),
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """Make one call and return its only frame."""
+        request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
+        reader = _OneFrame()
+        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader)
+        if reader.frame is None:
+            raise FormatError(f"{server.channel.name} answered {op} with nothing")
+        return reader.frame
+
+    def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
+        told = "; ".join(f"{location}: {error}" for location, error in failures.items())
+        return StoreUnavailable(f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s: {told}")
+
+
+class _OneFrame:
+    """Keeps the frame of an answer."""
+
+    def __init__(self) -> None:
+        self.frame: Frame | None = None
+
+    def take(self, frame: Frame) -> None:
+        self.frame = frame
+
+
+def _read(source: str | os.PathLike[str]) -> Cluster:
+    if isinstance(source, str) and "://" in source:
+        return parse_locations(source)
+    path = Path(source)
+    if path.is_dir():
+        raise SettingsError(f"{path} is a folder; a RemoteGraph has servers: give their cluster.json, or the folder")
+    return read_cluster(path)

@@ -1,0 +1,204 @@
+"""How does a server answer plain HTTP questions about itself without being held up by whoever asks?
+
+Every connection is one request, answered in a thread of its own. A connection that takes its time costs the others
+nothing: it has a deadline, and where there are too many the oldest is cut off to make room for the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from hopstream.errors import SettingsError, StoreUnavailable
+
+LOG = logging.getLogger(__name__)
+TURN_S = 10.0
+"""How long one read or write of a connection may take."""
+MAX_CONNECTIONS = 32
+"""Connections at once; the next one cuts off the oldest."""
+JOIN_S = 5.0
+"""How long a closing endpoint waits for connections that it has cut off."""
+POLL_S = 0.1
+"""How late the listening thread may notice that it is to end."""
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What is answered."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = TEXT
+
+    @classmethod
+    def of_text(cls, text: str, status: HTTPStatus = HTTPStatus.OK) -> Page:
+        """A line of text."""
+        return cls(body=f"{text}\n".encode(errors="backslashreplace"), status=status)
+
+
+Pages = Mapping[str, Callable[[], Page]]
+"""What answers each path. Called in the connection's thread; must not take long."""
+
+
+class Endpoint:
+    """Listens for HTTP and answers GET and HEAD for a few paths, 404 for all others, until it is closed."""
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        """Listen and answer from now on, in threads of its own.
+
+        Args:
+            host: A name or an IP address of this machine, without brackets.
+            port: 0 lets the system choose.
+            pages: What is answered.
+
+        Raises:
+            SettingsError: ``port`` is no port.
+            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+        """
+        if not 0 <= port < 1 << 16:
+            raise SettingsError(f"port is {port}; ports are numbered 0..65535")
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._listener = _Listener(family, address, pages)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+            raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {error}") from error
+        self.location = f"http://{shown}:{self._listener.socket.getsockname()[1]}"
+        """Where it listens, with the port that the system chose."""
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, args=(POLL_S,), name="hopstream-http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release the port, cut off all connections and end the threads; a second call does nothing."""
+        self._listener.shutdown()
+        self._thread.join()
+        self._listener.server_close()
+        self._listener.cut_off_all()
+
+
+class _Listener(socketserver.TCPServer):
+    """Gives each connection a thread; knows them all, so that they can be cut off."""
+
+    allow_reuse_address = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, family: int, address: Any, pages: Pages) -> None:
+        self.address_family = family
+        self.pages = pages
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self._ending: dict[socket.socket, threading.Thread] = {}
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own."""
+        thread = threading.Thread(
+            target=self._answer, args=(request, client_address), name="hopstream-http-request", daemon=True
+        )
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                self._ending[oldest] = self._open.pop(oldest)
+                _cut_off(oldest)
+            has_room = len(self._ending) <= MAX_CONNECTIONS
+            if has_room:
+                self._open[request] = thread
+        if not has_room:
+            self.shutdown_request(request)
+            return
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._forget(request)
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asks may leave at any time; that is no news."""
+        LOG.debug("a connection of %s ended early", client_address, exc_info=True)
+
+    def cut_off_all(self) -> None:
+        """End all connections and their threads."""
+        with self._lock:
+            left = {**self._open, **self._ending}
+        for request in left:
+            _cut_off(request)
+        ends = time.monotonic() + JOIN_S
+        for thread in left.values():
+            thread.join(max(0.0, ends - time.monotonic()))
+        if any(thread.is_alive() for thread in left.values()):
+            LOG.warning("HTTP requests were still being answered %g s after they were cut off", JOIN_S)
+
+    def _answer(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:  # of one connection, and not of the server
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
+            self._forget(request)
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+            self._ending.pop(request, None)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: _Listener
+    timeout = TURN_S
+
+    def do_GET(self) -> None:
+        """Answer with headers and body."""
+        self._answer(has_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer with headers alone."""
+        self._answer(has_body=False)
+
+    def version_string(self) -> str:
+        """What the answers' header ``Server`` says."""
+        return "hopstream"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say who asked for what only to those who look for mistakes."""
+        LOG.debug("%s: %r", self.address_string(), format % args)
+
+    def _answer(self, *, has_body: bool) -> None:
+        page = self._page()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if has_body:
+            self.wfile.write(page.body)
+
+    def _page(self) -> Page:
+        make = self.server.pages.get(self.path.split("?")[0])
+        if make is None:
+            return Page.of_text(f"no such page; there are {', '.join(self.server.pages)}", HTTPStatus.NOT_FOUND)
+        try:
+            return make()
+        except Exception:
+            LOG.exception("the page %s could not be made", self.path.split("?")[0])
+            return Page.of_text("the server failed; its log says how", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _cut_off(request: socket.socket) -> None:
+    """Have a connection's reads and writes end now; its thread closes it."""
+    with suppress(OSError):  # it has ended already
+        request.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,307 @@
+"""What does a server tell those who watch over it: its numbers, whether it lives, whether it can be asked?
+
+``/metrics`` is for Prometheus, ``/healthz`` and ``/readyz`` are for what starts and stops servers. Numbers are counted
+here and in the scheduler, and become Prometheus's only when somebody asks, so counting costs a request a microsecond.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hopstream.errors import StateError
+from hopstream.store.server import Outcome, StoreServer
+from hopstream.stream.endpoint import Endpoint, Page
+from hopstream.stream.service import SamplingService
+
+LOG = logging.getLogger(__name__)
+SECONDS_BOUNDS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+"""Upper ends of the histograms' buckets."""
+READY_WAIT_S = 2.0
+"""How long ``/readyz`` may take."""
+JOIN_S = 5.0
+"""How long closing waits for an attempt to open the graph."""
+MAX_LABEL = 100
+MAX_REASON = 1000
+CHANNEL_LABELS = ("worker_key", "loader")
+CHANNEL_COUNTERS = {
+    "num_made": ("hopstream_channel_batches_made", "Batches made for the channel, failed and repeated ones included."),
+    "num_failed": ("hopstream_channel_batches_failed", "Batches of the channel that failed."),
+    "num_fetched": ("hopstream_channel_batches_fetched", "Batches of the channel that were fetched."),
+    "num_bytes": ("hopstream_channel_fetched_bytes", "Bytes of the channel that were fetched."),
+    "sampling_s": ("hopstream_channel_sampling_seconds", "Time of sampling threads that the channel took."),
+}
+"""By the name that the scheduler gives each number."""
+TOTAL_GAUGES = {
+    "num_channels": ("hopstream_channels", "Sampling channels that are registered."),
+    "num_runnable": ("hopstream_runnable_channels", "Channels for which there is a batch to make now."),
+    "num_in_flight": ("hopstream_batches_in_flight", "Batches that are being made."),
+    "num_waiting": ("hopstream_batches_waiting", "Batches that wait to be fetched."),
+    "num_buffered_bytes": ("hopstream_buffered_bytes", "Bytes of batches that wait to be fetched."),
+    "num_threads": ("hopstream_sampling_threads", "Threads that sample."),
+}
+
+
+class MetricsServer:
+    """Answers ``/metrics``, ``/healthz`` and ``/readyz`` for a server until closed. The server stays the caller's.
+
+    Anyone who reaches the address can read the numbers, which name workers and operations and nothing of the graph.
+    """
+
+    def __init__(
+        self, location_host: str, port: int, server: StoreServer, service: SamplingService | None = None
+    ) -> None:
+        """Listen and count from now on.
+
+        Args:
+            location_host: Where to listen: ``127.0.0.1``, unless others are to ask.
+            port: 0 lets the system choose.
+            server: Whose requests are counted.
+            service: What samples there; None where nothing does.
+
+        Raises:
+            SettingsError: ``port`` is no port.
+            StateError: Something else observes the server.
+            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+        """
+        if server.observer is not None:
+            raise StateError(f"{server.location} is observed by another MetricsServer; close that one first")
+        self._meter = meter = Meter()
+        self._server, self._service = server, service
+        self._registry = CollectorRegistry()
+        self._registry.register(_ServerCollector(meter, service))
+        ProcessCollector(registry=self._registry)
+        self._readiness = Readiness(server, service)
+        pages = {"/metrics": self._metrics, "/healthz": lambda: Page.of_text("ok"), "/readyz": self._ready}
+        self._endpoint = Endpoint(location_host, port, pages)
+        self.location = self._endpoint.location
+        """Where it listens, as ``http://host:port``, with the port that the system chose."""
+        server.observer = meter
+        if service is not None:
+            service.observe_batches(meter.observe_batch)
+        LOG.info("metrics of %s at %s/metrics", server.location, self.location)
+
+    def close(self) -> None:
+        """Stop counting, release the port and end all threads; a second call does nothing."""
+        if self._server.observer is self._meter:
+            self._server.observer = None
+            if self._service is not None:
+                self._service.observe_batches(None)
+        self._readiness.close()
+        self._endpoint.close()
+
+    def __enter__(self) -> MetricsServer:
+        """Use it as a context that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _metrics(self) -> Page:
+        return Page(body=generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    def _ready(self) -> Page:
+        reason = self._readiness.why_not(READY_WAIT_S)
+        return Page.of_text(reason, HTTPStatus.SERVICE_UNAVAILABLE) if reason else Page.of_text("ready")
+
+
+@dataclass(slots=True)
+class Durations:
+    """How often something took how long, by ``SECONDS_BOUNDS``."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BOUNDS) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        self.sum_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper ends, and how many took no longer."""
+        num, found = 0, []
+        for bound, count in zip((*SECONDS_BOUNDS, float("inf")), self.counts, strict=True):
+            num += count
+            found.append(("+Inf" if bound == float("inf") else str(bound), float(num)))
+        return found
+
+
+class Meter:
+    """Counts requests and batches. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Count from nothing."""
+        self._lock = threading.Lock()
+        self._num_requests: dict[tuple[str, str], int] = defaultdict(int)
+        self._num_bytes: dict[str, int] = defaultdict(int)
+        self._requests: dict[str, Durations] = defaultdict(Durations)
+        self._batches = Durations()
+
+    def observe(self, operation: str, outcome: Outcome, seconds: float, num_bytes: int) -> None:
+        """Count a request."""
+        with self._lock:
+            self._num_requests[operation, outcome] += 1
+            self._num_bytes[operation] += num_bytes
+            self._requests[operation].add(seconds)
+
+    def observe_batch(self, seconds: float) -> None:
+        """Count a batch."""
+        with self._lock:
+            self._batches.add(seconds)
+
+    def request_families(self) -> Iterator[Metric]:
+        """What was asked."""
+        requests = CounterMetricFamily(
+            "hopstream_requests", "Requests that have ended.", labels=("operation", "outcome")
+        )
+        sent = CounterMetricFamily("hopstream_sent_bytes", "Bytes of answers.", labels=("operation",))
+        durations = HistogramMetricFamily(
+            "hopstream_request_duration_seconds", "Time from a request to the end of its answer.", labels=("operation",)
+        )
+        with self._lock:
+            for (operation, outcome), num in sorted(self._num_requests.items()):
+                requests.add_metric((operation, outcome), num)
+            for operation, num in sorted(self._num_bytes.items()):
+                sent.add_metric((operation,), num)
+            for operation, known in sorted(self._requests.items()):
+                durations.add_metric((operation,), known.buckets(), known.sum_s)
+        yield from (requests, sent, durations)
+
+    def batch_families(self) -> Iterator[Metric]:
+        """What was sampled."""
+        with self._lock:
+            buckets, sum_s = self._batches.buckets(), self._batches.sum_s
+        yield HistogramMetricFamily(
+            "hopstream_sampling_duration_seconds", "Time to make a batch.", buckets=buckets, sum_value=sum_s
+        )
+
+
+class Readiness:
+    """Finds out whether a server can be asked, and opens its graph if nobody has."""
+
+    def __init__(self, server: StoreServer, service: SamplingService | None) -> None:
+        """Look at a server, and at what samples there, if anything does."""
+        self._server, self._service = server, service
+        self._lock = threading.Lock()
+        self._attempt: _Attempt | None = None
+        self._is_closed = False
+
+    def why_not(self, timeout_s: float) -> str:
+        """Why the server is not ready; empty where it is. Takes no longer than ``timeout_s``."""
+        if self._is_closed or not self._server.is_serving:
+            return "the server is shutting down"
+        if self._service is None or self._service.has_graph:
+            return ""
+        attempt = self._attempt_now(self._service)
+        if attempt is None:
+            return "the server is shutting down"
+        attempt.ended.wait(timeout_s)
+        return attempt.reason
+
+    def close(self) -> None:
+        """End all waiting; an attempt to open the graph is waited for, for a while."""
+        with self._lock:
+            self._is_closed = True
+            attempt = self._attempt
+        if attempt is not None:
+            attempt.ended.set()
+            attempt.thread.join(JOIN_S)
+            if attempt.thread.is_alive():
+                LOG.warning("the graph was still being opened %g s after the server was told to stop", JOIN_S)
+
+    def _attempt_now(self, service: SamplingService) -> _Attempt | None:
+        """The attempt under way, or a new one: however many ask, one thread opens the graph. None when closed."""
+        with self._lock:
+            if self._is_closed:
+                return None
+            if self._attempt is None or self._attempt.ended.is_set():
+                attempt = _Attempt(service)
+                attempt.thread.start()
+                self._attempt = attempt
+            return self._attempt
+
+
+class _Attempt:
+    """Opens a graph in a thread of its own."""
+
+    def __init__(self, service: SamplingService) -> None:
+        self.reason = "the graph is still being opened"
+        self.ended = threading.Event()
+        self._service = service
+        self.thread = threading.Thread(target=self._run, name="hopstream-ready", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._service.open_graph()
+            self.reason = ""
+        except Exception as error:  # whatever it is, the graph cannot be opened
+            said = str(error).partition("\n")[0]  # without a server's traceback
+            self.reason = f"the graph cannot be opened: {type(error).__name__}: {said}"[:MAX_REASON]
+        finally:
+            self.ended.set()
+
+
+class _ServerCollector(Collector):
+    """Puts a server's numbers into Prometheus's form."""
+
+    def __init__(self, meter: Meter, service: SamplingService | None) -> None:
+        self._meter = meter
+        self._service = service
+        self._started_at = time.monotonic()
+
+    def collect(self) -> Iterable[Metric]:
+        """All numbers as they are now; those of channels that are gone are gone."""
+        uptime_s = time.monotonic() - self._started_at
+        yield GaugeMetricFamily("hopstream_uptime_seconds", "Time since the server began to count.", value=uptime_s)
+        yield from self._meter.request_families()
+        if self._service is None:
+            return
+        yield from self._meter.batch_families()
+        report = self._service.report()
+        yield from _total_families(report["totals"], report["channels"])
+        yield from _channel_families(report["channels"])
+
+
+def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
+    for name, (metric, help_text) in TOTAL_GAUGES.items():
+        yield GaugeMetricFamily(metric, help_text, value=totals[name])
+    credit = sum(channel["credit"] for channel in channels)
+    yield GaugeMetricFamily("hopstream_credit_batches", "Most batches that all channels may have unfetched.", credit)
+    yield CounterMetricFamily(
+        "hopstream_leases_expired", "Channels given up because nobody asked for them.", totals["num_expired"]
+    )
+
+
+def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
+    """One series for each worker and loader: where a worker has two channels of a kind they are counted together."""
+    for name, (metric, help_text) in CHANNEL_COUNTERS.items():
+        sums: dict[tuple[str, str], float] = defaultdict(float)
+        for channel in channels:
+            sums[_label(channel["worker_key"]), _label(channel["loader"])] += channel[name]
+        family = CounterMetricFamily(metric, help_text, labels=CHANNEL_LABELS)
+        for labels, value in sorted(sums.items()):
+            family.add_metric(labels, value)
+        yield family
+
+
+def _label(text: str) -> str:
+    """What may be a label: short, and without the halves of characters that JSON can bring and UTF-8 cannot."""
+    return text[:MAX_LABEL].encode(errors="backslashreplace").decode()

@@ -1,0 +1,474 @@
+"""Which channel does a free sampling thread work for?
+
+The one that has had the least sampling time so far, of those that have something to do. Channels of equal cost take
+turns batch by batch, and a channel of costly batches gets fewer of them, so every channel gets the same share of the
+threads. A channel whose credit is used up is in no list that a thread looks at. No thread waits for a consumer.
+
+Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with batches in place of packets.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
+from hopstream.store.wire import Bytes, encode_error
+from hopstream.stream.channel import Job, SampledChannel, Share
+from hopstream.stream.settings import SamplingLimits
+
+LOG = logging.getLogger(__name__)
+JOIN_S = 10.0
+"""How long a closing scheduler waits for batches under way."""
+MAX_WATCH_S = 1.0
+"""How often, at the least, leases and slow batches are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Claim:
+    """A batch that a thread has undertaken to make."""
+
+    channel: SampledChannel
+    iteration: tuple[int, int]
+    step: int
+    job: Job | None
+    paid_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Made:
+    """What came of it."""
+
+    message: Bytes
+    job: Job | None
+    has_failed: bool
+
+
+class Scheduler:
+    """One pool of threads that makes the batches of all channels of a server."""
+
+    def __init__(self, limits: SamplingLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the threads.
+
+        Args:
+            limits: How much is sampled at once, and how long is waited.
+            clock: Seconds by which sampling time, leases and slow batches are measured.
+        """
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._channels: dict[int, SampledChannel] = {}
+        self._runnable: dict[int, SampledChannel] = {}
+        self._hoarding: dict[int, SampledChannel] = {}
+        self._clock_s = 0.0
+        self._buffered_bytes = 0
+        self._reported: set[tuple[int, tuple[int, int], int]] = set()
+        self._num_expired = 0
+        self._is_refusing = self._is_closed = False
+        self._stop_watching = threading.Event()
+        self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
+        """Told of every channel whose lease ran out, without the lock."""
+        self.on_made: Callable[[float], None] | None = None
+        """Told how many seconds every batch took, failed ones included, without the lock."""
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"hopstream-sampling-{n}", daemon=True)
+            for n in range(limits.num_threads)
+        ]
+        self._threads.append(threading.Thread(target=self._watch, name="hopstream-leases", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, channel_id: int, backend_id: int, worker_key: str, share: Share, **more: object) -> SampledChannel:
+        """Take a channel on; see ``SampledChannel`` for ``credit`` and ``new_job``.
+
+        Raises:
+            SettingsError: There are as many channels as there may be.
+            StoreUnavailable: The scheduler is closed, or refuses new channels.
+        """
+        with self._lock:
+            if self._is_closed or self._is_refusing:
+                raise StoreUnavailable("the server is shutting down")
+            if len(self._channels) >= self._limits.max_channels:
+                raise SettingsError(
+                    f"the server has {len(self._channels)} channels, as many as it may have (--max-channels); close "
+                    "loaders that are not needed, or start it with more"
+                )
+            arrived = threading.Condition(self._lock)
+            channel = SampledChannel(
+                channel_id=channel_id, backend_id=backend_id, worker_key=worker_key, share=share, arrived=arrived,
+                **more,  # type: ignore[arg-type]
+            )  # fmt: skip
+            channel.used_at = channel.made_at = self._clock()
+            self._channels[channel_id] = channel
+            return channel
+
+    def begin(self, channel_id: int, turn: int, epoch: int, first_step: int) -> None:
+        """Start an epoch of a channel; one that is no later than the current one changes nothing.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            channel = self._channel(channel_id)
+            if (turn, epoch) <= channel.iteration:
+                return
+            self._buffered_bytes -= channel.num_buffered_bytes
+            channel.begin(turn, epoch, first_step)
+            self._update(channel)
+            self._update_hoarding()
+
+    def fetch(self, channel_id: int, turn: int | None, step: int | None, timeout_s: float) -> Bytes | None:
+        """Wait for one batch and take it; it is made again where it was taken before.
+
+        Args:
+            channel_id: The channel.
+            turn: The iteration that is asked about; None for the current one.
+            step: The batch; None for the next one of the share that was not given out that way.
+            timeout_s: How long to wait.
+
+        Returns:
+            Its message; None where no batch was named and the share has no more.
+
+        Raises:
+            ChannelLost: There is no such channel, or it was destroyed meanwhile.
+            StateError: No epoch was started, or another one was meanwhile.
+            SettingsError: The epoch has no such batch.
+            StoreTimeout: It was not ready in time.
+        """
+        ends = time.monotonic() + timeout_s
+        with self._lock:
+            channel = self._channel(channel_id)
+            if channel.epoch < 0:
+                raise StateError("no epoch was started on the channel; call start_new_epoch_sampling first")
+            if turn is not None and turn != channel.turn:
+                raise StateError(
+                    f"a batch of iteration {turn} was asked for; the channel is at iteration {channel.turn}"
+                )
+            if step is not None and not 0 <= step < channel.share.num_steps:
+                raise SettingsError(f"batch {step} was asked for; the epoch has {channel.share.num_steps}")
+            found = self._wait_for(channel, step, ends, timeout_s)
+            if found is None:
+                return None
+            message = channel.done.pop(found)
+            self._buffered_bytes -= len(message)
+            channel.stats.num_fetched += 1
+            channel.num_epoch_fetched += 1
+            channel.stats.num_bytes += len(message)
+            if step is None:
+                channel.next_out = found + channel.share.stride
+            self._update(channel)
+            self._update_hoarding()
+            return message
+
+    def remove(self, channel_id: int) -> SampledChannel | None:
+        """Give a channel up; who waits for it is told, and what is being made for it is thrown away.
+
+        Returns:
+            The channel, or None where there is none (any more).
+        """
+        with self._lock:
+            channel = self._channels.get(channel_id)
+            if channel is not None:
+                self._give_up(channel)
+            return channel
+
+    def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
+        """Whether every batch of a channel's share of an epoch was made, or a later epoch began.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            channel = self._channel(channel_id)
+            return channel.epoch > epoch or (channel.epoch == epoch and channel.is_epoch_done)
+
+    def describe(self, channel_id: int | None = None) -> list[dict[str, object]]:
+        """What is known of one channel, or of all, as JSON objects.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            channels = list(self._channels.values()) if channel_id is None else [self._channel(channel_id)]
+            return [_described(channel, self._clock()) for channel in channels]
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Numbers of the scheduler as a whole."""
+        with self._lock:
+            return {
+                "num_channels": len(self._channels),
+                "num_runnable": len(self._runnable),
+                "num_in_flight": sum(len(channel.in_flight) for channel in self._channels.values()),
+                "num_waiting": sum(len(channel.done) for channel in self._channels.values()),
+                "num_buffered_bytes": self._buffered_bytes,
+                "num_expired": self._num_expired,
+                "num_threads": self._limits.num_threads,
+            }
+
+    def refuse(self) -> None:
+        """Take no new channels from now on; those that are there go on."""
+        with self._lock:
+            self._is_refusing = True
+
+    def close(self, join_s: float = JOIN_S) -> list[dict[str, object]]:
+        """End the threads and all channels; a second call does nothing.
+
+        Args:
+            join_s: How long batches under way may take to end.
+
+        Returns:
+            What is known of the channels that were left.
+
+        Raises:
+            StoreTimeout: A thread did not end in time.
+        """
+        with self._lock:
+            self._is_closed = True
+            left = [_described(channel, self._clock()) for channel in self._channels.values()]
+            for channel in list(self._channels.values()):
+                self._give_up(channel)
+            self._work.notify_all()
+        self._stop_watching.set()
+        ends = time.monotonic() + join_s
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        alive = [thread.name for thread in self._threads if thread.is_alive()]
+        if alive:
+            raise StoreTimeout(f"{', '.join(alive)} did not end in {join_s:g} s")
+        return left
+
+    def _channel(self, channel_id: int) -> SampledChannel:
+        channel = self._channels.get(channel_id)
+        if channel is None:
+            raise ChannelLost(
+                f"there is no channel {channel_id}: it was destroyed, its lease of {self._limits.lease_s:g} s ran out, "
+                "or the server was started again; register the input again"
+            )
+        channel.used_at = self._clock()
+        return channel
+
+    def _give_up(self, channel: SampledChannel) -> None:
+        """Forget a channel and tell whoever waits for it; called with the lock."""
+        del self._channels[channel.channel_id]
+        channel.is_destroyed = True
+        self._buffered_bytes -= channel.num_buffered_bytes
+        channel.done.clear()
+        self._runnable.pop(channel.channel_id, None)
+        self._hoarding.pop(channel.channel_id, None)
+        channel.arrived.notify_all()
+        self._update_hoarding()
+
+    def _wait_for(self, channel: SampledChannel, step: int | None, ends: float, timeout_s: float) -> int | None:
+        """Return the number of the batch when it is there; called with the lock.
+
+        Which batch is next is looked up again after every wait: another call may have been given it meanwhile.
+        """
+        iteration = channel.iteration
+        while True:
+            wanted = channel.next_out if step is None else step
+            if channel.is_destroyed:
+                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {wanted} was waited for")
+            if channel.iteration != iteration:
+                raise StateError(
+                    f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
+                    f"on to iteration {channel.turn}, epoch {channel.epoch}"
+                )
+            if wanted in channel.done:
+                return wanted
+            if wanted >= channel.share.num_steps:
+                return None
+            channel.ask(wanted)
+            self._update(channel)
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise StoreTimeout(f"batch {wanted} of epoch {channel.epoch} was not ready in {timeout_s:g} s")
+            channel.num_waiters += 1
+            try:
+                channel.arrived.wait(left_s)
+            finally:
+                channel.num_waiters -= 1
+                channel.used_at = self._clock()
+
+    def _update(self, channel: SampledChannel) -> None:
+        """Put a channel where it belongs: among those that threads look at, or not; called with the lock."""
+        may_hoard = self._may_hoard
+        self._hoarding.pop(channel.channel_id, None)
+        if channel.has_work(may_hoard=may_hoard):
+            if channel.channel_id not in self._runnable:
+                # Time that it did not use is not saved up.
+                channel.virtual_s = max(channel.virtual_s, self._clock_s)
+                self._runnable[channel.channel_id] = channel
+            self._work.notify()
+            return
+        self._runnable.pop(channel.channel_id, None)
+        if not may_hoard and channel.has_work(may_hoard=True):
+            self._hoarding[channel.channel_id] = channel
+
+    def _update_hoarding(self) -> None:
+        """Let channels go on that stopped because too much waited; called with the lock."""
+        if self._hoarding and self._may_hoard:
+            for channel in list(self._hoarding.values()):
+                self._update(channel)
+
+    @property
+    def _may_hoard(self) -> bool:
+        return self._buffered_bytes <= self._limits.buffer_bytes
+
+    def _serve(self) -> None:
+        """The life of a sampling thread."""
+        while (claimed := self._claim()) is not None:
+            started = self._clock()
+            made = _make(claimed)
+            took_s = self._clock() - started
+            if (on_made := self.on_made) is not None:
+                on_made(took_s)
+            self._put(claimed, made, took_s)
+            del made, claimed  # while this thread waits, it holds nothing
+
+    def _claim(self) -> _Claim | None:
+        """Wait for a batch to make; None when the scheduler is closed."""
+        with self._lock:
+            while (channel := self._next_channel()) is None:
+                if self._is_closed:
+                    return None
+                self._work.wait()
+            self._clock_s = max(self._clock_s, channel.virtual_s)
+            channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
+            claim = _Claim(
+                channel=channel, iteration=channel.iteration, step=channel.take_work(self._clock()),
+                job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s,
+            )  # fmt: skip
+            self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
+            self._update(channel)
+            return claim
+
+    def _next_channel(self) -> SampledChannel | None:
+        """The channel whose turn it is, if any; called with the lock."""
+        while self._runnable:
+            channel = min(self._runnable.values(), key=lambda one: one.virtual_s)
+            if channel.has_work(may_hoard=self._may_hoard):
+                return channel
+            self._update(channel)  # it was to make batches ahead, and meanwhile too many wait
+        return None
+
+    def _put(self, claim: _Claim, made: _Made, took_s: float) -> None:
+        """Put a finished batch down."""
+        channel = claim.channel
+        with self._lock:
+            channel.virtual_s += took_s - claim.paid_s
+            channel.charge(took_s)
+            channel.stats.num_failed += made.has_failed
+            if channel.is_destroyed:
+                return
+            if made.job is not None:
+                channel.idle_jobs.append(made.job)
+            if claim.iteration == channel.iteration:
+                channel.in_flight.pop(claim.step, None)
+                channel.done[claim.step] = made.message
+                self._buffered_bytes += len(made.message)
+                self._drop_forgotten(channel)
+                channel.arrived.notify_all()
+            self._update(channel)
+
+    def _drop_forgotten(self, channel: SampledChannel) -> None:
+        """Where too much waits, throw away what was asked for and not fetched, the oldest first; called with the lock.
+
+        Batches that are asked for are made whatever waits already, so a client that asks and goes away would fill the
+        memory without this. They are made again where somebody asks again.
+        """
+        while not self._may_hoard and len(channel.done) > channel.credit + channel.num_waiters:
+            self._buffered_bytes -= len(channel.done.pop(next(iter(channel.done))))
+
+    def _watch(self) -> None:
+        """Look at leases and at batches that take long, until the scheduler is closed."""
+        turn_s = min(MAX_WATCH_S, self._limits.lease_s / 4, self._limits.slow_s / 2)
+        while not self._stop_watching.wait(turn_s):
+            for channel in self._expire():
+                LOG.warning(
+                    "channel %d (%s) was not asked for in %g s and is given up", channel.channel_id,
+                    channel.worker_key, self._limits.lease_s,
+                )  # fmt: skip
+                self.on_expired(channel)
+            self._report_slow()
+
+    def _expire(self) -> list[SampledChannel]:
+        """Give up the channels whose lease has run out."""
+        with self._lock:
+            expired_before = self._clock() - self._limits.lease_s
+            expired = [
+                channel
+                for channel in self._channels.values()
+                if channel.used_at < expired_before and not channel.num_waiters
+            ]
+            for channel in expired:
+                self._give_up(channel)
+            self._num_expired += len(expired)
+            return expired
+
+    def _report_slow(self) -> None:
+        """Log every batch once that is not done after a long time."""
+        with self._lock:
+            now = self._clock()
+            slow = [
+                (channel.channel_id, channel.iteration, step)
+                for channel in self._channels.values()
+                for step, since in channel.in_flight.items()
+                if now - since > self._limits.slow_s
+            ]
+            new = [one for one in slow if one not in self._reported]
+            self._reported = set(slow)
+        for channel_id, _, step in new:
+            LOG.warning("batch %d of channel %d is not done after %g s", step, channel_id, self._limits.slow_s)
+
+
+def _make(claim: _Claim) -> _Made:
+    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear."""
+    job = claim.job
+    try:
+        job = job or claim.channel.new_job()
+        return _Made(message=job(claim.iteration[1], claim.step), job=job, has_failed=False)
+    except BaseException as error:
+        where = "" if job is None else f" ({job.stage})"
+        error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server{where}")
+        LOG.info("batch %d of channel %d failed", claim.step, claim.channel.channel_id, exc_info=True)
+        return _Made(message=_failure(error), job=None, has_failed=True)
+
+
+def _failure(error: BaseException) -> Bytes:
+    """The message that tells of an error, also where the error cannot be put into words: the thread must go on."""
+    try:
+        return encode_error(error)
+    except Exception:
+        return encode_error(RemoteError(f"{type(error).__name__}, which cannot say what it is about"))
+
+
+def _described(channel: SampledChannel, now: float) -> dict[str, object]:
+    stats = channel.stats
+    return {
+        "channel_id": channel.channel_id,
+        "backend_id": channel.backend_id,
+        "worker_key": channel.worker_key,
+        "loader": channel.loader,
+        "epoch": channel.epoch,
+        "num_steps": channel.share.num_steps,
+        "num_own_steps": channel.share.num_own,
+        "is_epoch_done": channel.is_epoch_done,
+        "is_mid_epoch": channel.is_mid_epoch,
+        "num_epoch_fetched": channel.num_epoch_fetched,
+        "credit": channel.credit,
+        "num_in_flight": len(channel.in_flight),
+        "num_waiting": len(channel.done),
+        "num_buffered_bytes": channel.num_buffered_bytes,
+        "num_made": stats.num_made,
+        "num_failed": stats.num_failed,
+        "num_fetched": stats.num_fetched,
+        "num_bytes": stats.num_bytes,
+        "sampling_s": stats.sampling_s,
+        "idle_s": now - channel.used_at,
+        "age_s": now - channel.made_at,
+    }

@@ -1,0 +1,445 @@
+"""What can a compute rank ask of a server that samples for it?
+
+The operations are those of the store server, one call each; their names are the ones of GiGL's graph store where they
+do the same. A *backend* is how batches are sampled; a *channel* is one input of one compute rank on a backend.
+"""
+
+from __future__ import annotations
+
+import logging
+import reprlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopstream.errors import (
+    ChannelLost,
+    FormatError,
+    HopstreamError,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from hopstream.load.ablp import ABLPLoader
+from hopstream.load.epochs import Maker
+from hopstream.load.links import LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader
+from hopstream.load.ppr import PPRLoader
+from hopstream.load.random_nodes import RandomNodeLoader
+from hopstream.load.setup import SubgraphLoader
+from hopstream.store.answer import Operation
+from hopstream.store.contract import Store
+from hopstream.store.wire import Bytes, Frame, encode_frame
+from hopstream.stream.channel import SampledChannel, Share
+from hopstream.stream.messages import encode_batch
+from hopstream.stream.rank_inputs import RankInputs
+from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, digest_of
+from hopstream.stream.scheduler import JOIN_S, Scheduler
+from hopstream.stream.settings import SamplingLimits
+
+LOG = logging.getLogger(__name__)
+LOADERS: Mapping[str, type[SubgraphLoader]] = {
+    one.__name__: one for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader)
+}
+BUFFER_BYTES = 64 << 20
+"""Memory of past batches that a channel keeps for its next ones."""
+MAX_WAIT_S = 30.0
+"""Longest wait of one fetch; a client that wants to wait longer asks again."""
+INIT_WAIT_S = 60.0
+"""How long the second caller of ``init_sampling_backend`` waits for the first."""
+MAX_BACKENDS = 1024
+MAX_KEY_LENGTH = 1000
+MAX_STREAMED = 1 << 20
+Answer = tuple[dict[str, Any], list[Any]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Backend:
+    """How batches are sampled, for all channels that share it.
+
+    Attributes:
+        backend_id: Its number.
+        backend_key: What clients call it.
+        loader: The loader's class.
+        options: Its options, without what a channel starts from.
+        digest: Of loader and options.
+        ready: Set when it can be used, or has failed.
+        error: Why it has failed.
+        store: Where it samples.
+        channels: Its channels by what their compute ranks call them, with a digest of their inputs.
+        used_at: When it was asked for last; one without channels is given up after a lease.
+    """
+
+    backend_id: int
+    backend_key: str
+    loader: str
+    options: Mapping[str, Any]
+    digest: str
+    ready: threading.Event = field(default_factory=threading.Event)
+    error: HopstreamError | None = None
+    store: Store | None = None
+    channels: dict[str, tuple[str, int]] = field(default_factory=dict)
+    used_at: float = field(default_factory=time.monotonic)
+
+
+class SamplingService:
+    """Samples for compute ranks on a server. Safe to use from many threads."""
+
+    def __init__(self, open_graph: Callable[[], Store], limits: SamplingLimits | None = None) -> None:
+        """Start the sampling threads.
+
+        Args:
+            open_graph: Opens the whole graph, called when the first backend needs it: the other servers of the cluster
+                may be up by then only. The service closes it.
+            limits: How much is sampled at once, and how long is waited.
+        """
+        self._limits = limits or SamplingLimits()
+        self._open_graph = open_graph
+        self._scheduler = Scheduler(self._limits)
+        self._scheduler.on_expired = self._forget
+        self._lock = threading.Lock()
+        self._graph_lock = threading.Lock()
+        self._graph: Store | None = None
+        self._is_refusing = False
+        self._is_closed = False
+        self._backends: dict[int, Backend] = {}
+        self.operations: Mapping[str, Operation] = {
+            name: _answering(getattr(self, name))
+            for name in (
+                "init_sampling_backend", "register_sampling_input", "start_new_epoch_sampling",
+                "destroy_sampling_input", "describe_channel", "describe_channels", "is_channel_epoch_done",
+            )
+        } | {
+            "fetch_one_sampled_message": self.fetch_one_sampled_message,
+            "fetch_sampled_messages": self.fetch_sampled_messages,
+        } | dict(RankInputs(self._graph_of_all).operations)  # fmt: skip
+        """Operations by name, for ``StoreServer``."""
+
+    def init_sampling_backend(self, frame: Frame) -> Answer:
+        """Make a backend, or find the one of this key: ``{backend_key, loader, options}`` to ``{backend_id}``.
+
+        Raises:
+            SettingsError: The key is taken by a backend of other options.
+            StoreTimeout: Another caller's making of it did not end in time.
+            StoreUnavailable: The server is shutting down.
+            HopstreamError: Whatever opening the graph raises, for every caller that waited for it.
+        """
+        if self._is_refusing:
+            raise StoreUnavailable("the server is shutting down")
+        key, loader = _key(frame, "backend_key"), frame.text("loader")
+        if loader not in LOADERS:
+            raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
+        options = decode_options(frame.header.get("options"), frame.arrays)
+        digest = digest_of(loader, frame.header.get("options"), frame.arrays)
+        if named := sorted(INPUT_OPTIONS & set(options)):
+            raise SettingsError(f"{', '.join(named)} is an input of a channel; give it to register_sampling_input")
+        with self._lock:
+            self._drop_unused()
+            backend = next((one for one in self._backends.values() if one.backend_key == key), None)
+            is_first = backend is None
+            if backend is None:
+                if len(self._backends) >= MAX_BACKENDS:
+                    raise SettingsError(f"the server has {MAX_BACKENDS} backends; close loaders that are not needed")
+                backend = Backend(backend_id=_new_id(), backend_key=key, loader=loader, options=options, digest=digest)
+                self._backends[backend.backend_id] = backend
+        if is_first:
+            self._build(backend)
+        elif not backend.ready.wait(INIT_WAIT_S):
+            raise StoreTimeout(f"backend {key[:100]!r} is being made by another caller, for {INIT_WAIT_S:g} s by now")
+        if backend.error is not None:
+            raise backend.error
+        backend.used_at = time.monotonic()
+        if backend.digest != digest:
+            raise SettingsError(f"backend {key[:100]!r} has other options; choose another backend_key")
+        return {"backend_id": backend.backend_id}, []
+
+    def register_sampling_input(self, frame: Frame) -> Answer:
+        """Make a channel: ``{backend_id, config, worker_key, options, first, stride, credit}`` to ``{channel_id}``.
+
+        ``options`` are those that say what the rank starts from, and ``config`` is the digest of all others, as the
+        backend has them. Asking again with the same ``worker_key`` and the same input finds the same channel.
+
+        Raises:
+            ChannelLost: There is no such backend.
+            SettingsError: The options are not those of the backend, the key is taken, or there are too many channels.
+            HopstreamError: Whatever the loader says of its options.
+        """
+        backend = self._backend(_integer(frame, "backend_id"))
+        key = _key(frame, "worker_key")
+        first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)
+        credit = min(_integer(frame, "credit", 1), self._limits.credit)
+        digest = digest_of(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
+        options = decode_options(frame.header.get("options"), frame.arrays)
+        if frame.text("config") != backend.digest:
+            raise SettingsError("the input is for another way of sampling than its backend's; make another backend")
+        if others := sorted(set(options) - INPUT_OPTIONS):
+            raise SettingsError(f"{', '.join(others)} is an option of the backend, not of an input")
+        with self._lock:
+            known = backend.channels.get(key)
+        if known is not None:
+            if known[0] != digest:
+                raise SettingsError(f"worker_key {key[:100]!r} is taken by another input; choose another")
+            return {"channel_id": known[1]}, []
+        loader = self._new_loader(backend, options)
+        channel_id = _new_id()
+        share = Share(first=first, stride=stride, num_steps=len(loader))
+        self._scheduler.add(
+            channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader,
+            new_job=lambda: _BatchJob(loader.maker()),
+        )  # fmt: skip
+        with self._lock:
+            is_there = self._backends.get(backend.backend_id) is backend and key not in backend.channels
+            if is_there:
+                backend.channels[key] = (digest, channel_id)
+        if not is_there:
+            self._scheduler.remove(channel_id)
+            raise ChannelLost(f"backend {backend.backend_id} was torn down, or {key[:100]!r} registered, meanwhile")
+        return {"channel_id": channel_id}, []
+
+    def start_new_epoch_sampling(self, frame: Frame) -> Answer:
+        """Start an epoch: ``{channel_id, epoch, turn, first_step}``; one that is no later changes nothing.
+
+        ``turn`` numbers the iterations of a client that goes back to earlier epochs; 0 where it is left out.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        epoch, turn = _integer(frame, "epoch", 0), _integer(frame, "turn", 0, default=0)
+        first_step = _integer(frame, "first_step", 0, default=0)
+        self._scheduler.begin(_integer(frame, "channel_id"), turn, epoch, first_step)
+        return {}, []
+
+    def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
+        """Wait for a batch: ``{channel_id, turn, step, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
+
+        Without ``step`` the next one of the channel's share. Where it is not ready in ``wait_s`` the answer is
+        ``{"pending": true}``.
+
+        Raises:
+            ChannelLost: There is no such channel.
+            StateError: No epoch was started, or another iteration is under way.
+            HopstreamError: Whatever the making of the batch raised.
+        """
+        yield self._fetch(frame)[0]
+
+    def fetch_sampled_messages(self, frame: Frame) -> Iterator[Bytes]:
+        """A stream of the next batches of a channel's share: ``{channel_id, turn, max_messages, wait_s}``.
+
+        Ends after ``max_messages``, with ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}``
+        where the next batch is not ready in ``wait_s``.
+        """
+        for _ in range(_integer(frame, "max_messages", 1, MAX_STREAMED, default=MAX_STREAMED)):
+            message, is_batch = self._fetch(frame)
+            yield message
+            if not is_batch:
+                return
+
+    def destroy_sampling_input(self, frame: Frame) -> Answer:
+        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already."""
+        channel = self._scheduler.remove(_integer(frame, "channel_id"))
+        if channel is not None:
+            self._forget(channel)
+        return {"was_there": channel is not None}, []
+
+    def describe_channel(self, frame: Frame) -> Answer:
+        """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
+        return {"channel": self.describe(_integer(frame, "channel_id"))[0]}, []
+
+    def describe_channels(self, _: Frame) -> Answer:
+        """What is known of all channels, and of the scheduler."""
+        return self.report(), []
+
+    def is_channel_epoch_done(self, frame: Frame) -> Answer:
+        """Whether every batch of a channel's share was made: ``{channel_id, epoch}`` to ``{is_done}``."""
+        return {
+            "is_done": self._scheduler.is_epoch_done(_integer(frame, "channel_id"), _integer(frame, "epoch", 0))
+        }, []
+
+    def report(self) -> dict[str, Any]:
+        """As ``describe_channels``: ``channels`` and ``totals``. Asking does not keep a channel alive."""
+        return {"channels": self.describe(), "totals": self._scheduler.totals}
+
+    def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
+        """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
+        self._scheduler.on_made = on_made
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether the graph has been opened. Never waits."""
+        return self._graph is not None
+
+    def open_graph(self) -> None:
+        """Open the graph unless that has been done; takes as long as the other servers take to answer.
+
+        Raises:
+            StoreUnavailable: The service is closed.
+            HopstreamError: Whatever opening raises.
+        """
+        self._graph_of_all()
+
+    def describe(self, channel_id: int | None = None) -> list[dict[str, object]]:
+        """What is known of one channel, or of all, as JSON objects.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            loaders = {backend.backend_id: backend.loader for backend in self._backends.values()}
+        channels = self._scheduler.describe(channel_id)
+        return [{"loader": loaders.get(int(str(one["backend_id"])), "")} | one for one in channels]
+
+    def refuse(self) -> None:
+        """Take no new backends and channels from now on; those that are there go on."""
+        self._is_refusing = True
+        self._scheduler.refuse()
+
+    def close(self, join_s: float = JOIN_S) -> list[dict[str, object]]:
+        """End all channels, the sampling threads and the graph.
+
+        Args:
+            join_s: How long batches under way may take to end.
+
+        Returns:
+            What is known of the channels that were left.
+
+        Raises:
+            StoreTimeout: A thread did not end in time; all else was closed.
+        """
+        try:
+            return self._scheduler.close(join_s)
+        finally:
+            with self._lock:  # and not the one that is held while the graph is opened, which may take long
+                self._is_closed = True
+                graph, self._graph = self._graph, None
+            if graph is not None:
+                graph.close()
+
+    def _fetch(self, frame: Frame) -> tuple[Bytes, bool]:
+        """The next message, and whether it is a batch."""
+        step = None if frame.header.get("step") is None else _integer(frame, "step", 0)
+        turn = None if frame.header.get("turn") is None else _integer(frame, "turn", 0)
+        try:
+            message = self._scheduler.fetch(_integer(frame, "channel_id"), turn, step, _wait_s(frame))
+        except StoreTimeout:
+            return encode_frame({"pending": True}), False
+        return (encode_frame({"end_of_epoch": True}), False) if message is None else (message, True)
+
+    def _build(self, backend: Backend) -> None:
+        try:
+            backend.store = self._graph_of_all()
+        except HopstreamError as error:
+            backend.error = error
+        except Exception as error:  # also the second caller's to hear
+            backend.error = StateError(f"the graph could not be opened: {type(error).__name__}: {error}")
+        finally:
+            if backend.error is not None:
+                with self._lock:
+                    self._backends.pop(backend.backend_id, None)
+            backend.ready.set()
+
+    def _graph_of_all(self) -> Store:
+        with self._graph_lock:
+            if self._graph is not None:
+                return self._graph
+            self._check_open()
+            graph = self._open_graph()
+            try:
+                with self._lock:
+                    self._check_open()
+                    self._graph = graph
+            except StoreUnavailable:
+                graph.close()
+                raise
+            return graph
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the server is shutting down")
+
+    def _new_loader(self, backend: Backend, inputs: Mapping[str, Any]) -> SubgraphLoader:
+        new_loader: Any = LOADERS[backend.loader]
+        options = {**backend.options, **inputs}
+        try:
+            loader: SubgraphLoader = new_loader(
+                backend.store, **options, collate="numpy", num_threads=0, buffer_bytes=BUFFER_BYTES
+            )
+        except TypeError as error:
+            raise SettingsError(f"{backend.loader} cannot be made of these options: {error}") from error
+        return loader
+
+    def _backend(self, backend_id: int) -> Backend:
+        with self._lock:
+            backend = self._backends.get(backend_id)
+        if backend is None or not backend.ready.is_set():
+            raise ChannelLost(f"there is no backend {backend_id}; call init_sampling_backend first")
+        backend.used_at = time.monotonic()
+        return backend
+
+    def _drop_unused(self) -> None:
+        """Give up backends whose makers never registered an input, or died before; called with the lock."""
+        unused_since = time.monotonic() - self._limits.lease_s
+        for backend in list(self._backends.values()):
+            if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
+                del self._backends[backend.backend_id]
+
+    def _forget(self, channel: SampledChannel) -> None:
+        """Take a channel that is gone from its backend, and the backend away with its last one."""
+        with self._lock:
+            backend = self._backends.get(channel.backend_id)
+            if backend is None:
+                return
+            backend.channels.pop(channel.worker_key, None)
+            if not backend.channels:
+                del self._backends[backend.backend_id]
+
+
+class _BatchJob:
+    """Makes batches of a loader as messages."""
+
+    def __init__(self, maker: Maker) -> None:
+        self._maker = maker
+
+    @property
+    def stage(self) -> str:
+        return self._maker.stage
+
+    def __call__(self, epoch: int, step: int) -> Bytes:
+        return encode_batch(self._maker.make(epoch, step))
+
+
+def _answering(method: Callable[[Frame], Answer]) -> Operation:
+    def operation(frame: Frame) -> Iterator[Bytes]:
+        header, arrays = method(frame)
+        yield encode_frame(header, arrays)
+
+    return operation
+
+
+def _new_id() -> int:
+    """A number that no other server, and no earlier run of this one, has given."""
+    return secrets.randbits(62)
+
+
+def _integer(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, default: int | None = None) -> int:
+    value = frame.header.get(name, default)
+    if type(value) is not int or not low <= value <= high:
+        raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from {low} to {high}")
+    return value
+
+
+def _key(frame: Frame, name: str) -> str:
+    value = frame.text(name)
+    if len(value) > MAX_KEY_LENGTH:
+        raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
+    return value
+
+
+def _wait_s(frame: Frame) -> float:
+    value = frame.header.get("wait_s", MAX_WAIT_S)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise FormatError(f"header field 'wait_s' is {reprlib.repr(value)}; it must be a number of seconds from 0")
+    return float(min(value, MAX_WAIT_S))

@@ -1,0 +1,46 @@
+"""What can whoever runs a server choose about the sampling that it does for others?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from hopstream.load.options import check_seconds, read_integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingLimits:
+    """How much sampling a server does at once, and how long it waits. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    threads: int = field(
+        default=0, metadata={"help": "threads that sample for all channels together; 0 means one per core"}
+    )
+    max_channels: int = field(default=256, metadata={"help": "most channels at once, over all trainers"})
+    credit: int = field(
+        default=8, metadata={"help": "most batches of one channel that are being made or wait to be fetched"}
+    )
+    buffer_bytes: int = field(
+        default=2 << 30, metadata={"help": "bytes of waiting batches over all channels above which none is made ahead"}
+    )
+    lease_s: float = field(
+        default=120.0, metadata={"help": "seconds after which a channel that nobody asks for is given up"}
+    )
+    slow_s: float = field(default=10.0, metadata={"help": "seconds after which a batch that is not done is reported"})
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        read_integer("threads", self.threads, 0, 1024)
+        read_integer("max_channels", self.max_channels, 1, 1 << 16)
+        read_integer("credit", self.credit, 1, 1 << 16)
+        read_integer("buffer_bytes", self.buffer_bytes, 0, 1 << 62)
+        check_seconds("lease_s", self.lease_s)
+        check_seconds("slow_s", self.slow_s)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that sample."""
+        return self.threads or os.cpu_count() or 1

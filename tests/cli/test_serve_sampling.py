@@ -1,0 +1,244 @@
+"""Do servers that are started from the command line sample for trainers, and say what they left when they stop?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopstream
+from hopstream.cli.access import TOKEN_VARIABLE
+from hopstream.cli.sampling import Leftovers, Sampler
+from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.partition.layout import write_parts
+from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
+from hopstream.store.security import ClientSecurity
+from hopstream.store.settings import StoreSettings
+from hopstream.stream.client import RemoteGraph
+from tests.load.graphs import flat
+
+SEEDS = ("paper", "train")
+REMOTE = StoreSettings(prefer_local=False)
+
+
+def loader_of(source: Any, **more: Any) -> hopstream.NeighborLoader:
+    options = {"num_neighbors": [3, 2], "seeds": SEEDS, "batch_size": 4, "shuffle": True, "collate": "numpy", **more}
+    return hopstream.NeighborLoader(source, **options)
+
+
+def all_batches(source: Any, num_epochs: int = 2, **more: Any) -> list[list[Any]]:
+    loader = loader_of(source, **more)
+    try:
+        return [[flat(batch) for batch in loader] for _ in range(num_epochs)]
+    finally:
+        loader.close()
+
+
+def stop(processes: Any, child: Any, number: int = signal.SIGTERM) -> Any:
+    os.kill(child.process.pid, number)
+    return processes.wait_for_end(child)
+
+
+@pytest.fixture
+def half_fetched() -> Iterator[list[hopstream.NeighborLoader]]:
+    """Loaders that are in the middle of an epoch; closed at the end, when their servers are gone."""
+    loaders: list[hopstream.NeighborLoader] = []
+    yield loaders
+    for loader in loaders:
+        loader.close()
+
+
+def fetch_one(source: Any) -> hopstream.NeighborLoader:
+    """A loader that has one batch of its epoch and does not go on."""
+    loader = loader_of(source, batch_size=2, prefetch=2, num_threads=1)
+    next(iter(loader))
+    return loader
+
+
+def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
+    up = processes.start("up", parts, "--json")
+    processes.wait_for_fact(up, "stage", "ready")
+    wanted = all_batches(parts)
+    cluster = parts / "cluster.json"
+    assert all_batches(RemoteGraph(str(cluster))) == wanted
+    assert all_batches(RemoteGraph(cluster, settings=REMOTE), num_threads=3) == wanted
+    locations = ",".join(entry.location for entry in read_cluster(cluster).servers)
+    assert all_batches(RemoteGraph(locations, settings=REMOTE)) == wanted
+    result = stop(processes, up, signal.SIGINT)
+    assert result.status == 0 and "left" not in result.err
+    assert result.fact("stage", "stop")["left"] == []
+
+
+def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
+    """Nothing is mapped but a server's own part; the token goes along; each file names one server only at first."""
+    path, environment = tmp_path / "cluster.json", {TOKEN_VARIABLE: "s3cret"}
+    words = ("--cluster", path, "--no-map-local", "--threads", 1, "--json")
+    servers = [processes.start("serve", parts, "--parts", n, *words, environment=environment) for n in (0, 1)]
+    ready = [processes.wait_for_fact(server, "stage", "ready") for server in servers]
+    assert [fact["sampling_threads"] for fact in ready] == [1, 1]
+    entries = [ServerEntry(location=fact["location"], parts=tuple(fact["parts"])) for fact in ready]
+    write_cluster(path, Cluster(dataset_id=ready[0]["dataset_id"], servers=tuple(entries)))
+    settings = StoreSettings(prefer_local=False, security=ClientSecurity(token="s3cret"))
+    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)
+    results = [stop(processes, server) for server in servers]
+    assert [(result.status, result.err) for result in results] == [(0, ""), (0, "")]
+
+
+def test_addresses_in_place_of_a_file(processes, parts: Path):
+    """The second server has one part, and asks the first, which has both and asks nobody."""
+    first = processes.start("serve", parts, "--sample", "--json")
+    location = processes.wait_for_fact(first, "stage", "ready")["location"]
+    second = processes.start("serve", parts, "--parts", 1, "--cluster", location, "--no-map-local", "--json")
+    own = processes.wait_for_fact(second, "stage", "ready")["location"]
+    graph = RemoteGraph(f"{location},{own}", settings=REMOTE)
+    assert all_batches(graph, 1) == all_batches(parts, 1)
+    assert [stop(processes, server).status for server in (second, first)] == [0, 0]
+
+
+def test_one_server_of_all_parts(processes, parts: Path):
+    server = processes.start("serve", parts, "--sample", "--credit", 2, "--threads", 2)
+    processes.wait_for(server, lambda: bool(server.lines))
+    assert "parts 0-1 of 2; samples in 2 threads" in server.lines[0]
+    location = server.lines[0].split()[1]
+    assert all_batches(RemoteGraph(location, settings=REMOTE), 1) == all_batches(parts, 1)
+    result = stop(processes, server)
+    assert (result.status, result.err) == (0, "")
+
+
+def test_a_channel_in_mid_epoch_is_named(processes, parts: Path, half_fetched):
+    server = processes.start("serve", parts, "--sample", "--json")
+    location = processes.wait_for_fact(server, "stage", "ready")["location"]
+    half_fetched.append(fetch_one(RemoteGraph(location, settings=REMOTE, timeout_s=1.0)))
+    result = stop(processes, server)
+    assert result.status == 1
+    stopped = result.fact("stage", "stop")
+    (left,) = stopped["left"]
+    assert left["epoch"] == 0 and 1 <= left["fetched"] < left["steps"] == 15 and left["mid_epoch"]
+    assert not stopped["clean"]
+    line = f"WARNING: channel {left['channel']} ({left['worker_key']}) was left in the middle of epoch 0: "
+    assert result.err.startswith(line) and result.err.endswith(f"{left['fetched']} of 15 batches fetched")
+
+
+def test_up_reports_what_its_servers_left(processes, parts: Path, half_fetched):
+    up = processes.start("up", parts, "--json")
+    processes.wait_for_fact(up, "stage", "ready")
+    half_fetched.append(fetch_one(RemoteGraph(parts / "cluster.json", settings=REMOTE, timeout_s=1.0)))
+    result = stop(processes, up)
+    assert result.status == 1
+    left = result.fact("stage", "stop")["left"]
+    locations = {fact["server"] for fact in result.facts if "process" in fact}
+    assert left and {one["server"] for one in left} <= locations and any(one["mid_epoch"] for one in left)
+    assert "ended with exit status 1" in result.err and "was left in the middle of epoch 0" in result.err
+
+
+def test_a_finished_epoch_is_not_mid_epoch(processes, parts: Path, half_fetched):
+    server = processes.start("serve", parts, "--sample", "--json")
+    location = processes.wait_for_fact(server, "stage", "ready")["location"]
+    loader = loader_of(RemoteGraph(location, settings=REMOTE, timeout_s=1.0))
+    half_fetched.append(loader)
+    assert len(list(loader)) == len(loader)
+    result = stop(processes, server)
+    (left,) = result.fact("stage", "stop")["left"]
+    assert result.status == 0 and not left["mid_epoch"] and left["fetched"] == left["steps"] == len(loader)
+    assert "was left after epoch 0" in result.err
+
+
+def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Path, tmp_path: Path, half_fetched):
+    words = ("--cluster", tmp_path / "none.json", "--json")
+    servers = [processes.start("serve", parts, "--parts", part, *words) for part in (0, 1)]
+    locations = ",".join(processes.wait_for_fact(server, "stage", "ready")["location"] for server in servers)
+    loader = loader_of(RemoteGraph(locations, settings=REMOTE, timeout_s=0.5))
+    half_fetched.append(loader)
+    with pytest.raises(StoreUnavailable, match=r"none\.json is not there yet"):
+        next(iter(loader))
+    assert [stop(processes, server).status for server in servers] == [0, 0]
+
+
+def test_a_server_that_does_not_sample_says_so(processes, parts: Path, half_fetched):
+    server = processes.start("serve", parts, "--json")
+    loader = loader_of(RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE))
+    half_fetched.append(loader)
+    with pytest.raises(SettingsError, match="the server does not sample; start it with --cluster"):
+        next(iter(loader))
+    assert stop(processes, server).status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--parts", "0", "--sample"), "--sample needs the whole graph, and this server serves 1 of its 2 parts"),
+        (("--threads", "2"), "--threads: for sampling, which is off; give --cluster, or --sample with all parts"),
+        (("--no-map-local",), "--map-local: for sampling, which is off"),
+        (("--sample", "--threads", "-1"), "--threads is -1"),
+        (("--sample", "--credit", "0"), "--credit is 0"),
+        (("--sample", "--lease-s", "0"), "--lease-s is 0"),
+        (("--sample", "--peer-timeout-s", "0"), "--peer-timeout-s is 0"),
+        (("--cluster", "grpc://nowhere"), "is not a location"),
+        (("--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),
+    ],
+)
+def test_bad_options(run_command, parts: Path, words: tuple[str, ...], message: str):
+    result = run_command("serve", parts, *words)
+    assert result.status == 2 and message in result.err, result.err
+
+
+def test_another_datasets_cluster(run_command, parts: Path, tmp_path: Path):
+    entry = ServerEntry(location="grpc://127.0.0.1:1", parts=(0, 1))
+    write_cluster(tmp_path / "c.json", Cluster(dataset_id="0" * 32, servers=(entry,)))
+    result = run_command("serve", parts, "--cluster", tmp_path / "c.json")
+    assert result.status == 2 and f"is of dataset {'0' * 32}" in result.err
+    (tmp_path / "c.json").write_text("{}")
+    result = run_command("serve", parts, "--cluster", tmp_path / "c.json")
+    assert result.status == 2 and "has format None" in result.err
+
+
+def test_log_records_are_json_lines(processes, parts: Path):
+    server = processes.start("serve", parts, "--sample", "--json", "--log-json", "--log-level", "info")
+    location = processes.wait_for_fact(server, "stage", "ready")["location"]
+    assert stop(processes, server).status == 0
+    records = [json.loads(line) for line in server.errors]
+    assert records and all({"time", "level", "logger", "message", "server"} <= set(record) for record in records)
+    last = next(record for record in records if record["message"].startswith("stopping"))
+    assert (last["level"], last["logger"], last["server"]) == ("info", "hopstream.cli.serve", location)
+    assert last["time"].endswith("Z")
+
+
+def test_up_passes_records_on(processes, parts: Path):
+    up = processes.start("up", parts, "--log-json", "--log-level", "info", "--json")
+    processes.wait_for_fact(up, "stage", "ready")
+    assert stop(processes, up).status == 0
+    servers = {record["server"] for record in map(json.loads, up.errors)}
+    assert len(servers - {None}) == 2
+
+
+def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tmp_path: Path):
+    from hopstream.store.cluster import open_cluster
+
+    write_parts(typed_graph, tmp_path / "p", num_parts=2, method="hash", direction="both")
+    own = ServerEntry(location="grpc://127.0.0.1:1", parts=(0, 1), path=tmp_path / "p")
+    nobody = ServerEntry(location="grpc://127.0.0.1:2", parts=(1,))
+    cluster = Cluster(dataset_id=None, servers=(own, nobody))
+    with open_cluster(cluster, StoreSettings(prefer_local=False), own=own) as store:
+        assert store.book.num_ids("paper") == 60
+
+
+def test_a_thread_that_does_not_end_is_told_with_its_channels(caplog: pytest.LogCaptureFixture):
+    class Stuck:
+        def describe(self) -> list[dict[str, Any]]:
+            channel = {"channel_id": 7, "worker_key": "a\x1b[2J", "epoch": 1, "num_epoch_fetched": 2}
+            return [{**channel, "num_own_steps": 3, "is_mid_epoch": True}]
+
+        def close(self, join_s: float) -> None:
+            raise StoreTimeout(f"hopstream-sampling-0 did not end in {join_s:g} s")
+
+    left = Sampler(Stuck(), None).end(-5.0)
+    left.log()
+    assert not left.is_clean and left.threads == "hopstream-sampling-0 did not end in 1 s"
+    said = ["channel 7 (a?[2J) was left in the middle of epoch 1: 2 of 3 batches fetched", left.threads]
+    assert [record.getMessage() for record in caplog.records] == said
+    assert Leftovers().is_clean and Leftovers(threads="x").is_clean is False

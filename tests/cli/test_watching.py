@@ -1,0 +1,78 @@
+"""Does a server started from the command line tell of itself where it was told to, and nowhere else?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from hopstream.cli.watching import WatchSettings
+from hopstream.errors import SettingsError
+from hopstream.store.remote import RemoteStore
+
+
+def page(location: str, path: str) -> tuple[int, str]:
+    """Status and text of a page."""
+    try:
+        with urlopen(location + path, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_server_answers_for_itself(processes, parts: Path):
+    server = processes.start("serve", parts, "--metrics-port", "0", "--json")
+    ready = processes.wait_for_fact(server, "stage", "ready")
+    location = ready["metrics"]
+    assert location.startswith("http://127.0.0.1:")
+    assert page(location, "/healthz") == (200, "ok\n")
+    assert page(location, "/readyz") == (200, "ready\n")
+    RemoteStore(ready["location"]).close()
+    status, text = page(location, "/metrics")
+    assert status == 200 and 'hopstream_requests_total{operation="hello"' in text
+    assert "hopstream_channels" not in text
+    assert page(location, "/")[0] == 404
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert processes.wait_for_end(server).status == 0
+
+
+def test_a_server_that_samples_opens_its_graph_when_asked_whether_it_is_ready(processes, parts: Path):
+    server = processes.start("serve", parts, "--sample", "--metrics-port", "0")
+    processes.wait_for(server, lambda: bool(server.lines))
+    location = next(word for word in server.lines[0].split() if word.startswith("http://"))
+    assert page(location, "/readyz") == (200, "ready\n")
+    assert "\nhopstream_channels 0.0\n" in page(location, "/metrics")[1]
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert processes.wait_for_end(server).status == 0
+
+
+def test_nothing_is_answered_unless_asked_for(processes, parts: Path):
+    server = processes.start("serve", parts, "--json")
+    assert processes.wait_for_fact(server, "stage", "ready")["metrics"] is None
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert processes.wait_for_end(server).status == 0
+
+
+def test_a_port_in_use_is_not_the_users_fault(run_command, parts: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = run_command("serve", parts, "--metrics-port", taken.getsockname()[1])
+    assert result.status == 1 and "cannot listen at http://127.0.0.1:" in result.err and result.out == ""
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_other_ports_are_refused(run_command, parts: Path, port: int):
+    result = run_command("serve", parts, f"--metrics-port={port}")
+    assert result.status == 2 and f"--metrics-port is {port}; ports are numbered 0..65535" in result.err
+
+
+def test_a_host_needs_a_port():
+    with pytest.raises(SettingsError, match="there is no --metrics-port"):
+        WatchSettings(metrics_host="0.0.0.0")

@@ -1,0 +1,175 @@
+"""Are batches that servers make bit-equal to those that a loader makes itself?
+
+A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, two epochs each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.load.ablp import ABLPLoader
+from hopstream.load.links import LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader
+from hopstream.load.ppr import PPRLoader
+from hopstream.load.random_nodes import RandomNodeLoader
+from hopstream.load.setup import SubgraphLoader
+from hopstream.sample.negatives import NegativeSampling
+from hopstream.sample.ppr_settings import PPRSettings
+from hopstream.stream.client import RemoteGraph
+from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat
+from tests.stream.serving import locations_of, remote_graph, serve_processes, write_timed_parts
+
+NUMS_SERVERS = (1, 2, 4)
+RNG = np.random.default_rng(3)
+PAIRS = np.stack([RNG.integers(0, 50, 40), RNG.integers(0, 118, 40)])
+MASK = np.arange(120) % 3 > 0
+
+
+def nodes(source: Any, **options: Any) -> SubgraphLoader:
+    options = {"seeds": ("paper", "train"), "batch_size": 13, **options}
+    return NeighborLoader(source, options.pop("num_neighbors", [3, 2]), **options)
+
+
+def links(source: Any, **options: Any) -> SubgraphLoader:
+    options = {"edge_label_index": (RATES, PAIRS), "batch_size": 11, **options}
+    return LinkNeighborLoader(source, [3, 2], **options)
+
+
+def anchored(source: Any, **options: Any) -> SubgraphLoader:
+    return ABLPLoader(source, [3, 2], ("user", None), supervision=RATES, batch_size=13, **options)
+
+
+def ranked(source: Any, **options: Any) -> SubgraphLoader:
+    options = {"direction": "in", "max_ppr_nodes": 9, **options}
+    of_loader = {name: options.pop(name) for name in ("collate", "num_threads", "shuffle")}
+    return PPRLoader(source, ("paper", None), PPRSettings(**options), batch_size=25, **of_loader)
+
+
+def drawn(source: Any, **options: Any) -> SubgraphLoader:
+    del options["shuffle"]
+    return RandomNodeLoader(source, [3, 2], ("paper", MASK), num_batches=6, batch_size=13, **options)
+
+
+WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
+    "nodes": (nodes, {}),
+    "nodes by key": (nodes, {"seeds": ("paper", [5, 5, 9, 100, 3] * 60)}),
+    "nodes by mask": (nodes, {"seeds": ("paper", MASK), "drop_last": True}),
+    "nodes, hops per type": (nodes, {"num_neighbors": {RATES: [2, 1], RATED_BY: [-1, 1], "default": [1, 1]}}),
+    "nodes, replaced": (nodes, {"replace": True, "rng_seed": 9}),
+    "nodes, outwards": (nodes, {"direction": "out"}),
+    "nodes, trees": (nodes, {"disjoint": True}),
+    "nodes, times": (nodes, {"time_attr": "time", "temporal_strategy": "last"}),
+    "nodes, given times": (
+        nodes, {"seeds": ("user", np.arange(50)), "time_attr": "time", "input_time": np.arange(50) % 40},
+    ),
+    "nodes, weights": (nodes, {"weight_attr": "stars"}),
+    "nodes, labor": (nodes, {"sampling": "labor", "batch_dependency": 3}),
+    "nodes, induced": (nodes, {"subgraph_type": "induced"}),
+    "nodes, both ways": (nodes, {"subgraph_type": "bidirectional"}),
+    "nodes, some columns": (nodes, {"node_features": {"paper": ["x"]}, "edge_features": [], "edge_keys": False}),
+    "links": (links, {"edge_label_index": RATES, "batch_size": 40}),
+    "links, binary": (links, {"neg_sampling": NegativeSampling("binary", 2, dst_weight=np.arange(120.0))}),
+    "links, triplets": (links, {"neg_sampling": {"mode": "triplet", "amount": 2}, "exclude_links": True}),
+    "links, labels and times": (
+        links,
+        {
+            "edge_label_index": (RATES, (PAIRS[0], PAIRS[1])), "edge_label": np.arange(40) % 3, "time_attr": "time",
+            "edge_label_time": np.arange(40),
+        },
+    ),
+    "anchors": (anchored, {"negatives": None, "max_labels": 2}),
+    "ppr": (ranked, {}),
+    "ppr, channels": (
+        ranked, {"typed_channel_ratios": {(CITES,): 0.5, (RATED_BY, RATES, KNOWS): 0.5}, "eps": 1e-3},
+    ),
+    "random nodes": (drawn, {}),
+}  # fmt: skip
+Epochs = list[list[dict[str, object]]]
+
+
+def epochs_of(loader: SubgraphLoader) -> Epochs:
+    with loader:
+        return [[flat(batch) for batch in loader] for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    return write_timed_parts(tmp_path_factory.mktemp("graph-store"), NUMS_SERVERS)
+
+
+@pytest.fixture(scope="module")
+def graphs(folders: dict[int, Path]) -> Iterator[dict[int, RemoteGraph]]:
+    with ExitStack() as stack:
+        served = {number: stack.enter_context(serve_processes(folders[number])) for number in NUMS_SERVERS}
+        yield {number: remote_graph(locations_of(processes)) for number, processes in served.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_of_servers_are_bit_equal_to_those_of_a_folder(
+    folders: dict[int, Path], graphs: dict[int, RemoteGraph], way: str
+) -> None:
+    new_loader, options = WAYS[way]
+    options = {"shuffle": True, "collate": "numpy", **options}
+    wanted = epochs_of(new_loader(folders[1], num_threads=0, **options))
+    assert len(wanted[0]) > 1
+    assert wanted[0] != wanted[1]
+    for num_servers, num_threads in ((1, 1), (2, 4), (4, 1), (4, 4)):
+        got = epochs_of(new_loader(graphs[num_servers], num_threads=num_threads, **options))
+        assert got == wanted, (num_servers, num_threads)
+
+
+def test_batches_of_pyg_are_equal(folders: dict[int, Path], graphs: dict[int, RemoteGraph]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch_geometric")
+    with nodes(folders[1], collate="pyg") as one, nodes(graphs[2], collate="pyg") as other:
+        for wanted, got in zip(one, other, strict=True):
+            assert torch.equal(wanted["paper"].x, got["paper"].x)
+            for edge_type in wanted.edge_types:
+                assert torch.equal(wanted[edge_type].edge_index, got[edge_type].edge_index)
+
+
+@pytest.mark.parametrize("remainder", ["uneven", "spread"])
+def test_ranks_with_different_numbers_of_batches_share_an_epoch(
+    folders: dict[int, Path], graphs: dict[int, RemoteGraph], remainder: str
+) -> None:
+    options = {"batch_size": 9, "shuffle": True, "collate": "numpy", "remainder": remainder, "world_size": 3}
+    lengths = set()
+    for rank in range(3):
+        wanted = epochs_of(nodes(folders[1], rank=rank, **options))
+        assert epochs_of(nodes(graphs[2], rank=rank, num_threads=2, **options)) == wanted
+        lengths.add(len(wanted[0]))
+    assert (len(lengths) > 1) == (remainder == "uneven")
+
+
+def test_loaders_side_by_side_do_not_disturb_each_other(
+    folders: dict[int, Path], graphs: dict[int, RemoteGraph]
+) -> None:
+    ways = ("nodes", "links, triplets", "anchors", "ppr", "random nodes")
+    options = {"shuffle": True, "collate": "numpy", "num_threads": 1}
+
+    def loader(way: str, source: Any) -> SubgraphLoader:
+        new_loader, more = WAYS[way]
+        return new_loader(source, **options, **more)
+
+    wanted = {way: epochs_of(loader(way, folders[1])) for way in ways}
+    got: dict[str, Epochs] = {way: [] for way in ways}
+    with ExitStack() as stack:
+        loaders = {way: stack.enter_context(loader(way, graphs[2])) for way in ways}
+        for _ in range(2):
+            running = {way: iter(one) for way, one in loaders.items()}
+            for way in ways:
+                got[way].append([])
+            while running:
+                for way, iterator in list(running.items()):
+                    batch = next(iterator, None)
+                    if batch is None:
+                        del running[way]
+                    else:
+                        got[way][-1].append(flat(batch))
+    assert got == wanted

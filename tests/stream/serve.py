@@ -1,0 +1,62 @@
+"""How does a test start a server that samples in a process of its own?
+
+``python -m tests.stream.serve`` is ready when it prints where it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from hopstream.load.nodes import NodeMaker
+from hopstream.partition.layout import open_dataset
+from hopstream.store.cluster import open_cluster, parse_locations
+from hopstream.store.contract import Store
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.stream.service import SamplingService
+from hopstream.stream.settings import SamplingLimits
+
+
+def poison(bad_step: int) -> None:
+    """Let the making of one batch of every loader of nodes fail, as a bug would."""
+    make = NodeMaker.make
+
+    def failing_make(self: NodeMaker, epoch: int, step: int) -> object:
+        if step == bad_step:
+            raise ZeroDivisionError("a bug in the sampling")
+        return make(self, epoch, step)
+
+    NodeMaker.make = failing_make  # type: ignore[method-assign]
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--part", type=int, required=True)
+    parser.add_argument("--locations", required=True, help="those of all servers, by part")
+    parser.add_argument("--lease", type=float, default=120.0)
+    parser.add_argument("--store-timeout", type=float, default=10.0)
+    parser.add_argument("--poison", type=int, default=-1)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    poison(given.poison)
+
+    def open_graph() -> Store:
+        settings = StoreSettings(prefer_local=False, timeout_s=given.store_timeout)
+        return open_cluster(parse_locations(given.locations), settings)
+
+    service = SamplingService(open_graph, SamplingLimits(threads=2, lease_s=given.lease))
+    with LocalStore(open_dataset(given.root), [given.part]) as store:
+        location = given.locations.split(",")[given.part]
+        server = StoreServer(store, location, operations=service.operations)
+        print(server.location, flush=True)  # noqa: T201
+        server.serve_forever()
+        service.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

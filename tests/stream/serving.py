@@ -1,0 +1,294 @@
+"""How do tests run servers that sample, in this process or in processes of their own that can be hurt?"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.store.channel import Channel
+from hopstream.store.cluster import open_cluster, parse_locations
+from hopstream.store.contract import Store
+from hopstream.store.local import LocalStore
+from hopstream.store.security import ClientSecurity, Location, ServerSecurity
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import Frame, encode_frame
+from hopstream.stream.client import RemoteGraph
+from hopstream.stream.service import SamplingService
+from hopstream.stream.settings import SamplingLimits
+from tests.load.graphs import make_timed_graph
+from tests.store.processes import END_S, ROOT, START_S, environment, wait_until
+
+SETTINGS = StoreSettings(prefer_local=False, timeout_s=10.0)
+TIMED = {"time_attr": "time", "weight_attr": "stars", "neighbor_keys": True}
+
+
+def write_timed_parts(root: Path, nums_parts: Sequence[int]) -> dict[int, Path]:
+    """The small graph of times and weights in several numbers of parts, with all that loaders can ask for."""
+    graph = make_timed_graph(np.random.default_rng(11), num_papers=120, num_users=50)
+    for num_parts in nums_parts:
+        write_parts(
+            graph, root / str(num_parts), num_parts=num_parts, method="random", direction="both",
+            links=list(graph.edges), **TIMED,
+        )  # fmt: skip
+    return {num_parts: root / str(num_parts) for num_parts in nums_parts}
+
+
+def remote_graph(locations: str, timeout_s: float = 60.0) -> RemoteGraph:
+    return RemoteGraph(locations, settings=SETTINGS, timeout_s=timeout_s)
+
+
+def node_loader(source: object, **options: Any) -> NeighborLoader:
+    """What the tests of failures iterate: 30 batches on each of 4 ranks."""
+    options = {"batch_size": 1, "shuffle": True, "collate": "numpy", "num_threads": 1, **options}
+    return NeighborLoader(source, [3, 2], ("paper", None), **options)
+
+
+@dataclass
+class Served:
+    """Servers of this process, one per part."""
+
+    servers: list[StoreServer] = field(default_factory=list)
+    services: list[SamplingService] = field(default_factory=list)
+
+    @property
+    def locations(self) -> str:
+        return ",".join(server.location for server in self.servers)
+
+    @property
+    def num_channels(self) -> int:
+        return sum(len(asked(server, "describe_channels").header["channels"]) for server in self.servers)
+
+    @property
+    def num_backends(self) -> int:
+        return sum(len(service._backends) for service in self.services)
+
+
+@contextmanager
+def serve_here(
+    folder: Path,
+    limits: SamplingLimits | None = None,
+    *,
+    token: str | None = None,
+    wrap: Callable[[Store], Store] = lambda store: store,
+) -> Iterator[Served]:
+    """Serve every part of a dataset from a server of this process; ``wrap`` is put around what they sample from."""
+    served = Served()
+    settings = StoreSettings(prefer_local=False, timeout_s=10.0, security=ClientSecurity(token=token))
+
+    def open_graph() -> Store:
+        return wrap(open_cluster(parse_locations(served.locations), settings))
+
+    dataset = open_dataset(folder)
+    with ExitStack() as stack:
+        for part in range(dataset.manifest.book.num_parts):
+            service = SamplingService(open_graph, limits or SamplingLimits(threads=2))
+            store = stack.enter_context(LocalStore(dataset, [part]))
+            server = StoreServer(store, security=ServerSecurity(token=token), operations=service.operations)
+            stack.callback(server.close)
+            served.services.append(service)
+            served.servers.append(server)
+        try:
+            yield served
+        finally:
+            for service in served.services:
+                service.close()
+
+
+class Answer:
+    """Keeps the frames of an answer."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def take(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+
+class Caller:
+    """Asks a server of this process, over one connection."""
+
+    def __init__(self, server: StoreServer, token: str | None = None) -> None:
+        settings = StoreSettings(timeout_s=20.0, security=ClientSecurity(token=token))
+        self._channel = Channel(Location.parse(server.location), settings)
+        self._dataset_id = server._answers._store.dataset_id
+
+    def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
+        """The frames that a request is answered with."""
+        answer = Answer()
+        request = encode_frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
+        self._channel.call(request, 20.0, op, answer)
+        return answer.frames
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+
+def asked_all(
+    server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), token: str | None = None, **header: object
+) -> list[Frame]:
+    """The frames that one request is answered with, over a connection of its own."""
+    with Caller(server, token) as call:
+        return call(op, arrays, **header)
+
+
+def asked(server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), **header: Any) -> Frame:
+    """The only frame of an answer."""
+    (frame,) = asked_all(server, op, arrays, **header)
+    return frame
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+class SamplingProcess:
+    """A server of one part in a process of its own, that can be killed and started again at the same address."""
+
+    def __init__(self, folder: Path, part: int, locations: str, arguments: Sequence[object]) -> None:
+        self._command = [
+            sys.executable, "-m", "tests.stream.serve", str(folder), "--part", str(part), "--locations", locations,
+            *map(str, arguments),
+        ]  # fmt: skip
+        self.location = locations.split(",")[part]
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process, and do not wait for it."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
+        )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        wait_readable(self._process.stdout, "the server's address")
+        assert self._process.stdout.readline().strip() == self.location
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._end()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+        self.wait_ready()
+
+    def freeze(self) -> None:
+        """Stop the process where it is; it keeps its connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        wait_until(self._is_frozen, "every thread of the server is stopped")
+
+    def _is_frozen(self) -> bool:
+        tasks = [path.read_text(encoding="ascii") for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return all(task.rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """Ask the server to end; its exit status."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._end()
+
+    def _end(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            return self._process.wait(END_S)
+        finally:
+            self._process.stdout.close()
+
+    def ensure_ended(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+@contextmanager
+def serve_processes(folder: Path, *arguments: object) -> Iterator[list[SamplingProcess]]:
+    """Serve every part of a dataset from a process of its own, at addresses that are chosen beforehand."""
+    num_parts = open_dataset(folder).manifest.book.num_parts
+    locations = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(num_parts))
+    processes = [SamplingProcess(folder, part, locations, arguments) for part in range(num_parts)]
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.wait_ready()
+        yield processes
+    finally:
+        for process in processes:
+            process.ensure_ended()
+
+
+def locations_of(processes: Sequence[SamplingProcess]) -> str:
+    return ",".join(process.location for process in processes)
+
+
+def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
+    """What a server says of its channels."""
+    channel, answer = Channel(Location.parse(location), SETTINGS), Answer()
+    try:
+        channel.call(encode_frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
+    finally:
+        channel.close()
+    found: list[dict[str, Any]] = answer.frames[0].header["channels"]
+    return found
+
+
+def wait_readable(stream: Any, what: str) -> None:
+    poll = select.poll()
+    poll.register(stream, select.POLLIN | select.POLLHUP)
+    assert poll.poll(1000 * START_S), f"{what}: not within {START_S:g} s"
+
+
+class ConsumerProcess:
+    """A compute rank in a process of its own, that has taken some batches and does nothing more."""
+
+    def __init__(self, locations: str, num_batches: int) -> None:
+        command = [sys.executable, "-m", "tests.stream.consume", locations, str(num_batches)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
+        )
+
+    def wait_ready(self) -> None:
+        assert self._process.stdout is not None
+        wait_readable(self._process.stdout, "the consumer's word")
+        assert self._process.stdout.readline() == "waiting\n"
+
+    def kill(self) -> None:
+        """Also where it has ended already."""
+        self._process.kill()
+        self._process.wait(END_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()

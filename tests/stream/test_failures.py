@@ -1,0 +1,257 @@
+"""What does a consumer see where a server, another consumer or the sampling itself fails?
+
+Two servers, each with one of two parts and no replica, and four compute ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable
+from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset
+from hopstream.store.server import StoreServer
+from tests.load.graphs import flat
+from tests.store.processes import wait_until
+from tests.stream.serving import (
+    ConsumerProcess,
+    SamplingProcess,
+    channels_at,
+    locations_of,
+    node_loader,
+    remote_graph,
+    serve_here,
+    serve_processes,
+)
+
+WORLD_SIZE = 4
+LEASE_S = 1.5
+DEADLINE_S = 90.0
+SOAK_ROUNDS, SOAK_S = 20, 300.0
+Batches = list[dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def servers(timed_parts: dict[int, Path]) -> Iterator[list[SamplingProcess]]:
+    with serve_processes(timed_parts[2], "--lease", LEASE_S, "--store-timeout", 5) as processes:
+        yield processes
+
+
+@pytest.fixture
+def mortal_servers(timed_parts: dict[int, Path]) -> Iterator[list[SamplingProcess]]:
+    """Servers of one test, which may end them."""
+    with serve_processes(timed_parts[2], "--lease", LEASE_S, "--store-timeout", 5) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def wanted(timed_parts: dict[int, Path]) -> list[Batches]:
+    """Two epochs of every rank, undisturbed: rank ``r``'s epoch ``e`` is number ``2 * r + e``."""
+    found = []
+    for rank in range(WORLD_SIZE):
+        with ranked_loader(timed_parts[1], rank) as loader:
+            found += [[flat(batch) for batch in loader] for _ in range(2)]
+    return found
+
+
+def ranked_loader(source: Any, rank: int) -> NeighborLoader:
+    return node_loader(source, rank=rank, world_size=WORLD_SIZE, num_threads=1 + rank % 2)
+
+
+def disturbed_epochs(servers: list[SamplingProcess], epoch: int, at: int, disturb: Callable[[], None]) -> list[Batches]:
+    """An epoch of every rank; something is done when all of them have had ``at`` batches, while they go on."""
+    have_come = threading.Barrier(WORLD_SIZE + 1)
+
+    def consume(rank: int) -> Batches:
+        with ranked_loader(graph, rank) as loader:
+            loader.set_epoch(epoch)
+            got = []
+            for number, batch in enumerate(loader):
+                if number == at:
+                    have_come.wait(DEADLINE_S)
+                got.append(flat(batch))
+            return got
+
+    graph = remote_graph(locations_of(servers))
+    with ThreadPoolExecutor(WORLD_SIZE) as pool:
+        futures = [pool.submit(consume, rank) for rank in range(WORLD_SIZE)]
+        try:
+            have_come.wait(DEADLINE_S)
+            disturb()
+            return [future.result(DEADLINE_S) for future in futures]
+        finally:
+            have_come.abort()
+
+
+def dataset_id_of(folder: Path) -> str:
+    return open_dataset(folder).manifest.dataset_id
+
+
+def test_a_killed_server_that_is_started_again_costs_no_batch(
+    mortal_servers: list[SamplingProcess], wanted: list[Batches]
+) -> None:
+    for victim in (0, 1):
+        got = disturbed_epochs(mortal_servers, victim, 5, mortal_servers[victim].restart)
+        assert got == wanted[victim::2]
+
+
+def kill_a_client(servers: list[SamplingProcess], wanted: list[Batches], dataset_id: str) -> None:
+    """A rank in another process dies in mid-epoch: its channels go with their leases, and others get their batches."""
+
+    def workers_at(server: SamplingProcess) -> set[str]:
+        return {str(channel["worker_key"]) for channel in channels_at(server.location, dataset_id)}
+
+    locations = locations_of(servers)
+    victim = ConsumerProcess(locations, 3)
+    try:
+        victim.wait_ready()
+        for server in servers:
+            wait_until(lambda server=server: len(workers_at(server)) == 1, "the victim's channel is the only one")
+        (of_victim,) = workers_at(servers[0])
+        with ExitStack() as stack:
+            graph = remote_graph(locations)
+            loaders = [stack.enter_context(ranked_loader(graph, rank)) for rank in range(WORLD_SIZE - 1)]
+            iterators = [iter(loader) for loader in loaders]
+            got = [[flat(next(iterator)) for _ in range(5)] for iterator in iterators]
+            victim.kill()
+            killed_at = time.monotonic()
+            while any(of_victim in workers_at(server) for server in servers):
+                assert time.monotonic() < killed_at + 5 * LEASE_S
+                for batches, iterator in zip(got, iterators, strict=True):
+                    batches += [flat(batch) for batch in islice(iterator, 1)]
+            for batches, iterator in zip(got, iterators, strict=True):
+                batches += [flat(batch) for batch in iterator]
+            assert got == wanted[0 : 2 * (WORLD_SIZE - 1) : 2]
+        for server in servers:
+            assert workers_at(server) == set()
+    finally:
+        victim.kill()
+
+
+def test_a_killed_clients_channels_are_gone_within_the_lease(
+    servers: list[SamplingProcess], wanted: list[Batches], timed_parts: dict[int, Path]
+) -> None:
+    kill_a_client(servers, wanted, dataset_id_of(timed_parts[2]))
+
+
+def test_a_stopped_server_is_told_in_time_and_then_goes_on(
+    servers: list[SamplingProcess], wanted: list[Batches]
+) -> None:
+    with ranked_loader(remote_graph(locations_of(servers), timeout_s=2.0), 0) as loader:
+        got: Batches = []
+        servers[1].freeze()
+        try:
+            started = time.monotonic()
+            with pytest.raises((StoreTimeout, StoreUnavailable), match=r"in 2 s|in .* s to") as raised:
+                for batch in loader:
+                    got.append(flat(batch))
+            assert time.monotonic() - started < 30
+            assert any(server.location in str(raised.value) for server in servers)
+        finally:
+            servers[1].thaw()
+        patient = ranked_loader(remote_graph(locations_of(servers)), 0)
+        with patient:
+            patient.load_state_dict(loader.state_dict())
+            assert got + [flat(batch) for batch in patient] == wanted[0]
+
+
+def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
+    servers: list[SamplingProcess], wanted: list[Batches]
+) -> None:
+    def stop_for_a_while() -> None:
+        servers[0].freeze()
+        try:
+            threading.Event().wait(1.0)  # longer than a batch takes, shorter than any deadline
+        finally:
+            servers[0].thaw()
+
+    assert disturbed_epochs(servers, 1, 5, stop_for_a_while) == wanted[1::2]
+
+
+def test_closing_a_loader_while_its_server_is_stopped_ends_soon(servers: list[SamplingProcess]) -> None:
+    loader = ranked_loader(remote_graph(locations_of(servers)), 0)
+    iterator = iter(loader)
+    next(iterator)
+    failures: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            for _ in iterator:
+                pass
+        except Exception as error:
+            failures.append(error)
+
+    for server in servers:
+        server.freeze()
+    thread = threading.Thread(target=consume)
+    try:
+        thread.start()
+        started = time.monotonic()
+        loader.close()
+        thread.join(20)
+        assert time.monotonic() - started < 20
+        assert not thread.is_alive()
+        assert len(failures) == 1
+    finally:
+        for server in servers:
+            server.thaw()
+
+
+def test_an_exception_in_the_sampling_reaches_the_consumer(timed_parts: dict[int, Path], wanted: list[Batches]) -> None:
+    with serve_processes(timed_parts[2], "--poison", 7) as servers:
+        loader = ranked_loader(remote_graph(locations_of(servers)), 0)
+        with loader:
+            got = []
+            with pytest.raises(RemoteError, match="ZeroDivisionError: a bug in the sampling") as raised:
+                for batch in loader:
+                    got.append(flat(batch))  # noqa: PERF401 - those before the failure count
+            assert got == wanted[0][: len(got)]
+            assert 'raise ZeroDivisionError("a bug in the sampling")' in str(raised.value)
+            assert "while batch 7 of epoch 0 was made on a server" in str(raised.value)
+            loader.set_epoch(1)
+            with pytest.raises(RemoteError, match="a bug in the sampling"):
+                list(loader)  # the server is still there, and still wrong
+        assert [server.stop() for server in servers] == [0, 0]
+
+
+def test_a_lost_connection_is_made_again(timed_parts: dict[int, Path], wanted: list[Batches]) -> None:
+    with serve_here(timed_parts[2]) as served, ranked_loader(remote_graph(served.locations), 0) as loader:
+        iterator = iter(loader)
+        got = [flat(next(iterator)) for _ in range(4)]
+        old = served.servers[1]
+        old.close(grace_s=5.0)
+        served.servers[1] = StoreServer(
+            old._answers._store, old.location, operations=served.services[1].operations
+        )  # fmt: skip
+        try:
+            assert got + [flat(batch) for batch in iterator] == wanted[0]
+        finally:
+            served.servers[1].close()
+
+
+@pytest.mark.soak
+def test_servers_are_killed_again_and_again(mortal_servers: list[SamplingProcess], wanted: list[Batches]) -> None:
+    ends = time.monotonic() + SOAK_S
+    for number in range(SOAK_ROUNDS):
+        victim, epoch = mortal_servers[number % 2], number // 2 % 2
+        assert disturbed_epochs(mortal_servers, epoch, number % 25, victim.restart) == wanted[epoch::2]
+        assert time.monotonic() < ends, f"{number + 1} rounds took {SOAK_S:g} s"
+
+
+@pytest.mark.soak
+def test_clients_are_killed_again_and_again(
+    servers: list[SamplingProcess], wanted: list[Batches], timed_parts: dict[int, Path]
+) -> None:
+    ends = time.monotonic() + SOAK_S
+    for number in range(SOAK_ROUNDS):
+        kill_a_client(servers, wanted, dataset_id_of(timed_parts[2]))
+        assert time.monotonic() < ends, f"{number + 1} rounds took {SOAK_S:g} s"

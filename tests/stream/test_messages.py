@@ -1,0 +1,225 @@
+"""Does a mini-batch arrive as it was made, and is everything else refused?"""
+
+from __future__ import annotations
+
+import copy
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hopstream.arrays import RaggedArray, offsets_of
+from hopstream.errors import FormatError, HopstreamError
+from hopstream.load.batch import MiniBatch
+from hopstream.load.buffers import BufferPool
+from hopstream.schema import NUMERIC_DTYPES
+from hopstream.store.wire import Frame, decode_frame, encode_frame
+from hopstream.stream.messages import decode_batch, encode_batch
+
+NAMES = st.text(min_size=1, max_size=4)
+EDGE_TYPES = st.tuples(NAMES, NAMES, NAMES)
+INTS = hnp.arrays(np.int64, st.integers(0, 5))
+ARRAYS = st.sampled_from(NUMERIC_DTYPES).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
+)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> RaggedArray:
+    lengths = np.array(draw(st.lists(st.integers(0, 3), max_size=4)), np.int64)
+    values = draw(hnp.arrays(draw(st.sampled_from(["int64", "float32", "bool"])), int(lengths.sum())))
+    return RaggedArray(values, offsets_of(lengths))
+
+
+COLUMNS = st.dictionaries(
+    NAMES, ARRAYS | ragged() | st.lists(st.text(max_size=3), max_size=3).map(RaggedArray.from_strings), max_size=3
+)
+COUNTS = st.lists(st.integers(0, 1 << 40), max_size=4)
+
+
+def by(owners: Any, values: Any) -> Any:
+    return st.dictionaries(owners, values, max_size=3)
+
+
+BATCHES = st.builds(
+    MiniBatch,
+    epoch=st.integers(0, 1 << 40),
+    index=st.integers(0, 1 << 40),
+    seed_type=NAMES | EDGE_TYPES,
+    input_ids=INTS,
+    node_keys=by(NAMES, INTS),
+    edge_index=by(EDGE_TYPES, hnp.arrays(np.int64, st.tuples(st.just(2), st.integers(0, 5)))),
+    edge_keys=by(EDGE_TYPES, INTS),
+    node_features=by(NAMES, COLUMNS),
+    edge_features=by(EDGE_TYPES, COLUMNS),
+    num_sampled_nodes=by(NAMES, COUNTS),
+    num_sampled_edges=st.none() | by(EDGE_TYPES, COUNTS),
+    trees=st.none() | by(NAMES, INTS),
+    attributes=by(st.none() | NAMES | EDGE_TYPES, COLUMNS),
+)
+
+
+def sent(batch: MiniBatch) -> MiniBatch:
+    return decode_batch(decode_frame(encode_batch(batch)), BufferPool(0))
+
+
+def plain(value: Any) -> Any:
+    """A value in which equality means: the same kinds, the same bits."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, RaggedArray):
+        return ("ragged", plain(value.values), plain(value.offsets), value.is_string)
+    if isinstance(value, dict):
+        return [(key, plain(item)) for key, item in value.items()]
+    return (type(value), value)
+
+
+def everything(batch: MiniBatch) -> dict[str, Any]:
+    return {one.name: plain(getattr(batch, one.name)) for one in fields(batch)}
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(batch=BATCHES)
+def test_a_batch_arrives_as_it_was(batch: MiniBatch) -> None:
+    assert everything(sent(batch)) == everything(batch)
+
+
+def small_batch() -> MiniBatch:
+    edge_type = ("a", "to", "a")
+    return MiniBatch(
+        epoch=2, index=7, seed_type="a", input_ids=np.arange(2), node_keys={"a": np.arange(3)},
+        edge_index={edge_type: np.zeros((2, 4), np.int64)}, edge_keys={edge_type: np.arange(4)},
+        node_features={"a": {"x": np.ones((3, 2), np.float32), "name": RaggedArray.from_strings(["a", "", "é"])}},
+        edge_features={edge_type: {}}, num_sampled_nodes={"a": [2, 1]}, num_sampled_edges=None,
+        trees={"a": np.zeros(3, np.int64)}, attributes={None: {"score": np.ones(2)}},
+    )  # fmt: skip
+
+
+def test_the_message_is_json_with_numbered_arrays() -> None:
+    frame = decode_frame(encode_batch(small_batch()))
+    assert frame.header == {
+        "batch": {
+            "epoch": 2, "index": 7, "seed_type": "a", "input_ids": 0, "node_keys": [["a", 1]],
+            "edge_index": [[["a", "to", "a"], 2]], "edge_keys": [[["a", "to", "a"], 3]],
+            "node_features": [["a", [["x", 4], ["name", [5, 6, True]]]]], "edge_features": [[["a", "to", "a"], []]],
+            "num_sampled_nodes": [["a", [2, 1]]], "num_sampled_edges": None, "trees": [["a", 7]],
+            "attributes": [[None, [["score", 8]]]],
+        }
+    }  # fmt: skip
+    assert [str(array.dtype) for array in frame.arrays[4:7]] == ["float32", "uint8", "int64"]
+
+
+def test_a_batch_owns_its_arrays() -> None:
+    message = encode_batch(small_batch())
+    batch = decode_batch(decode_frame(message), BufferPool(0))
+    message[:] = 0
+    assert everything(batch) == everything(small_batch())
+
+
+def header() -> dict[str, Any]:
+    return copy.deepcopy(decode_frame(encode_batch(small_batch())).header)
+
+
+def read(header: dict[str, Any]) -> MiniBatch:
+    arrays = decode_frame(encode_batch(small_batch())).arrays
+    return decode_batch(Frame(header, arrays), BufferPool(0))
+
+
+REPLACED: list[tuple[str, Any]] = [
+    ("epoch", None), ("epoch", "x"), ("epoch", []), ("index", {}), ("index", float("inf")), ("seed_type", ["a", "b"]),
+    ("input_ids", 99), ("input_ids", -1), ("input_ids", None), ("input_ids", "0"), ("input_ids", True),
+    ("input_ids", 4), ("input_ids", 1), ("node_keys", None), ("node_keys", 5), ("node_keys", [["a"]]),
+    ("node_keys", [["a", 1], ["b", 1]]), ("node_keys", [["a", 4]]), ("edge_index", [[["a", "b"], 2]]),
+    ("node_features", [["a", 5]]), ("node_features", [["a", [["x"]]]]), ("node_features", [["a", [["x", [5, 6]]]]]),
+    ("node_features", [["a", [["x", [4, 5, False]]]]]), ("node_features", [["a", [["x", [4, 3, False]]]]]),
+    ("node_features", [["a", [["x", [4, 2, False]]]]]), ("node_features", [["a", [["x", {}]]]]),
+    ("num_sampled_nodes", [["a", 5]]), ("num_sampled_nodes", [["a", [float("nan")]]]),
+    ("num_sampled_nodes", [["a", [float("inf")]]]), ("num_sampled_edges", 0), ("trees", 0), ("attributes", None),
+    ("attributes", [[None, [["score", None]]]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), REPLACED, ids=[f"{name} {value}" for name, value in REPLACED])
+def test_a_malformed_field_is_refused(name: str, value: Any) -> None:
+    changed = header()
+    changed["batch"][name] = value
+    with pytest.raises(FormatError):
+        read(changed)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(MiniBatch)])
+def test_a_missing_field_is_refused(name: str) -> None:
+    changed = header()
+    del changed["batch"][name]
+    with pytest.raises(FormatError, match="no batch"):
+        read(changed)
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [], {}])
+def test_a_message_without_a_batch_is_refused(value: Any) -> None:
+    with pytest.raises(FormatError):
+        read({"batch": value})
+    with pytest.raises(FormatError):
+        read({"end_of_epoch": True})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda offsets: offsets + 1,
+        lambda offsets: offsets[::-1].copy(),
+        lambda offsets: offsets[:-1],
+        lambda offsets: offsets[:0],
+        lambda offsets: np.array([0, 5, offsets[-1]]),
+        lambda offsets: np.array([0, -1, offsets[-1]]),
+    ],
+    ids=["shifted", "backwards", "too few", "none", "too high", "negative"],
+)
+def test_offsets_that_lead_elsewhere_are_refused(spoil: Callable[[np.ndarray], np.ndarray]) -> None:
+    frame = decode_frame(encode_batch(small_batch()))
+    frame.arrays[6] = spoil(frame.arrays[6])
+    with pytest.raises(FormatError, match="ragged column"):
+        decode_batch(frame, BufferPool(0))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_mutated_headers_are_batches_or_refused(data: st.DataObject) -> None:
+    changed = header()
+    place: Any = changed["batch"]
+    while isinstance(place, dict | list) and place:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            place[key] = data.draw(
+                st.none() | st.integers(-2, 10) | st.floats() | st.text(max_size=2) | st.lists(st.integers(0, 9))
+            )
+            break
+        place = place[key]
+    try:
+        read(changed)
+    except HopstreamError as error:
+        assert isinstance(error, FormatError)
+        assert len(str(error)) < 2000
+
+
+def test_a_small_message_makes_no_large_batch() -> None:
+    array = np.zeros(1 << 17, np.int64)
+    message = header()
+    lists = ("edge_index", "edge_keys", "node_features", "edge_features", "attributes")
+    message["batch"] |= {"input_ids": 1, "trees": None, **{name: [] for name in lists}}
+    message["batch"]["node_keys"] = [[str(number), 0] for number in range(10_000)]
+    frame = decode_frame(encode_frame(message, [array, array]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="names it twice"):
+            decode_batch(frame, BufferPool(0))
+        assert tracemalloc.get_traced_memory()[1] < 8 * array.nbytes
+    finally:
+        tracemalloc.stop()

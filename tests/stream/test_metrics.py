@@ -1,0 +1,533 @@
+"""Are a server's numbers what it did, and do its health pages tell the truth in time?"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hopstream.errors import ChannelLost, FormatError, RemoteError, SettingsError, StateError, StoreUnavailable
+from hopstream.partition.layout import open_dataset
+from hopstream.store.contract import Store
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+from hopstream.store.wire import encode_frame
+from hopstream.stream import endpoint, metrics
+from hopstream.stream.channel import ChannelStats
+from hopstream.stream.endpoint import Endpoint, Page
+from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
+from hopstream.stream.service import SamplingService
+from hopstream.stream.settings import SamplingLimits
+from tests.store.processes import ROOT, wait_until
+from tests.stream.serving import Served, asked, node_loader, remote_graph, serve_here
+
+LIMITS = SamplingLimits(threads=1, credit=3)
+NUM_BATCHES = 120
+
+
+def request(location: str, path: str, method: str = "GET") -> tuple[int, str, Mapping[str, str]]:
+    """Status, body and headers of an answer."""
+    connection = http.client.HTTPConnection(urlsplit(location).netloc, timeout=20)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers
+    finally:
+        connection.close()
+
+
+class Numbers:
+    """What ``/metrics`` says, as Prometheus's own parser reads it."""
+
+    def __init__(self, location: str) -> None:
+        status, text, headers = request(location, "/metrics")
+        assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        self.families = list(text_string_to_metric_families(text))
+        self.samples = [sample for family in self.families for sample in family.samples]
+
+    def of(self, name: str, **labels: str) -> float:
+        """The value of one series; 0 where there is none."""
+        found = [s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()]
+        assert len(found) <= 1, (name, labels, found)
+        return found[0] if found else 0.0
+
+    def sum_of(self, name: str) -> float:
+        return sum(s.value for s in self.samples if s.name == name)
+
+    def labels(self, name: str) -> list[Mapping[str, str]]:
+        return [s.labels for s in self.samples if s.name == name]
+
+
+@pytest.fixture(scope="module")
+def served_folder(timed_parts: dict[int, Path]) -> Path:
+    return timed_parts[1]
+
+
+@pytest.fixture
+def served(served_folder: Path) -> Iterator[Served]:
+    with serve_here(served_folder, LIMITS) as served:
+        yield served
+
+
+@pytest.fixture
+def watched(served: Served) -> Iterator[MetricsServer]:
+    with MetricsServer("127.0.0.1", 0, served.servers[0], served.services[0]) as watched:
+        yield watched
+
+
+@pytest.fixture
+def store_server(served_folder: Path) -> Iterator[StoreServer]:
+    """A server where nothing samples."""
+    with LocalStore(open_dataset(served_folder)) as store, StoreServer(store) as server:
+        yield server
+
+
+class Failing:
+    """A way to open a graph that fails until it is mended, and waits where it is told to."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store
+        self.error: Exception | None = StoreUnavailable("part 1 at grpc://10.0.0.9:7001 cannot be reached\nmore")
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.num_calls = 0
+
+    def __call__(self) -> Store:
+        self.num_calls += 1
+        assert self.may_go_on.wait(20)
+        if self.error is not None:
+            raise self.error
+        assert self.store is not None
+        return self.store
+
+
+def test_requests_are_counted_by_operation_and_outcome(watched: MetricsServer, served: Served):
+    server = served.servers[0]
+    for _ in range(3):
+        asked(server, "stats")
+    with pytest.raises(ChannelLost):
+        asked(server, "describe_channel", channel_id=5)
+    for unknown in ("x" * 500, '"}\n'):
+        with pytest.raises(FormatError, match="unknown operation"):
+            asked(server, unknown)
+    list(server.answer(b"no frame at all"))
+    wait_until(lambda: Numbers(watched.location).sum_of("hopstream_requests_total") == 7, "seven requests")
+    numbers = Numbers(watched.location)
+    assert numbers.of("hopstream_requests_total", operation="stats", outcome="ok") == 3
+    assert numbers.of("hopstream_requests_total", operation="describe_channel", outcome="refused") == 1
+    assert numbers.of("hopstream_requests_total", operation="unknown", outcome="refused") == 3
+    assert {one["operation"] for one in numbers.labels("hopstream_requests_total")} <= server.operation_names | {
+        "unknown"
+    }
+    assert numbers.of("hopstream_request_duration_seconds_count", operation="stats") == 3
+    assert numbers.of("hopstream_request_duration_seconds_bucket", operation="stats", le="+Inf") == 3
+    assert 0 < numbers.of("hopstream_request_duration_seconds_sum", operation="stats") < 20
+    assert numbers.of("hopstream_sent_bytes_total", operation="stats") > 0
+    assert numbers.sum_of("hopstream_sent_bytes_total") == server.stats.num_bytes
+    assert served.services[0].report()["totals"]["num_channels"] == numbers.of("hopstream_channels") == 0
+
+
+def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreServer, served_folder: Path):
+    def fail(_: object) -> Iterator[bytes]:
+        raise ZeroDivisionError("a bug")
+        yield b""
+
+    with (
+        LocalStore(open_dataset(served_folder)) as store,
+        StoreServer(store, operations={"fail": fail}) as server,
+        MetricsServer("127.0.0.1", 0, server) as watched,
+    ):
+        with pytest.raises(RemoteError, match="a bug"):
+            asked(server, "fail")
+        wait_until(
+            lambda: Numbers(watched.location).of("hopstream_requests_total", operation="fail", outcome="failed") == 1,
+            "one failure",
+        )
+    noted: list[tuple[object, ...]] = []
+
+    class Notes:
+        def observe(self, *noting: object) -> None:
+            noted.append(noting)
+
+    store_server.observer = Notes()
+    answer = store_server.answer(encode_frame({"op": "hello"}).tobytes())
+    next(answer)
+    answer.close()
+    ((operation, outcome, seconds, num_bytes),) = noted
+    assert (operation, outcome) == ("hello", "abandoned") and seconds >= 0 and num_bytes > 0
+
+
+def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Served):
+    assert Numbers(watched.location).labels("hopstream_channel_batches_made_total") == []
+    with node_loader(remote_graph(served.locations)) as loader:
+        assert len(loader) == NUM_BATCHES
+        batches = iter(loader)
+        for _ in range(10):
+            next(batches)
+
+        settled: list[tuple[Numbers, ChannelStats]] = []
+
+        def has_settled() -> bool:
+            """Nothing was made or fetched while the numbers were read."""
+            (channel,) = served.services[0]._scheduler._channels.values()
+            before = replace(channel.stats)
+            numbers = Numbers(watched.location)
+            is_idle = numbers.of("hopstream_batches_in_flight") == numbers.of("hopstream_runnable_channels") == 0
+            if is_idle and numbers.of("hopstream_batches_waiting") and channel.stats == before:
+                settled.append((numbers, before))
+            return bool(settled)
+
+        wait_until(has_settled, "the credit is used up")
+        ((numbers, stats),) = settled
+        (labels,) = numbers.labels("hopstream_channel_batches_made_total")
+        assert labels["loader"] == "NeighborLoader" and set(labels) == {"worker_key", "loader"}
+        made, fetched = (
+            numbers.of(f"hopstream_channel_batches_{kind}_total", loader="NeighborLoader")
+            for kind in ("made", "fetched")
+        )
+        assert fetched >= 10
+        assert made == fetched + numbers.of("hopstream_batches_waiting")
+        assert numbers.of("hopstream_batches_waiting") <= numbers.of("hopstream_credit_batches") <= LIMITS.credit
+        assert numbers.of("hopstream_buffered_bytes") > 0
+        assert numbers.of("hopstream_channels") == numbers.of("hopstream_sampling_threads") == 1
+        assert numbers.of("hopstream_sampling_duration_seconds_count") == made
+        assert numbers.of("hopstream_channel_sampling_seconds_total") == stats.sampling_s
+        assert numbers.of("hopstream_sampling_duration_seconds_sum") == pytest.approx(stats.sampling_s)
+        assert numbers.of("hopstream_channel_batches_failed_total", **labels) == 0
+        assert (made, fetched) == (stats.num_made, stats.num_fetched)
+        assert numbers.of("hopstream_channel_fetched_bytes_total") == stats.num_bytes > 0
+    wait_until(lambda: Numbers(watched.location).of("hopstream_channels") == 0, "the channel is gone")
+    numbers = Numbers(watched.location)
+    assert not [s for s in numbers.samples if "worker_key" in s.labels]
+    assert numbers.of("hopstream_buffered_bytes") == numbers.of("hopstream_batches_waiting") == 0
+    assert numbers.of("hopstream_sampling_duration_seconds_count") >= made
+    fetches = numbers.of("hopstream_requests_total", operation="fetch_one_sampled_message", outcome="ok")
+    assert fetches >= 10
+
+
+def test_the_document_tells_of_every_metric(watched: MetricsServer, served: Served):
+    asked(served.servers[0], "stats")
+    with node_loader(remote_graph(served.locations)) as loader:
+        next(iter(loader))
+        families = Numbers(watched.location).families
+    told = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("### Outcomes")[0]
+    rows = re.findall(r"^\| `(hopstream_\w+)` \| (\w+)(?:; ([^|]+?))? \|", told, re.MULTILINE)
+    documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    found = {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type, {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in families
+        if family.name.startswith("hopstream_")
+    }  # fmt: skip
+    assert documented == found
+
+
+def test_leases_that_run_out_are_counted(served_folder: Path):
+    with (
+        serve_here(served_folder, SamplingLimits(threads=1, lease_s=0.05)) as served,
+        MetricsServer("127.0.0.1", 0, served.servers[0], served.services[0]) as watched,
+    ):
+        assert Numbers(watched.location).of("hopstream_leases_expired_total") == 0
+        with node_loader(remote_graph(served.locations)) as loader:
+            next(iter(loader))
+            wait_until(
+                lambda: Numbers(watched.location).of("hopstream_leases_expired_total") >= 1, "the lease runs out"
+            )
+
+
+def test_the_process_and_no_other_registry_is_told_of(watched: MetricsServer, store_server: StoreServer):
+    with MetricsServer("127.0.0.1", 0, store_server) as other:
+        names = {sample.name for sample in Numbers(watched.location).samples}
+        others = {sample.name for sample in Numbers(other.location).samples}
+        asked(store_server, "stats")
+        wait_until(lambda: Numbers(other.location).sum_of("hopstream_requests_total") == 1, "one request")
+        assert Numbers(watched.location).sum_of("hopstream_requests_total") == 0
+    assert {"process_resident_memory_bytes", "process_open_fds", "hopstream_uptime_seconds"} <= names
+    assert "hopstream_channels" in names and "hopstream_channels" not in others
+    assert not [name for name in names if not name.startswith(("hopstream_", "process_"))]
+
+
+def test_series_of_channels_with_the_same_labels_are_one_and_every_text_can_be_a_label():
+    channels = [
+        {"worker_key": key, "loader": "PPRLoader", "num_made": 2, "num_failed": 0, "num_fetched": 1, "num_bytes": 8,
+         "sampling_s": 0.5}
+        for key in ("rank 0", "rank 0", 'a"b\\c\nd\ud800é', "x" * 5000)
+    ]  # fmt: skip
+    made = next(iter(_channel_families(channels)))
+    values = {sample.labels["worker_key"]: sample.value for sample in made.samples}
+    assert values == {"rank 0": 4, 'a"b\\c\nd\\ud800é': 2, "x" * 100: 2}
+
+
+def test_hostile_labels_come_through_the_parser(served_folder: Path, watched: MetricsServer, served: Served):
+    with node_loader(remote_graph(served.locations)) as loader:
+        next(iter(loader))
+        scheduler = served.services[0]._scheduler
+        (channel,) = scheduler._channels.values()
+        channel.worker_key = 'a"b\\c\nd\ud800'
+        keys = {one["worker_key"] for one in Numbers(watched.location).labels("hopstream_channel_batches_made_total")}
+        assert keys == {'a"b\\c\nd\\ud800'}
+
+
+def test_a_duration_falls_into_its_bucket():
+    meter = Meter()
+    for seconds in (0.0005, 0.0006, 29.0, 31.0):
+        meter.observe_batch(seconds)
+    (family,) = meter.batch_families()
+    values = {s.labels.get("le", s.name): s.value for s in family.samples}
+    assert (values["0.0005"], values["0.001"], values["10.0"], values["30.0"], values["+Inf"]) == (1, 2, 2, 3, 4)
+    assert values["hopstream_sampling_duration_seconds_sum"] == pytest.approx(60.0011)
+    assert len(values) == len(SECONDS_BOUNDS) + 3
+
+
+def test_a_server_is_healthy_and_ready(watched: MetricsServer, store_server: StoreServer, served: Served):
+    assert watched.location.startswith("http://127.0.0.1:")
+    assert request(watched.location, "/healthz")[:2] == (200, "ok\n")
+    assert not served.services[0].has_graph
+    assert request(watched.location, "/readyz")[:2] == (200, "ready\n")
+    assert served.services[0].has_graph
+    with MetricsServer("127.0.0.1", 0, store_server) as other:
+        assert request(other.location, "/readyz")[0] == 200
+        store_server.close()
+        status, reason, _ = request(other.location, "/readyz")
+        assert (status, reason) == (503, "the server is shutting down\n")
+        assert request(other.location, "/healthz")[0] == 200
+
+
+def test_a_server_whose_graph_cannot_be_opened_is_not_ready(store_server: StoreServer, served_folder: Path):
+    opened = Failing()
+    service = SamplingService(opened, LIMITS)
+    try:
+        with MetricsServer("127.0.0.1", 0, store_server, service) as watched:
+            status, reason, headers = request(watched.location, "/readyz")
+            assert status == 503 and headers["Content-Type"].startswith("text/plain")
+            assert reason == (
+                "the graph cannot be opened: StoreUnavailable: part 1 at grpc://10.0.0.9:7001 cannot be reached\n"
+            )
+            opened.error, opened.store = None, LocalStore(open_dataset(served_folder))
+            assert request(watched.location, "/readyz")[0] == 200
+            assert request(watched.location, "/readyz")[0] == 200
+            assert opened.num_calls == 2
+    finally:
+        service.close()
+    with pytest.raises(StoreUnavailable, match="shutting down"):
+        service.open_graph()
+
+
+def test_readiness_does_not_wait_for_a_graph_that_takes_long(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "READY_WAIT_S", 0.05)
+    opened = Failing()
+    opened.may_go_on.clear()
+    service = SamplingService(opened, LIMITS)
+    try:
+        with MetricsServer("127.0.0.1", 0, store_server, service) as watched:
+            for _ in range(3):
+                status, reason, _ = request(watched.location, "/readyz")
+                assert (status, reason) == (503, "the graph is still being opened\n")
+            assert opened.num_calls == 1
+            assert request(watched.location, "/healthz")[0] == request(watched.location, "/metrics")[0] == 200
+            opened.may_go_on.set()
+    finally:
+        opened.may_go_on.set()
+        service.close()
+
+
+def test_closing_ends_a_probe_that_waits(
+    store_server: StoreServer, served_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "READY_WAIT_S", 60.0)
+    monkeypatch.setattr(metrics, "JOIN_S", 0.05)
+    opened = Failing()
+    opened.may_go_on.clear()
+    service = SamplingService(opened, LIMITS)
+    answers: list[int] = []
+
+    def probe(location: str) -> None:
+        try:
+            answers.append(request(location, "/readyz")[0])
+        except (OSError, http.client.HTTPException):  # cut off
+            answers.append(0)
+
+    try:
+        watched = MetricsServer("127.0.0.1", 0, store_server, service)
+        asking = threading.Thread(target=probe, args=(watched.location,))
+        asking.start()
+        wait_until(lambda: opened.num_calls == 1, "the graph is being opened")
+        watched.close()
+        asking.join(20)
+        assert not asking.is_alive() and answers[0] in (0, 503)
+        service.close()  # does not wait for the graph either
+        opened.error, opened.store = None, LocalStore(open_dataset(served_folder))
+        (opening,) = (t for t in threading.enumerate() if t.name == "hopstream-ready")
+        opened.may_go_on.set()
+        opening.join(20)
+        assert opened.store._is_closed and not service.has_graph
+    finally:
+        opened.may_go_on.set()
+        service.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/metricsx", "/%2e%2e/etc/passwd", "/\u00e9".encode()])
+def test_other_paths_are_not_found(watched: MetricsServer, path: str | bytes):
+    path = path.decode("latin-1") if isinstance(path, bytes) else path
+    answer = raw(watched.location, f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.0 404 ")
+
+
+def test_a_query_is_ignored_and_head_has_no_body(watched: MetricsServer):
+    assert request(watched.location, "/healthz?verbose=1")[0] == 200
+    for path in ("/metrics", "/healthz", "/readyz", "/none"):
+        status, body, headers = request(watched.location, path, "HEAD")
+        assert status == (404 if path == "/none" else 200)
+        assert body == "" and int(headers["Content-Length"]) > 0
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "XYZZY"])
+def test_other_methods_are_refused(watched: MetricsServer, method: str):
+    assert request(watched.location, "/metrics", method)[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.0\r\n\r\n", 414),
+        (b"GET /metrics HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431),
+        (b"GET /metrics HTTP/1.0\r\na: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00\x01\x00 \x00 \x00\r\n\r\n", 400),
+    ],
+)
+def test_hostile_requests_are_refused(watched: MetricsServer, sent: bytes, status: int):
+    assert f" {status} ".encode() in raw(watched.location, sent).partition(b"\r\n")[0]
+    assert request(watched.location, "/healthz")[0] == 200
+
+
+def test_a_slow_client_holds_nobody_up(watched: MetricsServer):
+    with ExitStack() as stack:
+        for _ in range(endpoint.MAX_CONNECTIONS // 2):
+            slow = stack.enter_context(connected(watched.location))
+            slow.sendall(b"GET /metr")
+        assert request(watched.location, "/healthz")[0] == 200
+        assert request(watched.location, "/metrics")[0] == 200
+
+
+def test_the_oldest_of_too_many_connections_is_cut_off(watched: MetricsServer):
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connected(watched.location)) for _ in range(endpoint.MAX_CONNECTIONS)]
+        wait_until(lambda: len(watched._endpoint._listener._open) == len(slow), "all are connected")
+        assert request(watched.location, "/healthz")[0] == 200
+        assert slow[0].recv(1) == b""  # cut off
+        slow[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert received(slow[-1]).endswith(b"ok\n")
+
+
+def test_a_connection_has_a_deadline(watched: MetricsServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint._Handler, "timeout", 0.05)
+    with connected(watched.location) as slow:
+        slow.sendall(b"GET /metr")
+        assert received(slow) == b""
+
+
+def test_closing_frees_the_port_and_cuts_off_who_is_there(served: Served):
+    service = served.services[0]
+    watched = MetricsServer("127.0.0.1", 0, served.servers[0], service)
+    port = urlsplit(watched.location).port
+    assert port is not None
+    with pytest.raises(StateError, match="observed by another"):
+        MetricsServer("127.0.0.1", 0, served.servers[0], service)
+    with connected(watched.location) as slow:
+        slow.sendall(b"GET /metr")
+        wait_until(lambda: len(watched._endpoint._listener._open) == 1, "the connection is there")
+        watched.close()
+        assert received(slow) == b""
+    watched.close()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("hopstream-http", "hopstream-ready"))]
+    assert served.servers[0].observer is None
+    with MetricsServer("127.0.0.1", port, served.servers[0], service) as again:
+        assert urlsplit(again.location).port == port
+        assert request(again.location, "/readyz")[0] == 200
+
+
+def test_addresses_that_cannot_be_are_refused(served: Served):
+    server = served.servers[0]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(StoreUnavailable, match=r"cannot listen at http://127\.0\.0\.1:\d+: .*in use"):
+            MetricsServer("127.0.0.1", taken.getsockname()[1], server)
+    for port in (-1, 1 << 16):
+        with pytest.raises(SettingsError, match=r"port is .*; ports are numbered 0\.\.65535"):
+            MetricsServer("127.0.0.1", port, server)
+    for host in ("", "x" * 300, "203.0.113.1"):
+        with pytest.raises(StoreUnavailable, match="cannot listen at"):
+            MetricsServer(host, 0, server)
+    assert server.observer is None
+
+
+def test_a_page_that_fails_is_an_error_of_its_own(caplog: pytest.LogCaptureFixture):
+    def fail() -> Page:
+        raise ZeroDivisionError("a bug")
+
+    pages: Mapping[str, Callable[[], Page]] = {"/bad": fail, "/good": lambda: Page.of_text("\ud800")}
+    serving = Endpoint("127.0.0.1", 0, pages)
+    try:
+        assert request(serving.location, "/bad")[:2] == (500, "the server failed; its log says how\n")
+        assert request(serving.location, "/good")[:2] == (200, "\\ud800\n")
+    finally:
+        serving.close()
+    assert "the page /bad could not be made" in caplog.text
+
+
+def test_many_scrape_at_once(watched: MetricsServer, served: Served):
+    failures: list[BaseException] = []
+
+    def scrape() -> None:
+        try:
+            for _ in range(5):
+                Numbers(watched.location)
+        except BaseException as error:
+            failures.append(error)
+
+    scrapers = [threading.Thread(target=scrape) for _ in range(4)]
+    for scraper in scrapers:
+        scraper.start()
+    with node_loader(remote_graph(served.locations), batch_size=10) as loader:
+        num_batches = sum(1 for _ in loader)
+    for scraper in scrapers:
+        scraper.join(60)
+    assert failures == [] and num_batches == NUM_BATCHES // 10
+
+
+def connected(location: str) -> socket.socket:
+    """A connection that has asked for nothing yet."""
+    host, port = urlsplit(location).hostname, urlsplit(location).port
+    return socket.create_connection((host, port), timeout=20)
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side ends the connection."""
+    found = b""
+    try:
+        while more := connection.recv(65536):
+            found += more
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def raw(location: str, sent: bytes) -> bytes:
+    """What is answered to bytes."""
+    with connected(location) as connection:
+        connection.sendall(sent)
+        return received(connection)

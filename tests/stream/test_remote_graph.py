@@ -1,0 +1,261 @@
+"""Does a loader over a ``RemoteGraph`` keep the promises of every loader, and what does it say where it cannot?"""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.load.loader import NeighborLoader
+from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
+from hopstream.store.settings import StoreSettings
+from hopstream.stream.client import RemoteGraph
+from hopstream.stream.settings import SamplingLimits
+from tests.load.contract import LoaderContract, raise_in_loop
+from tests.load.graphs import flat
+from tests.store.processes import wait_until
+from tests.stream.serving import (
+    SETTINGS,
+    SamplingProcess,
+    free_ports,
+    locations_of,
+    node_loader,
+    remote_graph,
+    serve_here,
+    serve_processes,
+)
+
+
+@pytest.fixture(scope="module")
+def two_processes(timed_parts: dict[int, Path]) -> Iterator[list[SamplingProcess]]:
+    with serve_processes(timed_parts[2]) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def graph(two_processes: list[SamplingProcess]) -> RemoteGraph:
+    return remote_graph(locations_of(two_processes))
+
+
+class TestRemoteLoader(LoaderContract):
+    @pytest.fixture(params=[0, 3])
+    def new_loader(self, request: pytest.FixtureRequest, graph: RemoteGraph) -> Any:
+        return lambda **settings: node_loader(graph, num_threads=request.param, **{"batch_size": 24, **settings})
+
+    @pytest.mark.parametrize("leave", ["raise", "close", "lose"])
+    def test_leaving_early_leaves_no_thread(self, new_loader: Any, leave: str) -> None:
+        """Threads of the open store stay until the loader is closed; none of the iteration does."""
+        with new_loader() as loader:
+            iterator = iter(loader)
+            next(iterator)
+            if leave == "raise":
+                with pytest.raises(KeyError):
+                    raise_in_loop(loader)
+                gc.collect()  # the traceback of the error holds the loop
+            elif leave == "close":
+                loader.close()
+            del iterator
+            assert [t.name for t in threading.enumerate() if t.name.startswith("hopstream-load")] == []
+        assert [t.name for t in threading.enumerate() if t.name.startswith("hopstream")] == []
+
+
+def test_the_server_processes_end_well(timed_parts: dict[int, Path]) -> None:
+    with serve_processes(timed_parts[1]) as (process,):
+        with node_loader(remote_graph(process.location), batch_size=60) as loader:
+            assert len(list(loader)) == 2
+        assert process.stop() == 0
+
+
+@pytest.mark.parametrize("num_before", [1, 7])
+def test_a_state_saved_over_a_folder_or_over_servers_goes_on_over_either(
+    timed_parts: dict[int, Path], graph: RemoteGraph, num_before: int
+) -> None:
+    options: dict[str, Any] = {"batch_size": 10, "num_threads": 2}
+    with node_loader(timed_parts[1], **options) as whole:
+        wanted = [[flat(batch) for batch in whole] for _ in range(3)]
+    sources = (graph, timed_parts[1])
+    for source, other in ((graph, graph), sources, sources[::-1]):
+        with node_loader(source, **options) as one, node_loader(other, **options) as two:
+            one.set_epoch(1)
+            iterator = iter(one)
+            for _ in range(num_before):
+                next(iterator)
+            two.load_state_dict(json.loads(json.dumps(one.state_dict())))
+            assert [flat(batch) for batch in two] == wanted[1][num_before:]
+            assert [flat(batch) for batch in two] == wanted[2]
+
+
+def test_epochs_may_be_taken_in_any_order(timed_parts: dict[int, Path], graph: RemoteGraph) -> None:
+    with node_loader(timed_parts[1], batch_size=20) as local, node_loader(graph, batch_size=20) as loader:
+        for epoch in (3, 1, 0, 1, 1, 4):
+            local.set_epoch(epoch)
+            loader.set_epoch(epoch)
+            assert [flat(batch) for batch in loader] == [flat(batch) for batch in local]
+
+
+def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[2]) as served:
+        with node_loader(remote_graph(served.locations), num_threads=1, prefetch=3) as loader:
+            iterator = iter(loader)
+            for _ in range(2):
+                next(iterator)
+            assert served.num_channels == 2
+            credits = [channel["credit"] for service in served.services for channel in service._scheduler.describe()]
+            assert credits == [2, 2]
+            iterator.close()
+        assert (served.num_channels, served.num_backends) == (0, 0)
+
+
+def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[2]) as served:
+        graph = remote_graph(served.locations)
+        loaders = [node_loader(graph, rank=rank, world_size=4, remainder="uneven") for rank in range(4)]
+        taken = [batch.input_ids.tolist() for loader in loaders for batch in loader]
+        assert sorted(chain.from_iterable(taken)) == list(range(120))
+        assert (served.num_channels, served.num_backends) == (8, 2)
+        for loader in loaders:
+            loader.close()
+        assert (served.num_channels, served.num_backends) == (0, 0)
+
+
+def test_a_channel_whose_lease_ran_out_is_made_again(timed_parts: dict[int, Path]) -> None:
+    with (
+        serve_here(timed_parts[2], SamplingLimits(threads=1, lease_s=0.1)) as served,
+        node_loader(timed_parts[1]) as local,
+        node_loader(remote_graph(served.locations), num_threads=0) as loader,
+    ):
+        wanted = [flat(batch) for batch in local]
+        iterator = iter(loader)
+        got = [flat(next(iterator)) for _ in range(50)]
+        wait_until(lambda: served.num_channels == 0, "the leases run out")
+        assert got + [flat(batch) for batch in iterator] == wanted
+
+
+def test_a_server_that_comes_back_does_not_make_again_what_was_given_out(timed_parts: dict[int, Path]) -> None:
+    with (
+        serve_here(timed_parts[1], SamplingLimits(threads=1, lease_s=0.1, credit=4)) as served,
+        node_loader(remote_graph(served.locations), num_threads=0, prefetch=3) as loader,
+    ):
+        iterator = iter(loader)
+        for _ in range(50):
+            next(iterator)
+        wait_until(lambda: served.num_channels == 0, "the lease runs out")
+        for _ in range(10):
+            next(iterator)
+        (described,) = served.services[0]._scheduler.describe()
+        assert int(str(described["num_made"])) <= 10 + 4
+
+
+def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=1)) as served:
+        graph = remote_graph(served.locations)
+        with node_loader(graph) as one, node_loader(graph) as two:
+            next(iter(one))
+            with pytest.raises(SettingsError, match=r"the server has 1 channels, as many as it may have"):
+                next(iter(two))
+
+
+def test_an_error_in_an_option_is_raised_where_the_loader_is_made(graph: RemoteGraph) -> None:
+    with pytest.raises(SettingsError, match="batch_size is 0"):
+        node_loader(graph, batch_size=0)
+    with pytest.raises(SettingsError, match="store_settings is no option here"):
+        node_loader(graph, store_settings=StoreSettings())
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        ("grpc://h:1,grpc://h:1", SettingsError, "names a server twice"),
+        ("grpc://h", SettingsError, "grpc://h"),
+        ("no/such/cluster.json", FormatError, "is missing"),
+        (".", SettingsError, "is a folder; a RemoteGraph has servers"),
+    ],
+)
+def test_a_source_without_servers_is_refused(source: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        RemoteGraph(source)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "5", True])
+def test_a_time_that_is_none_is_refused(timeout_s: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout_s"):
+        RemoteGraph("grpc://127.0.0.1:1", timeout_s=timeout_s)
+
+
+def test_a_cluster_file_names_the_servers(
+    timed_parts: dict[int, Path], two_processes: list[SamplingProcess], tmp_path: Path
+) -> None:
+    with node_loader(remote_graph(locations_of(two_processes))) as loader:
+        dataset_id = loader.store.dataset_id
+    servers = tuple(ServerEntry(location=one.location, parts=(n,)) for n, one in enumerate(two_processes))
+    write_cluster(tmp_path / "cluster.json", Cluster(dataset_id=dataset_id, servers=servers))
+    graph = RemoteGraph(tmp_path / "cluster.json", settings=SETTINGS)
+    assert repr(graph) == f"RemoteGraph({two_processes[0].location}, {two_processes[1].location})"
+    with node_loader(graph, batch_size=60) as loader:
+        assert len(list(loader)) == 2
+
+
+def test_servers_that_are_not_there_are_told_in_time() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(StoreUnavailable, match="nothing listens there"):
+        node_loader(remote_graph(f"grpc://127.0.0.1:{port}"))
+
+
+def test_the_graph_can_be_asked_through_a_loader(timed_parts: dict[int, Path], graph: RemoteGraph) -> None:
+    with node_loader(graph) as loader:
+        assert loader.schema.nodes.keys() == {"paper", "user"}
+        assert loader.store.split("paper", "train").tolist() == np.arange(0, 120, 2).tolist()
+
+
+def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:
+    held = threading.Event()
+
+    class Held:
+        """A graph that nobody can open for now."""
+
+        def __init__(self, store: Any) -> None:
+            assert held.wait(20)
+            self.store = store
+
+    with (
+        serve_here(timed_parts[1], wrap=lambda store: Held(store).store) as served,
+        node_loader(remote_graph(served.locations, timeout_s=0.5), num_threads=0) as loader,
+    ):
+        with pytest.raises((StoreTimeout, StoreUnavailable), match=r"in 0\.5 s"):
+            next(iter(loader))
+        held.set()
+        assert len(list(loader)) == 120
+
+
+def test_closing_while_a_batch_is_waited_for_ends_the_wait(timed_parts: dict[int, Path]) -> None:
+    held, found = threading.Event(), []
+
+    def wrap(store: Any) -> Any:
+        assert held.wait(20)
+        return store
+
+    def consume() -> None:
+        try:
+            next(iter(loader))
+        except Exception as error:
+            found.append(error)
+
+    with serve_here(timed_parts[1], wrap=wrap) as served:
+        loader: NeighborLoader = node_loader(remote_graph(served.locations))
+        thread = threading.Thread(target=consume)
+        thread.start()
+        wait_until(lambda: served.services[0]._backends != {}, "the server is asked")
+        loader.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert not held.is_set()
+        assert len(found) == 1
+        held.set()

@@ -1,0 +1,610 @@
+"""Does the scheduler give every consumer its batches, whatever consumers and batches do?"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from hopstream.errors import (
+    ChannelLost,
+    RemoteError,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from hopstream.stream.channel import SampledChannel, Share
+from hopstream.stream.scheduler import Scheduler
+from hopstream.stream.settings import SamplingLimits
+from tests.stream.fakes import (
+    DEADLINE_S,
+    MESSAGE_BYTES,
+    Call,
+    FakeJob,
+    Gate,
+    HandClock,
+    add,
+    fetch,
+    scheduling,
+    settle,
+    wait_until_waiting,
+)
+
+
+def waiting_in(scheduler: Scheduler, channel_id: int) -> int:
+    """Batches of a channel that wait, when all threads have come to rest."""
+    settle(scheduler)
+    waiting = scheduler.describe(channel_id)[0]["num_waiting"]
+    assert isinstance(waiting, int)
+    return waiting
+
+
+class TestFetching:
+    def test_batches_come_in_order_and_then_the_end(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=5)
+            scheduler.begin(1, 0, 3, 0)
+            assert [fetch(scheduler, 1) for _ in range(5)] == [(3, step) for step in range(5)]
+            assert fetch(scheduler, 1) is None
+            assert fetch(scheduler, 1) is None
+
+    def test_only_those_of_the_share_come_unasked(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=8, first=1, stride=3)
+            scheduler.begin(1, 0, 0, 2)
+            assert [fetch(scheduler, 1) for _ in range(3)] == [(0, 4), (0, 7), None]
+
+    def test_any_batch_of_the_epoch_comes_when_asked_for(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=8, first=1, stride=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert [fetch(scheduler, 1, step) for step in (6, 0, 7, 3)] == [(0, 6), (0, 0), (0, 7), (0, 3)]
+
+    def test_a_batch_that_was_fetched_is_made_again(self):
+        made = []
+        with scheduling() as scheduler:
+            add(scheduler, 1, lambda *batch: made.append(batch), num_steps=2)
+            scheduler.begin(1, 0, 0, 0)
+            settle(scheduler)
+            assert [fetch(scheduler, 1, 1) for _ in range(3)] == [(0, 1)] * 3
+            assert sorted(made) == [(0, 0), (0, 1), (0, 1), (0, 1)]
+
+    def test_each_batch_is_made_once_where_each_is_fetched_once(self):
+        made = []
+        with scheduling(threads=2) as scheduler:
+            add(scheduler, 1, lambda *batch: made.append(batch), num_steps=40, credit=3)
+            scheduler.begin(1, 0, 0, 0)
+            for step in [*range(20, 40), *range(20)]:
+                assert fetch(scheduler, 1, step) == (0, step)
+            assert sorted(made) == [(0, step) for step in range(40)]
+
+    def test_fetching_by_number_does_not_move_what_comes_next(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert fetch(scheduler, 1) == (0, 0)
+            assert fetch(scheduler, 1, 1) == (0, 1)
+            assert [fetch(scheduler, 1) for _ in range(3)] == [(0, 1), (0, 2), None]
+
+    def test_many_callers_share_what_comes_next(self):
+        with scheduling(threads=2) as scheduler:
+            add(scheduler, 1, num_steps=200, credit=2)
+            scheduler.begin(1, 0, 0, 0)
+
+            def consume() -> list[tuple[int, int]]:
+                return list(iter(lambda: fetch(scheduler, 1), None))
+
+            consumers = [Call(consume) for _ in range(4)]
+            assert sorted(batch for one in consumers for batch in one.result()) == [(0, step) for step in range(200)]
+
+    def test_callers_that_wait_for_what_comes_next_get_one_batch_each(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, gate, num_steps=2, credit=1)
+            scheduler.begin(1, 0, 0, 0)
+            consumers = [Call(lambda: fetch(scheduler, 1)) for _ in range(3)]
+            wait_until_waiting(channel, 3)
+            gate.open()
+            assert sorted(str(one.result()) for one in consumers) == ["(0, 0)", "(0, 1)", "None"]
+
+    def test_callers_that_wait_for_one_batch_all_get_it(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, gate, num_steps=2)
+            scheduler.begin(1, 0, 0, 0)
+            consumers = [Call(lambda: fetch(scheduler, 1, 1)) for _ in range(3)]
+            wait_until_waiting(channel, 3)
+            gate.open()
+            assert [one.result() for one in consumers] == [(0, 1)] * 3
+
+    def test_zero_batches_end_at_once(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=0)
+            scheduler.begin(1, 0, 0, 0)
+            assert fetch(scheduler, 1) is None
+            assert scheduler.is_epoch_done(1, 0)
+
+    def test_a_batch_that_is_not_ready_in_time_is_made_all_the_same(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            add(scheduler, 1, gate, num_steps=2)
+            scheduler.begin(1, 0, 0, 0)
+            with pytest.raises(StoreTimeout, match=r"batch 1 of epoch 0 was not ready in 0\.01 s"):
+                scheduler.fetch(1, None, 1, 0.01)
+            gate.open()
+            assert fetch(scheduler, 1, 1) == (0, 1)
+
+    def test_no_epoch_was_started(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1)
+            with pytest.raises(StateError, match="call start_new_epoch_sampling first"):
+                fetch(scheduler, 1)
+
+    @pytest.mark.parametrize("step", [-1, 10, 1 << 40])
+    def test_the_epoch_has_no_such_batch(self, step):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=10)
+            scheduler.begin(1, 0, 0, 0)
+            with pytest.raises(SettingsError, match=f"batch {step} was asked for; the epoch has 10"):
+                fetch(scheduler, 1, step)
+
+    def test_there_is_no_such_channel(self):
+        with scheduling(lease_s=7) as scheduler:
+            for call in (
+                lambda: scheduler.begin(5, 0, 0, 0),
+                lambda: fetch(scheduler, 5),
+                lambda: scheduler.is_epoch_done(5, 0),
+                lambda: scheduler.describe(5),
+            ):
+                with pytest.raises(ChannelLost, match=r"no channel 5: .* its lease of 7 s ran out, .* register"):
+                    call()
+
+
+class TestEpochs:
+    def test_one_that_is_no_later_changes_nothing(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=4)
+            scheduler.begin(1, 2, 5, 0)
+            assert fetch(scheduler, 1) == (5, 0)
+            for turn, epoch in ((2, 5), (2, 4), (1, 9), (0, 0)):
+                scheduler.begin(1, turn, epoch, 0)
+            assert [fetch(scheduler, 1) for _ in range(4)] == [(5, 1), (5, 2), (5, 3), None]
+
+    def test_a_later_iteration_may_go_back_to_an_earlier_epoch(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=4)
+            scheduler.begin(1, 0, 5, 0)
+            assert fetch(scheduler, 1) == (5, 0)
+            scheduler.begin(1, 1, 2, 3)
+            assert [fetch(scheduler, 1) for _ in range(2)] == [(2, 3), None]
+
+    def test_a_batch_of_the_epoch_before_is_thrown_away(self):
+        """Also where the client does not number its iterations."""
+        gates = [Gate(), Gate()]
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, lambda epoch, step: gates[epoch](epoch, step), num_steps=4)
+            scheduler.begin(1, 0, 0, 0)
+            gates[0].wait_reached()
+            scheduler.begin(1, 0, 1, 0)
+            gates[0].open()
+            gates[1].wait_reached()
+            assert not channel.done
+            gates[1].open()
+            assert [fetch(scheduler, 1) for _ in range(5)] == [(1, 0), (1, 1), (1, 2), (1, 3), None]
+
+    def test_who_waits_for_the_epoch_before_is_told(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, gate, num_steps=4)
+            scheduler.begin(1, 0, 0, 0)
+            consumer = Call(lambda: fetch(scheduler, 1))
+            wait_until_waiting(channel)
+            scheduler.begin(1, 0, 1, 0)
+            with pytest.raises(StateError, match=r"iteration 0, epoch 0, was waited for; .* iteration 0, epoch 1"):
+                consumer.result()
+            gate.open()
+
+    @pytest.mark.parametrize("step", [None, 2])
+    @pytest.mark.parametrize("num_steps", [0, 4])
+    def test_an_iteration_that_is_not_under_way(self, step, num_steps):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=num_steps)
+            scheduler.begin(1, 3, 0, 0)
+            for turn in (2, 4):
+                with pytest.raises(StateError, match=rf"of iteration {turn} was asked for; .* at iteration 3"):
+                    fetch(scheduler, 1, step, turn)
+
+    def test_an_epoch_is_done_when_its_share_was_made(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=6, credit=2)
+            assert not scheduler.is_epoch_done(1, 0)
+            scheduler.begin(1, 0, 1, 0)
+            assert scheduler.is_epoch_done(1, 0)  # a later one began
+            for step in range(6):
+                assert not scheduler.is_epoch_done(1, 1) or step >= 4
+                fetch(scheduler, 1)
+            settle(scheduler)
+            assert scheduler.is_epoch_done(1, 1)
+            assert not scheduler.is_epoch_done(1, 2)
+
+
+class TestCredit:
+    def test_a_channel_that_nobody_reads_stops_at_its_credit(self):
+        with scheduling(threads=2) as scheduler:
+            add(scheduler, 1, num_steps=100, credit=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert waiting_in(scheduler, 1) == 3
+            assert fetch(scheduler, 1) == (0, 0)
+            assert waiting_in(scheduler, 1) == 3
+            assert scheduler.describe(1)[0]["num_made"] == 4
+
+    def test_it_is_not_among_those_that_threads_look_at(self):
+        with scheduling() as scheduler:
+            for channel_id in range(50):
+                add(scheduler, channel_id, num_steps=100, credit=1)
+                scheduler.begin(channel_id, 0, 0, 0)
+            totals = settle(scheduler)
+            assert (totals["num_channels"], totals["num_runnable"], totals["num_waiting"]) == (50, 0, 50)
+
+    def test_what_is_asked_for_is_made_beyond_it(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=100, credit=2)
+            scheduler.begin(1, 0, 0, 0)
+            assert waiting_in(scheduler, 1) == 2
+            assert fetch(scheduler, 1, 50) == (0, 50)
+            assert waiting_in(scheduler, 1) == 2
+
+
+class TestBufferBytes:
+    def test_channels_stop_hoarding_and_each_may_still_have_one(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            for channel_id in (1, 2, 3):
+                add(scheduler, channel_id, num_steps=9, credit=8)
+                scheduler.begin(channel_id, 0, 0, 0)
+                settle(scheduler)
+            # The first one stops when more than two wait; the others begin when it is so.
+            assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 1, 1]
+            assert scheduler.totals["num_buffered_bytes"] == 5 * MESSAGE_BYTES
+            assert [fetch(scheduler, 2) for _ in range(10)] == [*((0, step) for step in range(9)), None]
+            assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 0, 1]
+
+    def test_those_that_were_about_to_hoard_stop_too(self):
+        """A channel that could go on when it was looked at last cannot when its turn comes."""
+        gate = Gate()
+        with scheduling(buffer_bytes=0) as scheduler:
+            add(scheduler, 9, gate, num_steps=1)
+            scheduler.begin(9, 0, 0, 0)
+            gate.wait_reached()
+            for channel_id in (1, 2, 3):
+                add(scheduler, channel_id, num_steps=9, credit=8)
+                scheduler.begin(channel_id, 0, 0, 0)
+            gate.open()
+            assert [waiting_in(scheduler, channel_id) for channel_id in (9, 1, 2, 3)] == [1, 1, 1, 1]
+
+    def test_they_go_on_when_a_channel_goes(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            self.crowd(scheduler)
+            scheduler.remove(1)
+            assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
+
+    def test_they_go_on_when_an_epoch_ends(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            self.crowd(scheduler)
+            scheduler.begin(1, 1, 0, 9)
+            assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
+
+    def test_one_with_nothing_left_to_make_is_not_looked_at_again(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            self.crowd(scheduler)
+            assert sorted(scheduler._hoarding) == [1, 2, 3]
+            scheduler.begin(2, 1, 0, 9)
+            assert sorted(scheduler._hoarding) == [1, 3]
+
+    def test_they_go_on_when_batches_are_fetched(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            self.crowd(scheduler)
+            assert [fetch(scheduler, 1) for _ in range(10)] == [*((0, step) for step in range(9)), None]
+            assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
+
+    def test_what_was_asked_for_and_not_fetched_does_not_pile_up(self):
+        """A client that asks for every batch and never waits has no more than its credit, and can ask again."""
+        with scheduling(buffer_bytes=4 * MESSAGE_BYTES) as scheduler:
+            add(scheduler, 1, num_steps=60, credit=2)
+            scheduler.begin(1, 0, 0, 0)
+            for _ in range(3):
+                for step in range(60):
+                    with pytest.raises(StoreTimeout):
+                        while True:  # until it must be made again
+                            scheduler.fetch(1, None, step, 0)
+                settle(scheduler)
+                assert scheduler.totals["num_buffered_bytes"] <= 5 * MESSAGE_BYTES
+            assert [fetch(scheduler, 1, step) for step in range(60)] == [(0, step) for step in range(60)]
+
+    def crowd(self, scheduler: Scheduler) -> None:
+        """The first of three channels takes all the room."""
+        for channel_id in (1, 2, 3):
+            add(scheduler, channel_id, num_steps=9, credit=8)
+            scheduler.begin(channel_id, 0, 0, 0)
+            settle(scheduler)
+        assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 1, 1]
+
+
+class Failing:
+    """Work that fails the first times."""
+
+    def __init__(self, num_failures: int, error: BaseException) -> None:
+        self.num_left = num_failures
+        self._error = error
+
+    def __call__(self, epoch: int, step: int) -> None:
+        if step == 2 and self.num_left:
+            self.num_left -= 1
+            raise self._error
+
+
+class Unspeakable(Exception):
+    """An error that cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class TestFailures:
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_who_asks_hears_of_it_and_the_rest_goes_on(self, threads):
+        with scheduling(threads=threads) as scheduler:
+            add(scheduler, 1, Failing(1, ZeroDivisionError("by nothing")), num_steps=4)
+            add(scheduler, 2, num_steps=4)
+            for channel_id in (1, 2):
+                scheduler.begin(channel_id, 0, 0, 0)
+            assert [fetch(scheduler, 1) for _ in range(2)] == [(0, 0), (0, 1)]
+            with pytest.raises(RemoteError, match="ZeroDivisionError: by nothing") as told:
+                fetch(scheduler, 1)
+            assert "in __call__" in str(told.value)  # the server's traceback
+            assert "while batch 2 of epoch 0 was made on a server (pretending)" in str(told.value)
+            assert fetch(scheduler, 1) == (0, 3)
+            assert fetch(scheduler, 1, 2) == (0, 2)
+            assert [fetch(scheduler, 2) for _ in range(5)] == [*((0, step) for step in range(4)), None]
+            assert [one["num_failed"] for one in scheduler.describe()] == [1, 0]
+
+    def test_the_same_batch_may_fail_again(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, Failing(3, MemoryError()), num_steps=4)
+            scheduler.begin(1, 0, 0, 0)
+            for _ in range(3):
+                with pytest.raises(RemoteError, match="MemoryError"):
+                    fetch(scheduler, 1, 2)
+            assert fetch(scheduler, 1, 2) == (0, 2)
+
+    def test_errors_of_the_asker_keep_their_class(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, Failing(1, SettingsError("no such seeds")), num_steps=4)
+            scheduler.begin(1, 0, 0, 0)
+            with pytest.raises(SettingsError, match="no such seeds"):
+                fetch(scheduler, 1, 2)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Unspeakable()], ids=repr)
+    def test_no_error_ends_a_thread(self, error):
+        with scheduling() as scheduler:
+            add(scheduler, 1, Failing(1, error), num_steps=4)
+            scheduler.begin(1, 0, 0, 0)
+            with pytest.raises(RemoteError, match=type(error).__name__):
+                fetch(scheduler, 1, 2)
+            assert fetch(scheduler, 1, 2) == (0, 2)
+
+    def test_a_job_that_cannot_be_made(self):
+        attempts = []
+
+        def new_job() -> FakeJob:
+            attempts.append(0)
+            if len(attempts) < 3:
+                raise KeyboardInterrupt("not now")
+            return FakeJob(lambda epoch, step: None)
+
+        with scheduling() as scheduler:
+            scheduler.add(1, 1, "rank 1", Share(first=0, stride=1, num_steps=3), credit=1, new_job=new_job)
+            scheduler.begin(1, 0, 0, 0)
+            for _ in range(2):
+                with pytest.raises(RemoteError, match="KeyboardInterrupt: not now") as told:
+                    fetch(scheduler, 1, 0)
+                assert "while batch 0 of epoch 0 was made on a server" in str(told.value)
+            assert fetch(scheduler, 1, 0) == (0, 0)
+
+    def test_a_job_that_failed_is_not_used_again(self):
+        jobs = []
+        failing = Failing(1, ZeroDivisionError())
+
+        def new_job() -> FakeJob:
+            jobs.append(FakeJob(failing))
+            return jobs[-1]
+
+        with scheduling() as scheduler:
+            scheduler.add(1, 1, "rank 1", Share(first=0, stride=1, num_steps=9), credit=9, new_job=new_job)
+            scheduler.begin(1, 0, 0, 0)
+            settle(scheduler)
+            assert len(jobs) == 2  # one up to the failure, one from there on
+
+
+class TestRemoving:
+    def test_in_mid_flight_waiters_hear_of_it_at_once(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, gate)
+            scheduler.begin(1, 0, 0, 0)
+            gate.wait_reached()
+            consumers = [Call(lambda step=step: fetch(scheduler, 1, step)) for step in (None, 0, 5)]
+            wait_until_waiting(channel, 3)
+            assert scheduler.remove(1) is channel
+            for consumer in consumers:
+                with pytest.raises(ChannelLost, match="channel 1 was destroyed while batch"):
+                    consumer.result()  # while the batch is still being made
+            gate.open()
+
+    def test_batches_under_way_are_thrown_away(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            channel = add(scheduler, 1, gate)
+            scheduler.begin(1, 0, 0, 0)
+            gate.wait_reached()
+            scheduler.remove(1)
+            gate.open()
+            add(scheduler, 2)
+            scheduler.begin(2, 0, 0, 0)
+            assert fetch(scheduler, 2) == (0, 0)  # so the thread is done with the other
+            assert not channel.done
+            assert not channel.idle_jobs
+
+    def test_bytes_return_to_zero(self):
+        with scheduling(threads=2) as scheduler:
+            for channel_id in range(4):
+                add(scheduler, channel_id, num_steps=9, credit=channel_id + 1)
+                scheduler.begin(channel_id, 0, 0, 0)
+            assert settle(scheduler)["num_buffered_bytes"] == 10 * MESSAGE_BYTES
+            for channel_id in range(4):
+                scheduler.remove(channel_id)
+            totals = settle(scheduler)
+            assert (totals["num_channels"], totals["num_waiting"], totals["num_buffered_bytes"]) == (0, 0, 0)
+
+    def test_twice_is_once(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1)
+            assert scheduler.remove(1) is not None
+            assert scheduler.remove(1) is None
+            assert scheduler.remove(77) is None
+
+
+class TestLeases:
+    def test_a_channel_that_nobody_asks_for_runs_out(self):
+        clock, expired, told = HandClock(), [], threading.Event()
+
+        def on_expired(channel: SampledChannel) -> None:
+            expired.append(channel.channel_id)
+            told.set()
+
+        with scheduling(clock, lease_s=0.04) as scheduler:
+            scheduler.on_expired = on_expired
+            for channel_id in (1, 2, 3):
+                add(scheduler, channel_id)
+                scheduler.begin(channel_id, 0, 0, 0)
+            clock.now += 0.03
+            fetch(scheduler, 2)
+            scheduler.begin(3, 0, 0, 0)  # a repeated one is a sign of life too
+            clock.wait_watched()
+            assert not expired
+            clock.now += 0.03
+            assert told.wait(DEADLINE_S)
+            clock.wait_watched()
+            assert expired == [1]
+            assert scheduler.totals["num_expired"] == 1
+            with pytest.raises(ChannelLost, match=r"its lease of 0\.04 s ran out"):
+                fetch(scheduler, 1)
+            assert fetch(scheduler, 2) == (0, 1)
+
+    def test_describing_all_is_no_sign_of_life(self):
+        clock = HandClock()
+        with scheduling(clock, lease_s=0.04) as scheduler:
+            add(scheduler, 1)
+            clock.now += 0.1
+            scheduler.describe()
+            clock.wait_watched()
+            assert scheduler.totals["num_channels"] == 0
+
+    def test_a_channel_that_somebody_waits_at_does_not(self):
+        clock, gate = HandClock(), Gate()
+        with scheduling(clock, lease_s=0.04) as scheduler:
+            channel = add(scheduler, 1, gate)
+            scheduler.begin(1, 0, 0, 0)
+            consumer = Call(lambda: fetch(scheduler, 1))
+            wait_until_waiting(channel)
+            clock.now += 100
+            clock.wait_watched()
+            gate.open()
+            assert consumer.result() == (0, 0)
+            clock.wait_watched()
+            assert fetch(scheduler, 1) == (0, 1)  # the wait itself was a sign of life
+
+
+class TestSlowBatches:
+    def test_each_is_reported_once(self, caplog):
+        clock, gate = HandClock(), Gate()
+        caplog.set_level(logging.WARNING, "hopstream.stream.scheduler")
+        with scheduling(clock, slow_s=0.05) as scheduler:
+            add(scheduler, 1, gate)
+            scheduler.begin(1, 0, 0, 6)
+            gate.wait_reached()
+            clock.wait_watched()
+            assert not caplog.messages
+            clock.now += 0.06
+            clock.wait_watched(6)
+            clock.now += 10
+            clock.wait_watched(6)
+            assert caplog.messages == ["batch 6 of channel 1 is not done after 0.05 s"]
+            gate.open()
+            assert fetch(scheduler, 1) == (0, 6)
+
+
+class TestLimits:
+    def test_there_are_only_so_many_channels(self):
+        with scheduling(max_channels=2) as scheduler:
+            add(scheduler, 1)
+            add(scheduler, 2)
+            with pytest.raises(SettingsError, match=r"the server has 2 channels, .* \(--max-channels\)"):
+                add(scheduler, 3)
+            scheduler.remove(1)
+            add(scheduler, 3)
+
+    def test_what_is_known_of_a_channel(self):
+        clock = HandClock()
+        with scheduling(clock, lease_s=1e6) as scheduler:
+            add(scheduler, 1, num_steps=7, first=1, stride=2, credit=2)
+            scheduler.begin(1, 0, 4, 0)
+            fetch(scheduler, 1)
+            settle(scheduler)
+            clock.now += 5
+            (known,) = scheduler.describe()
+            wanted = {
+                "channel_id": 1, "backend_id": 1, "worker_key": "rank 1", "epoch": 4, "num_steps": 7,
+                "num_own_steps": 3, "is_epoch_done": True, "credit": 2, "num_in_flight": 0, "num_waiting": 2,
+                "num_buffered_bytes": 2 * MESSAGE_BYTES, "num_made": 3, "num_failed": 0, "num_fetched": 1,
+                "num_bytes": MESSAGE_BYTES, "sampling_s": 0.0, "idle_s": 5.0,
+            }  # fmt: skip
+            assert {name: known[name] for name in wanted} == wanted
+            assert scheduler.describe(1)[0]["idle_s"] == 0.0
+
+
+class TestClosing:
+    def test_threads_end_waiters_hear_of_it_and_what_was_left_is_told(self):
+        gate = Gate()
+        threads_before = set(threading.enumerate())
+        scheduler = Scheduler(SamplingLimits(threads=2))
+        channel = add(scheduler, 1, gate)
+        add(scheduler, 2)
+        scheduler.begin(1, 0, 0, 0)
+        gate.wait_reached()
+        consumer = Call(lambda: fetch(scheduler, 1))
+        wait_until_waiting(channel)
+        closing = Call(scheduler.close)
+        with pytest.raises(ChannelLost):
+            consumer.result()
+        gate.open()
+        assert [one["channel_id"] for one in closing.result()] == [1, 2]
+        assert set(threading.enumerate()) == threads_before
+        assert scheduler.totals["num_buffered_bytes"] == 0
+        assert scheduler.close() == []
+        with pytest.raises(StoreUnavailable, match="shutting down"):
+            add(scheduler, 3)
+        with pytest.raises(ChannelLost):
+            scheduler.begin(1, 1, 0, 0)
+
+    def test_a_batch_that_does_not_end_is_told(self):
+        gate = Gate()
+        scheduler = Scheduler(SamplingLimits(threads=1))
+        add(scheduler, 1, gate)
+        scheduler.begin(1, 0, 0, 0)
+        gate.wait_reached()
+        with pytest.raises(StoreTimeout, match=r"hopstream-sampling-0 did not end in 0\.01 s"):
+            scheduler.close(0.01)
+        gate.open()
+        assert scheduler.close() == []

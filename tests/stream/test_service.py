@@ -1,0 +1,539 @@
+"""What does a server that samples answer to each of its operations, and what does it refuse?"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from hopstream.errors import AccessDenied, ChannelLost, FormatError, HopstreamError, SettingsError, StateError
+from hopstream.load.buffers import BufferPool
+from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
+from hopstream.stream.messages import decode_batch
+from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
+from hopstream.stream.settings import SamplingLimits
+from tests.load.graphs import flat
+from tests.store.processes import wait_until
+from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
+
+CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
+"""120 papers, so 5 batches."""
+OPERATIONS = (
+    "init_sampling_backend", "register_sampling_input", "start_new_epoch_sampling", "fetch_one_sampled_message",
+    "fetch_sampled_messages", "destroy_sampling_input", "describe_channel", "describe_channels",
+    "is_channel_epoch_done",
+)  # fmt: skip
+
+
+@pytest.fixture
+def served(timed_parts: dict[int, Path]) -> Iterator[Served]:
+    """One server with all parts."""
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=3, lease_s=60.0)) as served:
+        yield served
+
+
+@pytest.fixture
+def server(served: Served) -> StoreServer:
+    return served.servers[0]
+
+
+def init(server: StoreServer, key: str = "train", loader: str = "NeighborLoader", **options: Any) -> int:
+    header, arrays = encode_options({**CONFIG, **options})
+    answer = asked(server, "init_sampling_backend", arrays, backend_key=key, loader=loader, options=header)
+    return int(answer.header["backend_id"])
+
+
+def register_header(backend_id: int, **changes: Any) -> dict[str, Any]:
+    digest = digest_of("NeighborLoader", *encode_options({**CONFIG, **changes.pop("config_options", {})}))
+    options, _ = encode_options({"seeds": ("paper", None)})
+    return {
+        "backend_id": backend_id, "config": digest, "worker_key": "rank 0", "options": options, "first": 0,
+        "stride": 1, "credit": 2, **changes,
+    }  # fmt: skip
+
+
+def register(server: StoreServer, backend_id: int, **changes: Any) -> int:
+    answer = asked(server, "register_sampling_input", **register_header(backend_id, **changes))
+    return int(answer.header["channel_id"])
+
+
+def begun(server: StoreServer, **changes: Any) -> int:
+    """A channel whose epoch 0 was started."""
+    channel_id = register(server, init(server), **changes)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+    return channel_id
+
+
+def wanted_batches(folder: Path, epoch: int = 0) -> list[dict[str, object]]:
+    with NeighborLoader(folder, seeds=("paper", None), collate="numpy", **CONFIG) as loader:
+        loader.set_epoch(epoch)
+        return [flat(batch) for batch in loader]
+
+
+def read(frame: Frame) -> dict[str, object]:
+    return flat(decode_batch(frame, BufferPool(0)))
+
+
+def test_an_input_is_registered_sampled_fetched_and_destroyed(
+    served: Served, server: StoreServer, timed_parts: dict[int, Path]
+) -> None:
+    backend_id = init(server)
+    channel_id = register(server, backend_id)
+    assert asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0).header == {}
+    got = [read(asked(server, "fetch_one_sampled_message", channel_id=channel_id)) for _ in range(5)]
+    assert got == wanted_batches(timed_parts[1])
+    assert asked(server, "fetch_one_sampled_message", channel_id=channel_id).header == {"end_of_epoch": True}
+    assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=0).header == {"is_done": True}
+    assert asked(server, "destroy_sampling_input", channel_id=channel_id).header == {"was_there": True}
+    assert asked(server, "destroy_sampling_input", channel_id=channel_id).header == {"was_there": False}
+    assert (served.num_channels, served.num_backends) == (0, 0)
+
+
+def test_a_stream_holds_the_rest_of_the_epoch_and_its_end(server: StoreServer, timed_parts: dict[int, Path]) -> None:
+    channel_id = begun(server)
+    wanted = wanted_batches(timed_parts[1])
+    first = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, max_messages=2)
+    assert [read(frame) for frame in first] == wanted[:2]
+    *rest, end = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+    assert [read(frame) for frame in rest] == wanted[2:]
+    assert end.header == {"end_of_epoch": True}
+
+
+def test_a_named_batch_is_made_whatever_the_share_and_however_often(
+    server: StoreServer, timed_parts: dict[int, Path]
+) -> None:
+    channel_id = begun(server, first=1, stride=3)
+    wanted = wanted_batches(timed_parts[1])
+    for step in (4, 0, 4, 2, 1, 3, 0):
+        frame = asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=step)
+        assert read(frame) == wanted[step]
+    with pytest.raises(SettingsError, match="batch 5 was asked for; the epoch has 5"):
+        asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=5)
+
+
+def test_a_share_is_every_stride_th_batch(server: StoreServer, timed_parts: dict[int, Path]) -> None:
+    wanted = wanted_batches(timed_parts[1])
+    for first in (0, 1):
+        channel_id = begun(server, first=first, stride=2, worker_key=f"share {first}")
+        *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+        assert [read(frame) for frame in frames] == wanted[first::2]
+
+
+def test_an_epoch_may_start_at_any_batch(server: StoreServer, timed_parts: dict[int, Path]) -> None:
+    channel_id = register(server, init(server))
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1, first_step=3)
+    *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+    assert [read(frame) for frame in frames] == wanted_batches(timed_parts[1], epoch=1)[3:]
+
+
+def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> None:
+    channel_id = begun(server)
+
+    def state() -> tuple[int, object]:
+        frame = asked(server, "fetch_one_sampled_message", channel_id=channel_id)
+        return frame.header["batch"]["epoch"], frame.header["batch"]["index"]
+
+    assert state() == (0, 0)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+    assert state() == (0, 1)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=2)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1)
+    assert state() == (2, 0)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=1)
+    assert state() == (0, 0)
+    with pytest.raises(StateError, match="iteration 0 was asked for; the channel is at iteration 1"):
+        asked(server, "fetch_one_sampled_message", channel_id=channel_id, turn=0, step=0)
+    assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=1).header == {"is_done": False}
+
+
+def test_nothing_is_fetched_before_an_epoch_starts(server: StoreServer) -> None:
+    channel_id = register(server, init(server))
+    with pytest.raises(StateError, match="no epoch was started"):
+        asked(server, "fetch_one_sampled_message", channel_id=channel_id)
+    assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=0).header == {"is_done": False}
+
+
+def test_a_channel_is_described(server: StoreServer) -> None:
+    channel_id = begun(server, credit=2)
+
+    def described() -> dict[str, Any]:
+        found: dict[str, Any] = asked(server, "describe_channel", channel_id=channel_id).header["channel"]
+        return found
+
+    wait_until(lambda: described()["num_waiting"] == 2, "the credit is used up")
+    found = described()
+    for name, wanted in {
+        "channel_id": channel_id, "worker_key": "rank 0", "epoch": 0, "num_steps": 5, "num_own_steps": 5, "credit": 2,
+        "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
+    }.items():  # fmt: skip
+        assert found[name] == wanted, name
+    assert found["num_buffered_bytes"] > 0
+    every = asked(server, "describe_channels").header
+    assert [one["channel_id"] for one in every["channels"]] == [channel_id]
+    assert (every["totals"]["num_channels"], every["totals"]["num_waiting"]) == (1, 2)
+
+
+def test_registering_again_finds_the_channel(served: Served, server: StoreServer) -> None:
+    backend_id = init(server)
+    assert register(server, backend_id) == register(server, backend_id)
+    assert served.num_channels == 1
+    with pytest.raises(SettingsError, match="worker_key 'rank 0' is taken by another input"):
+        register(server, backend_id, first=1)
+    assert served.num_channels == 1
+
+
+def test_a_backend_is_made_once_per_key(served: Served, server: StoreServer) -> None:
+    assert init(server) == init(server) != init(server, key="val")
+    assert served.num_backends == 2
+    with pytest.raises(SettingsError, match="backend 'train' has other options"):
+        init(server, batch_size=26)
+    with pytest.raises(SettingsError, match="backend 'train' has other options"):
+        init(server, loader="LinkNeighborLoader")
+
+
+def test_the_last_channel_takes_its_backend_along(served: Served, server: StoreServer) -> None:
+    backend_id = init(server)
+    channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(2)]
+    for channel_id, num_left in zip(channels, (1, 0), strict=True):
+        asked(server, "destroy_sampling_input", channel_id=channel_id)
+        assert served.num_backends == num_left
+    with pytest.raises(ChannelLost, match="there is no backend"):
+        register(server, backend_id)
+    assert init(server) != backend_id
+
+
+BAD_INPUTS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
+    "other options": ({"config": "another"}, SettingsError, "another way of sampling"),
+    "an option of the backend": ({"options": {"batch_size": 3}}, SettingsError, "batch_size is an option of the back"),
+    "an unknown split": (
+        {"options": {"seeds": {"tuple": ["paper", "nope"]}}}, HopstreamError, "nope",
+    ),
+    "no such seed": ({"options": {"seeds": {"tuple": ["paper", [9999]]}}}, HopstreamError, "9999"),
+    "a bad rank": (
+        {"options": {"seeds": {"tuple": ["paper", None]}, "rank": 7, "world_size": 2}}, SettingsError, "rank is 7",
+    ),
+    "no options": ({"options": None}, FormatError, "must be an object"),
+    "malformed options": ({"options": {"seeds": {}}}, FormatError, "no option"),
+    "no key": ({"worker_key": None}, FormatError, "worker_key"),
+    "a long key": ({"worker_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
+    "no credit": ({"credit": 0}, FormatError, "'credit' is 0"),
+    "a negative share": ({"first": -1}, FormatError, "'first' is -1"),
+    "no stride": ({"stride": 0}, FormatError, "'stride' is 0"),
+    "a flag for a number": ({"stride": True}, FormatError, "'stride' is True"),
+    "another backend": ({"backend_id": 5}, ChannelLost, "there is no backend 5"),
+    "a negative backend": ({"backend_id": -5}, FormatError, "'backend_id' is -5"),
+    "an unknown option": ({"options": {"anchors": None}}, SettingsError, "anchors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_a_registration_that_fails_leaves_nothing(served: Served, server: StoreServer, name: str) -> None:
+    changes, kind, message = BAD_INPUTS[name]
+    backend_id = init(server)
+    with pytest.raises(kind, match=message):
+        register(server, **{"backend_id": backend_id, **changes})
+    assert served.num_channels == 0
+    assert register(server, backend_id)
+    assert served.num_channels == 1
+
+
+def test_there_are_as_many_channels_as_there_may_be(served: Served, server: StoreServer) -> None:
+    backend_id = init(server)
+    channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(3)]
+    with pytest.raises(SettingsError, match=r"the server has 3 channels, as many as it may have \(--max-channels\)"):
+        register(server, backend_id, worker_key="rank 3")
+    asked(server, "destroy_sampling_input", channel_id=channels[0])
+    register(server, backend_id, worker_key="rank 3")
+    assert served.num_channels == 3
+
+
+BAD_BACKENDS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
+    "an unknown loader": ({"loader": "Popen"}, SettingsError, "'Popen' is no loader"),
+    "no loader": ({"loader": None}, FormatError, "'loader' is None"),
+    "no key": ({"backend_key": 5}, FormatError, "'backend_key' is 5"),
+    "a long key": ({"backend_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
+    "no options": ({"options": []}, FormatError, "they must be an object"),
+    "an input": ({"options": {"seeds": None, "rank": 1}}, SettingsError, "rank, seeds is an input"),
+    "an unknown array": ({"options": {"num_neighbors": {"array": 3}}}, FormatError, "is no option"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BACKENDS)
+def test_a_backend_that_cannot_be_is_refused(served: Served, server: StoreServer, name: str) -> None:
+    changes, kind, message = BAD_BACKENDS[name]
+    header = {"backend_key": "train", "loader": "NeighborLoader", "options": {"num_neighbors": [2]}, **changes}
+    with pytest.raises(kind, match=message):
+        asked(server, "init_sampling_backend", **header)
+    assert served.num_backends == 0
+
+
+@pytest.mark.parametrize(
+    "option", ["source", "collate", "num_threads", "buffer_bytes", "transform", "self", "no_such_option"]
+)
+def test_options_of_a_consumer_are_none_of_a_server(served: Served, server: StoreServer, option: str) -> None:
+    backend_id = init(server, **{option: "x"})
+    with pytest.raises(SettingsError):
+        register(server, backend_id, config_options={option: "x"})
+    assert served.num_channels == 0
+
+
+BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
+    **{
+        f"{op} of channel {value!r}": (op, {"channel_id": value, "epoch": 0}, kind)
+        for op in OPERATIONS[2:]
+        if op not in ("describe_channels", "destroy_sampling_input")
+        for value, kind in ((12345, ChannelLost), (-1, FormatError), ("1", FormatError), (None, FormatError))
+    },
+    "destroy channel -1": ("destroy_sampling_input", {"channel_id": -1}, FormatError),
+    "destroy nothing": ("destroy_sampling_input", {}, FormatError),
+    "no epoch": ("start_new_epoch_sampling", {"channel_id": 1}, FormatError),
+    "epoch -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": -1}, FormatError),
+    "turn -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "turn": -1}, FormatError),
+    "first_step 0.5": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "first_step": 0.5}, FormatError),
+    "step -1": ("fetch_one_sampled_message", {"channel_id": 1, "step": -1}, FormatError),
+    "turn x": ("fetch_one_sampled_message", {"channel_id": 1, "turn": "x"}, FormatError),
+    "wait_s -1": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": -1}, FormatError),
+    "wait_s x": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": "x"}, FormatError),
+    "wait_s huge": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": 10**400}, ChannelLost),
+    "no messages": ("fetch_sampled_messages", {"channel_id": 1, "max_messages": 0}, FormatError),
+    "many messages": ("fetch_sampled_messages", {"channel_id": 1, "max_messages": 1 << 60}, FormatError),
+    "epoch x": ("is_channel_epoch_done", {"channel_id": 1, "epoch": "x"}, FormatError),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_call_that_makes_no_sense_is_refused(server: StoreServer, name: str) -> None:
+    op, header, kind = BAD_CALLS[name]
+    with pytest.raises(kind):
+        asked_all(server, op, **header)
+
+
+def test_every_operation_needs_the_token(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1], token="open-sesame") as served:
+        (server,) = served.servers
+        assert set(OPERATIONS) <= set(served.services[0].operations)
+        for op in served.services[0].operations:
+            for token in (None, "open-sesam", "open-sesame2"):
+                with pytest.raises(AccessDenied, match="token is missing or wrong"):
+                    asked_all(server, op, token=token, channel_id=1)
+        assert server.stats.num_requests == 0
+        (frame,) = asked_all(server, "describe_channels", token="open-sesame")
+        assert frame.header["channels"] == []
+
+
+def test_requests_for_another_dataset_are_refused(server: StoreServer) -> None:
+    for op in OPERATIONS:
+        with pytest.raises(HopstreamError, match="the request is for another"):
+            asked_all(server, op, dataset="another")
+
+
+class Gate:
+    """Opens a graph when it is told to, and counts how often it was asked."""
+
+    def __init__(self, open_graph: Callable[[], Any]) -> None:
+        self._open_graph = open_graph
+        self.may_go = threading.Event()
+        self.num_calls = 0
+        self.failures: list[BaseException] = []
+
+    def __call__(self) -> Any:
+        self.num_calls += 1
+        assert self.may_go.wait(20)
+        if self.failures:
+            raise self.failures.pop()
+        return self._open_graph()
+
+
+@pytest.fixture
+def gated(timed_parts: dict[int, Path]) -> Iterator[tuple[SamplingService, Gate]]:
+    gate = Gate(lambda: LocalStore(open_dataset(timed_parts[1])))
+    service = SamplingService(gate, SamplingLimits(threads=1, lease_s=60.0))
+    yield service, gate
+    gate.may_go.set()
+    service.close()
+
+
+def init_request() -> Frame:
+    options, arrays = encode_options(CONFIG)
+    header = {"backend_key": "train", "loader": "NeighborLoader", "options": options}
+    return decode_frame(encode_frame(header, arrays))
+
+
+@pytest.mark.parametrize("failure", [None, FormatError("the folder is gone"), ZeroDivisionError("a bug")])
+def test_who_asks_for_a_backend_in_the_making_waits_for_it(
+    gated: tuple[SamplingService, Gate], failure: BaseException | None
+) -> None:
+    service, gate = gated
+    gate.failures = [failure] if failure else []
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(service.init_sampling_backend, init_request()) for _ in range(4)]
+        wait_until(lambda: gate.num_calls == 1, "the first caller opens the graph")
+        assert not any(future.done() for future in futures)
+        gate.may_go.set()
+        if failure is None:
+            assert len({future.result(20)[0]["backend_id"] for future in futures}) == 1
+        else:
+            # A caller that comes after the failure makes the backend anew, and its graph can be opened.
+            errors = [future.exception(20) for future in futures]
+            assert any(error is not None and str(failure) in str(error) for error in errors)
+    assert service.init_sampling_backend(init_request())[0]["backend_id"] > 0
+    assert len(service._backends) == 1
+
+
+def test_backends_that_nobody_registers_at_are_given_up(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, lease_s=0.05)) as served:
+        (server,) = served.servers
+        first = init(server, key="abandoned")
+
+        def is_gone() -> bool:
+            init(server, key="another")
+            return first not in served.services[0]._backends
+
+        wait_until(is_gone, "the backend is given up")
+
+
+def test_all_loaders_share_one_graph(served: Served, server: StoreServer) -> None:
+    for key in ("train", "val"):
+        register(server, init(server, key=key))
+    assert len({id(backend.store) for backend in served.services[0]._backends.values()}) == 1
+
+
+def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
+    """200 times register, epoch, destroy: memory, threads and file descriptors stay as they were."""
+
+    def cycle(number: int) -> None:
+        options, arrays = encode_options(CONFIG)
+        header = {"backend_key": f"key {number}", "loader": "NeighborLoader", "options": options}
+        (answer,) = call("init_sampling_backend", arrays, **header)
+        header = register_header(answer.header["backend_id"], first=number % 2, stride=2)
+        (answer,) = call("register_sampling_input", **header)
+        channel_id = answer.header["channel_id"]
+        call("start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+        call("fetch_sampled_messages", channel_id=channel_id, max_messages=1 + number % 3)
+        call("destroy_sampling_input", channel_id=channel_id)
+
+    process, found = psutil.Process(), []
+    with serve_here(timed_parts[2], SamplingLimits(threads=2)) as served, Caller(served.servers[0]) as call:
+        for number in range(260):
+            cycle(number)
+            if number in (59, 259):
+                gc.collect()
+                num_threads = sum("hopstream" in thread.name for thread in threading.enumerate())
+                found.append((num_threads, process.num_fds(), len(gc.get_objects()), process.memory_info().rss))
+        assert served.num_channels == served.num_backends == 0
+    before, after = found
+    assert after[0] <= before[0] + 4  # pools of connections grow to their full size, not with cycles
+    assert after[1] <= before[1] + 2
+    assert after[2] < before[2] + 2000
+    assert after[3] < before[3] + (16 << 20)
+
+
+def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1]) as served:
+        (server,) = served.servers
+        channel_id = begun(server)
+        (left,) = served.services[0].close()
+        assert left["channel_id"] == channel_id
+        with pytest.raises(HopstreamError):
+            asked(server, "fetch_one_sampled_message", channel_id=channel_id)
+        assert served.services[0].close() == []
+
+
+def mutated(rng: np.random.Generator, message: np.ndarray) -> bytes:
+    """A message with some bytes changed, taken out, put in or said twice."""
+    data = bytearray(message.tobytes())
+    for _ in range(int(rng.integers(1, 4))):
+        place, length = int(rng.integers(0, len(data))), int(rng.integers(1, 9))
+        kind = rng.integers(0, 5)
+        if kind == 0:
+            data[place] = int(rng.integers(0, 256))
+        elif kind == 1:
+            data[place] = int(rng.choice(np.frombuffer(b'0123456789-{}[]",:.eNtfn', np.uint8)))
+        elif kind == 2:
+            del data[place : place + length]
+        elif kind == 3:
+            data[place:place] = data[place : place + length]
+        else:
+            data[place : place + length] = rng.integers(0, 256, length).astype(np.uint8).tobytes()
+        if not data:
+            return b""
+    return bytes(data)
+
+
+def messages_of_all_operations(server: StoreServer, channel_id: int, backend_id: int) -> list[np.ndarray]:
+    """A sensible request of every operation, with arrays and records where it may have them."""
+    dataset = server._answers._store.dataset_id
+    options, arrays = encode_options({"seeds": ("paper", np.arange(20)), "rank": 0, "world_size": 1})
+    config, more = encode_options({**CONFIG, "edge_features": [], "node_features": {"paper": ["x"]}, "eps": np.inf})
+    of_channel = {"channel_id": channel_id, "epoch": 0, "turn": 0, "first_step": 1, "step": 2, "wait_s": 0.0}
+    requests = [encode_frame({"op": op, "dataset": dataset, "max_messages": 2, **of_channel}) for op in OPERATIONS[2:]]
+    init_header = {"backend_key": "fuzz", "loader": "NeighborLoader", "options": config}
+    requests.append(encode_frame({"op": "init_sampling_backend", "dataset": dataset, **init_header}, more))
+    header = register_header(backend_id, options=options, worker_key="fuzz")
+    requests.append(encode_frame({"op": "register_sampling_input", "dataset": dataset, **header}, arrays))
+    return requests
+
+
+def fuzz(served: Served, num_messages: int, rng_seed: int) -> None:
+    """Send mutated requests past the transport, straight to what decodes and answers them."""
+    (server,) = served.servers
+    rng = np.random.default_rng(rng_seed)
+    process, peak = psutil.Process(), 0
+    num_refused = 0
+    backend_id, channel_id, requests = -1, -1, []
+    before = 0
+    for number in range(num_messages):
+        if number % 1000 == 0:  # some of them destroy the channel
+            for channel in asked(server, "describe_channels").header["channels"]:
+                asked(server, "destroy_sampling_input", channel_id=channel["channel_id"])
+            backend_id = init(server)
+            channel_id = register(server, backend_id)
+            asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+            requests = messages_of_all_operations(server, channel_id, backend_id)
+            if number == 1000:
+                before = process.memory_info().rss
+        ticket = mutated(rng, requests[int(rng.integers(0, len(requests)))])
+        last = Frame({}, [])
+        for batch in server.answer(ticket):
+            last = decode_frame(from_batch(batch))
+        if "error" in last.header:
+            num_refused += 1
+            assert len(last.header["error"]["message"]) < 100_000, ticket
+            assert last.header["error"]["kind"] in FUZZ_ERRORS, (last.header["error"], ticket)
+        if number % 50 == 0:
+            peak = max(peak, process.memory_info().rss)
+    assert num_refused > num_messages // 2
+    assert peak - before < 200 << 20
+    for channel in asked(server, "describe_channels").header["channels"]:
+        asked(server, "destroy_sampling_input", channel_id=channel["channel_id"])
+    channel_id = begun(server)
+    assert len(asked_all(server, "fetch_sampled_messages", channel_id=channel_id)) == 6
+
+
+FUZZ_ERRORS = {
+    "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
+    "StoreTimeout",
+}  # fmt: skip
+"""None of these is a bug of the server."""
+
+
+def test_mutated_requests_are_refused_and_harm_nobody(served: Served) -> None:
+    fuzz(served, 3000, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rng_seed", range(2, 12))
+def test_a_million_mutated_requests_are_refused_and_harm_nobody(served: Served, rng_seed: int) -> None:
+    fuzz(served, 100_000, rng_seed)

@@ -1,0 +1,48 @@
+"""Which limits of sampling does a server accept?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+import pytest
+
+from hopstream.errors import SettingsError
+from hopstream.stream.settings import SamplingLimits
+
+
+def test_one_thread_per_core_unless_told_otherwise():
+    assert SamplingLimits().num_threads == os.cpu_count()
+    assert SamplingLimits(threads=3).num_threads == 3
+
+
+def test_every_field_has_a_help_text_and_a_default_that_is_accepted():
+    limits = SamplingLimits()
+    for one in fields(SamplingLimits):
+        assert one.metadata["help"]
+        assert SamplingLimits(**{one.name: getattr(limits, one.name)}) == limits
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", 0), ("threads", 1024), ("max_channels", 1), ("max_channels", 1 << 16), ("credit", 1),
+        ("credit", 1 << 16), ("buffer_bytes", 0), ("buffer_bytes", 1 << 62), ("lease_s", 0.001), ("slow_s", 5),
+    ],
+)  # fmt: skip
+def test_the_ends_of_what_is_accepted(name, value):
+    assert getattr(SamplingLimits(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", -1), ("threads", 1025), ("threads", 1.5), ("threads", True), ("threads", "2"),
+        ("max_channels", 0), ("max_channels", (1 << 16) + 1), ("credit", 0), ("credit", (1 << 16) + 1),
+        ("buffer_bytes", -1), ("buffer_bytes", 1e9), ("lease_s", 0), ("lease_s", -1.0), ("lease_s", float("nan")),
+        ("lease_s", float("inf")), ("slow_s", 0), ("slow_s", "1"), ("slow_s", None),
+    ],
+)  # fmt: skip
+def test_what_is_not_accepted_is_named(name, value):
+    with pytest.raises(SettingsError, match=name):
+        SamplingLimits(**{name: value})
