@@ -235,9 +235,10 @@ def test_times_may_be_negative_and_as_large_as_int64(tmp_path):
         (two_nodes(w=np.array([1, 1, np.inf], np.float32)), SchemaError, r"w\[2\] is inf"),
         (two_nodes(w=np.array([1, -np.inf, 1])), SchemaError, r"w\[1\] is -inf"),
         (
-            two_nodes(w=np.array([1, 2**53 + 1, 1])), SchemaError,
+            two_nodes(w=np.array([1, 2**53 + 1, 1])),
+            SchemaError,
             r"w\[1\] is 9007199254740993; integer weights go up to",
-        ),  # fmt: skip
+        ),
         (two_nodes(w=np.array([1, 2**53, 1], np.uint64)), None, None),
         (two_nodes(w=np.zeros(3, np.int8)), SchemaError, "is 0 for all 3 edges, so none could be drawn"),
         (two_nodes(w=-np.zeros(3)), SchemaError, "is 0 for all 3 edges"),
@@ -251,7 +252,7 @@ def test_times_may_be_negative_and_as_large_as_int64(tmp_path):
         (two_nodes(2, w=np.array([8e307, 8e307])), None, None),
         (two_nodes(0, w=np.empty(0)), None, None),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_weight_is_refused(tmp_path, graph, error, message):
     if error is None:
         write_parts(graph, tmp_path / "d", weight_attr="w")

@@ -5,8 +5,8 @@ edge type that messages follow, and its reverses. What is not there cannot leak,
 graph remembers which edge type holds labels, so that it is followed only where it is named.
 
 A link is a pair of nodes, not an edge: where one edge is held out, every edge between the two leaves, parallel ones
-and reverses alike. Those in no split just leave; one in a split that is not held out would be both seen and hidden, so it
-is refused, unless ``parallel="remove"`` says that it leaves, too.
+and reverses alike. Those in no split just leave; one in a split that is not held out would be both seen and hidden, so
+it is refused, unless ``parallel="remove"`` says that it leaves, too.
 """
 
 from __future__ import annotations
