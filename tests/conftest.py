@@ -15,7 +15,7 @@ import pytest
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from tests.processes import ServerPool
+from tests.processes import POOLED, ServerPool
 
 GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
@@ -43,7 +43,7 @@ def server_pool(own_temporary_folder: None) -> Iterator[ServerPool]:
 def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread or a child process behind.
 
-    What fixtures of a wider scope started before the test is theirs to end. Threads that Python did not start (numba's,
+    What fixtures of a wider scope started is theirs to end: before the test, or, for the pool of servers, in it. Threads that Python did not start (numba's,
     Arrow's) and multiprocessing's resource tracker, which lives as long as the interpreter, are not a test's to end.
     """
     threads_before = set(threading.enumerate())
@@ -71,7 +71,7 @@ def _children() -> list[psutil.Process]:
         try:
             process = psutil.Process(pid)
             is_tracker = any("resource_tracker" in word for word in process.cmdline())
-            if not is_tracker and process.status() != psutil.STATUS_ZOMBIE:
+            if not is_tracker and pid not in POOLED and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

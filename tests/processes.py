@@ -34,6 +34,8 @@ sys.exit(len(close(list(servers))))
 """
 """Takes a call per line, as JSON, and prints what it returns; ends with its stdin."""
 STOP_S = 20.0
+POOLED: set[int] = set()
+"""Ids of the processes of all pools."""
 
 
 class ServerPool:
@@ -52,6 +54,7 @@ class ServerPool:
             words = [sys.executable, "-c", SERVE]
             process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self._processes.append(process)
+            POOLED.add(process.pid)
         processes = self._processes[: len(parts_of_servers)]
         calls = [("serve", list(parts), [str(folder) for folder in folders]) for parts in parts_of_servers]
         locations = _call(processes[:1], calls[:1]) + _call(processes[1:], calls[1:])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
@@ -23,10 +24,11 @@ def test_files_by_path_and_by_string():
 
 
 def test_data_objects():
-    data = Data(num_nodes=3)
+    data = Data(num_nodes=3, edge_index=torch.empty((2, 0), dtype=torch.int64))
     assert read_graph(data).schema == graph_from_data(data).schema
     hetero = HeteroData()
     hetero["paper"].num_nodes = 2
+    hetero["paper", "cites", "paper"].edge_index = data.edge_index
     assert read_graph(hetero).nodes["paper"].num_nodes == 2
 
 

@@ -43,7 +43,8 @@ def check_flat(cycle: Callable[[int], None]) -> None:
     bytes_before = traced_bytes()
     for n in range(NUM_WARM, NUM_WARM + NUM_CYCLES):
         cycle(n)
-    assert (threading.active_count(), process.num_fds()) == before
+    assert threading.active_count() <= before[0]
+    assert process.num_fds() <= before[1]
     assert traced_bytes() - bytes_before < MAX_GROWTH_BYTES
 
 
