@@ -43,8 +43,9 @@ def server_pool(own_temporary_folder: None) -> Iterator[ServerPool]:
 def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread or a child process behind.
 
-    What fixtures of a wider scope started is theirs to end: before the test, or, for the pool of servers, in it. Threads that Python did not start (numba's,
-    Arrow's) and multiprocessing's resource tracker, which lives as long as the interpreter, are not a test's to end.
+    What fixtures of a wider scope started is theirs to end: before the test or, for the pool of servers, in it. Threads
+    that Python did not start (numba's, Arrow's) and multiprocessing's resource tracker, which lives as long as the
+    interpreter, are not a test's to end.
     """
     threads_before = set(threading.enumerate())
     children_before = set(_children())
