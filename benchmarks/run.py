@@ -64,6 +64,7 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         case("loader"),
         case("loader", 2),
         case("two_trainers"),
+        case("streaming"),
         case("modes"),
         case("links"),
         case("walks"),

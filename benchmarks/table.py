@@ -59,6 +59,11 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
         "two trainers, each with half the graph, asking the other's server",
         lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine",
     ),
+    (
+        "streaming",
+        "one trainer, batches from two servers that sample",
+        lambda f: f"{f['ms_per_batch']:.1f} ms per batch, {f['share_of_called']:.0%} of the speed of plain calls",
+    ),
     ("peer-graphbolt", "GraphBolt: sample and relabel, 1 thread", lambda f: _graphbolt(f)),
 )
 
