@@ -37,7 +37,7 @@ test: test-bounds ## Run every default test, the kernels' also with bounds check
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q $(PARALLEL) tests/kernels
 
-soak: $(READY) ## Kill and restart servers under load for a minute
+soak: $(READY) ## Kill and restart servers under load, and send servers a million damaged requests; an hour
 	@$(BIN)/python -m pytest -q -m soak
 
 test-all: $(READY) ## Run every test, the slow and the large ones too
