@@ -16,15 +16,12 @@ from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.load.columns import EdgeFeatures, NodeFeatures
-from hopstream.load.epochs import Transform
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
 from hopstream.load.options import PYG_OPTIONS, refuse_data
-from hopstream.load.order import Remainder
 from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, remembers_recipe
-from hopstream.load.setup import Collate, LoaderSetup, SubgraphLoader, split_options
+from hopstream.load.setup import CommonOptions, LoaderSetup, SubgraphLoader, split_options
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
@@ -35,7 +32,7 @@ from hopstream.store import Source
 from hopstream.store.contract import MAX_TREES, Store
 
 if TYPE_CHECKING:
-    from hopstream.store.settings import StoreSettings
+    pass
 
 _LINKS = "links are chosen with edge_label_index=, shuffle=, rank= and world_size="
 OTHER_OPTIONS: Mapping[str, str] = {
@@ -54,26 +51,8 @@ OTHER_OPTIONS: Mapping[str, str] = {
 ExcludeLinks = bool | str | EdgeType | list[EdgeType] | list[str]
 
 
-class LinkOptions(SamplingOptions, total=False):
+class LinkOptions(SamplingOptions, CommonOptions, total=False):
     """Settings with the meaning that ``NeighborLoader`` gives them: all but ``batch_size``, which has its own place."""
-
-    shuffle: bool
-    drop_last: bool
-    node_features: NodeFeatures
-    edge_features: EdgeFeatures
-    edge_keys: bool | None
-    transform: Transform | None
-    collate: Collate
-    num_threads: int
-    prefetch: int
-    pin_memory: bool
-    timeout_s: float
-    buffer_bytes: int
-    rank: int | None
-    world_size: int
-    remainder: Remainder
-    rng_seed: int
-    store_settings: StoreSettings | None
 
 
 class LinkNeighborLoader(SubgraphLoader):

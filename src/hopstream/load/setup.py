@@ -43,10 +43,9 @@ Collate = Literal["pyg", "numpy"]
 DEFAULT_BUFFER_BYTES = 1 << 30
 
 
-class LoaderOptions(TypedDict, total=False):
-    """Settings that every loader takes, with the meaning that ``NeighborLoader`` gives them."""
+class CommonOptions(TypedDict, total=False):
+    """Settings that every loader takes by name, with the meaning that ``NeighborLoader`` gives them."""
 
-    batch_size: int
     shuffle: bool
     drop_last: bool
     node_features: NodeFeatures
@@ -64,6 +63,12 @@ class LoaderOptions(TypedDict, total=False):
     remainder: Remainder
     rng_seed: int
     store_settings: StoreSettings | None
+
+
+class LoaderOptions(CommonOptions, total=False):
+    """Settings that every loader has; some take ``batch_size`` in a place of its own."""
+
+    batch_size: int
 
 
 def split_options(

@@ -287,10 +287,7 @@ class SamplingService:
         Raises:
             ChannelLost: There is no such channel.
         """
-        with self._lock:
-            loaders = {backend.backend_id: backend.loader for backend in self._backends.values()}
-        channels = self._scheduler.describe(channel_id)
-        return [{"loader": loaders.get(int(str(one["backend_id"])), "")} | one for one in channels]
+        return self._scheduler.describe(channel_id)
 
     def refuse(self) -> None:
         """Take no new backends and channels from now on; those that are there go on."""
