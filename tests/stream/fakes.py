@@ -107,9 +107,11 @@ def add(
     return scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=credit, new_job=lambda: FakeJob(work))
 
 
-def fetch(scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None) -> Any:
+def fetch(
+    scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None, lowest: int = 0
+) -> Any:
     """Which batch is fetched: ``(epoch, step)``, or None at the end of the epoch."""
-    return batch_of(scheduler.fetch(channel_id, turn, step, FETCH_S))
+    return batch_of(scheduler.fetch(channel_id, turn, step, FETCH_S, lowest))
 
 
 def settle(scheduler: Scheduler) -> dict[str, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hopstream.load.nodes import NodeMaker
 from hopstream.partition.layout import open_dataset
-from hopstream.store.cluster import open_cluster, parse_locations
+from hopstream.store.cluster import ServerEntry, open_cluster, parse_locations
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--part", type=int, required=True)
+    parser.add_argument("--all-parts", action="store_true", help="hold replicas of all other parts, too")
     parser.add_argument("--locations", required=True, help="those of all servers, by part")
     parser.add_argument("--lease", type=float, default=120.0)
     parser.add_argument("--store-timeout", type=float, default=10.0)
@@ -47,10 +48,14 @@ def main(arguments: list[str]) -> None:
 
     def open_graph() -> Store:
         settings = StoreSettings(prefer_local=False, timeout_s=given.store_timeout)
-        return open_cluster(parse_locations(given.locations), settings)
+        location = given.locations.split(",")[given.part]
+        own = ServerEntry(location=location, parts=tuple(parts), path=given.root)
+        return open_cluster(parse_locations(given.locations), settings, own=own if given.all_parts else None)
 
     service = SamplingService(open_graph, SamplingLimits(threads=2, lease_s=given.lease))
-    with LocalStore(open_dataset(given.root), [given.part]) as store:
+    dataset = open_dataset(given.root)
+    parts = range(dataset.manifest.book.num_parts) if given.all_parts else [given.part]
+    with LocalStore(dataset, parts) as store:
         location = given.locations.split(",")[given.part]
         server = StoreServer(store, location, operations=service.operations)
         print(server.location, flush=True)  # noqa: T201

@@ -20,6 +20,7 @@ from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable
 from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.store.server import StoreServer
+from hopstream.stream import client
 from tests.load.graphs import flat
 from tests.store.processes import wait_until
 from tests.stream.serving import (
@@ -175,6 +176,39 @@ def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
             servers[0].thaw()
 
     assert disturbed_epochs(servers, 1, 5, stop_for_a_while) == wanted[1::2]
+
+
+def test_a_server_that_comes_back_makes_what_is_still_needed(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it hangs a replica makes the batches of its share, and those that it held are no use to anyone."""
+    monkeypatch.setattr(client, "POLL_S", 0.2)
+    monkeypatch.setattr(client, "SLACK_S", 0.2)
+    monkeypatch.setattr(client, "AVOID_S", 0.5)
+    with node_loader(timed_parts[1]) as local:
+        wanted = [flat(batch) for batch in local]
+    with serve_processes(timed_parts[2], "--all-parts") as servers:
+
+        def described(server: SamplingProcess) -> dict[str, Any]:
+            (channel,) = channels_at(server.location, dataset_id_of(timed_parts[2]))
+            return channel
+
+        with node_loader(remote_graph(locations_of(servers)), num_threads=2, prefetch=6) as loader:
+            iterator = iter(loader)
+            got = [flat(next(iterator)) for _ in range(10)]
+            wait_until(lambda: described(servers[0])["num_waiting"] == described(servers[0])["credit"] == 4, "it waits")
+            servers[0].freeze()
+            try:
+                got += [flat(next(iterator)) for _ in range(50)]
+            finally:
+                servers[0].thaw()
+            threading.Event().wait(1.0)  # so that it is asked first again
+            num_fetched = described(servers[0])["num_fetched"]
+            got += [flat(batch) for batch in iterator]
+            assert got == wanted
+            assert described(servers[0])["num_fetched"] - num_fetched > 10
+            for server in servers:
+                assert described(server)["num_waiting"] == 0, described(server)
 
 
 def test_closing_a_loader_while_its_server_is_stopped_ends_soon(servers: list[SamplingProcess]) -> None:

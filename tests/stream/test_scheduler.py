@@ -257,6 +257,73 @@ class TestCredit:
             assert waiting_in(scheduler, 1) == 2
 
 
+class TestSkipping:
+    """What a consumer was given by other servers is not kept for it."""
+
+    def test_what_waits_below_gives_its_place_up_and_the_share_goes_on_from_there(self):
+        made: list[int] = []
+        with scheduling() as scheduler:
+            add(scheduler, 1, lambda _, step: made.append(step), num_steps=100, stride=2, credit=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert waiting_in(scheduler, 1) == 3
+            assert fetch(scheduler, 1, 40, lowest=37) == (0, 40)
+            assert waiting_in(scheduler, 1) == 3
+            assert made[:3] == [0, 2, 4]
+            assert sorted(made[3:]) == [38, 40, 42, 44]
+            assert scheduler.totals["num_buffered_bytes"] == 3 * MESSAGE_BYTES
+
+    def test_what_waits_from_there_on_is_kept(self):
+        made: list[int] = []
+        with scheduling() as scheduler:
+            add(scheduler, 1, lambda _, step: made.append(step), num_steps=6, credit=6)
+            scheduler.begin(1, 0, 0, 0)
+            assert waiting_in(scheduler, 1) == 6
+            assert [fetch(scheduler, 1, step, lowest=3) for step in (5, 4, 3)] == [(0, 5), (0, 4), (0, 3)]
+            assert made == [0, 1, 2, 3, 4, 5]
+            assert waiting_in(scheduler, 1) == 0
+
+    def test_a_batch_below_comes_all_the_same_where_it_is_asked_for(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=20, credit=2)
+            scheduler.begin(1, 0, 0, 0)
+            assert fetch(scheduler, 1, 9, lowest=9) == (0, 9)
+            assert fetch(scheduler, 1, 1) == (0, 1)
+            assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # whoever asks for it has not got it
+            assert fetch(scheduler, 1, 10, lowest=10) == (0, 10)
+
+    def test_what_comes_next_is_not_before(self):
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=9, first=1, stride=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert fetch(scheduler, 1, lowest=2) == (0, 4)
+            assert fetch(scheduler, 1) == (0, 7)
+            assert fetch(scheduler, 1, lowest=50) is None
+
+    def test_a_batch_under_way_that_nobody_needs_any_more_holds_no_place_for_long(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            add(scheduler, 1, lambda epoch, step: step or gate(epoch, step), num_steps=50, credit=1)
+            scheduler.begin(1, 0, 0, 0)
+            gate.wait_reached()
+            consumer = Call(lambda: fetch(scheduler, 1, 20, lowest=20))
+            gate.open()
+            assert consumer.result() == (0, 20)
+            settle(scheduler)
+            assert fetch(scheduler, 1, 21, lowest=21) == (0, 21)
+            settle(scheduler)
+            assert list(scheduler._channels[1].done) == [22]
+
+    def test_others_may_hoard_in_its_place(self):
+        with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
+            for channel_id in (1, 2):
+                add(scheduler, channel_id, num_steps=9, credit=8)
+                scheduler.begin(channel_id, 0, 0, 0)
+                settle(scheduler)
+            assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2)] == [3, 1]
+            assert fetch(scheduler, 1, lowest=9) is None
+            assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2)] == [0, 3]
+
+
 class TestBufferBytes:
     def test_channels_stop_hoarding_and_each_may_still_have_one(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:

@@ -23,6 +23,7 @@ from hopstream.stream.settings import SamplingLimits
 from tests.stream.fakes import FETCH_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle
 
 MAX_STEPS = 12
+NUM_THREADS = 2
 EPOCHS = 1000
 """A message's epoch also says which channel it is of: ``channel_id * EPOCHS + epoch``."""
 STEPS = st.integers(0, MAX_STEPS - 1)
@@ -102,7 +103,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(SamplingLimits(threads=2, buffer_bytes=4 * MESSAGE_BYTES))
+        self.scheduler = Scheduler(SamplingLimits(threads=NUM_THREADS, buffer_bytes=4 * MESSAGE_BYTES))
         self.gate = Gate()
         self.gate.open()
         self.crashes = Crashes()
@@ -163,6 +164,21 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
     def fetch_step(self, model: Model, step: int) -> None:
         if not self.is_refused(model, step):
             model.asked.add(step)
+            self.take(model, step)
+
+    @rule(model=channels, step=STEPS, ahead=st.integers(0, MAX_STEPS))
+    def fetch_from_elsewhere_and_go_on(self, model: Model, step: int, ahead: int) -> None:
+        """Other servers gave all batches before one, which is below, at or above the one that is asked for."""
+        if self.is_refused(model, step):
+            return
+        model.asked.add(step)
+        lowest = min(step, ahead)
+        model.next_out = max(model.next_out, model.own_from(lowest)) if lowest else model.next_out
+        message = self.scheduler.fetch(model.channel_id, model.turn, step, FETCH_S, ahead)
+        with self.scheduler._lock:
+            late = {kept for kept in model.channel.done if kept < lowest}
+        assert len(late - model.asked) <= NUM_THREADS, "no more than were under way"
+        if self.check(model, step, message):
             self.take(model, step)
 
     @rule(model=channels, num_fetches=st.integers(1, 6))

@@ -151,6 +151,14 @@ class SampledChannel:
         if step >= self.cursor and self.share.from_step(step) == step:
             self.made_early.add(step)
 
+    def skip_to(self, lowest: int) -> None:
+        """Throw away what waits before ``lowest``, and make nothing before it that nobody asks for by its number."""
+        for step in [step for step in self.done if step < lowest]:
+            del self.done[step]
+        first = self.share.from_step(lowest)
+        self.cursor, self.next_out = max(self.cursor, first), max(self.next_out, first)
+        self.made_early = {step for step in self.made_early if step >= self.cursor}
+
     def has_work(self, *, may_hoard: bool) -> bool:
         """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""
         if self.is_destroyed or self.epoch < 0:

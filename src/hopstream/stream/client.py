@@ -120,6 +120,29 @@ class _Server:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class _Progress:
+    """Which batches of one iteration have come. Safe to use from many threads."""
+
+    def __init__(self, first_step: int) -> None:
+        """Before the first batch."""
+        self._lock = threading.Lock()
+        self._lowest = first_step
+        self._come: set[int] = set()
+
+    @property
+    def lowest(self) -> int:
+        """The first batch that has not come; all before it have, whichever server gave them."""
+        return self._lowest
+
+    def add(self, step: int) -> None:
+        """A batch has come."""
+        with self._lock:
+            self._come.add(step)
+            while self._lowest in self._come:
+                self._come.remove(self._lowest)
+                self._lowest += 1
+
+
 class RemoteSession(BatchSession):
     """The channels of one loader on all servers of a cluster. Safe to use from many threads."""
 
@@ -137,9 +160,9 @@ class RemoteSession(BatchSession):
             for number, entry in enumerate(cluster.servers)
         ]
         self._key = secrets.token_hex(12)
-        self._turn, self._epoch, self._first_step, self._num_ahead = -1, -1, 0, 1
+        self._turn, self._num_ahead = -1, 1
+        self._progress = _Progress(0)
         self._closing = threading.Event()
-        self._waited_for: set[int] = set()
 
     def prepare(self, recipe: Recipe) -> None:
         """Take over what decides over the batches."""
@@ -152,16 +175,16 @@ class RemoteSession(BatchSession):
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
         """An iteration begins; servers hear of it when the first batch is asked for."""
         self._turn += 1
-        self._epoch, self._first_step, self._num_ahead = epoch, step, num_ahead
+        self._num_ahead = num_ahead
+        self._progress = _Progress(step)
 
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
         """Wait for one batch, from whichever server can give it."""
         ends = time.monotonic() + self._timeout_s
-        self._waited_for.add(step)
-        try:
-            return self._from_anyone((self._turn, epoch, step), ends, buffers)
-        finally:
-            self._waited_for.discard(step)
+        progress = self._progress
+        batch = self._from_anyone((self._turn, epoch, step), ends, buffers)
+        progress.add(step)
+        return batch
 
     def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
         _, epoch, step = wanted
@@ -217,7 +240,9 @@ class RemoteSession(BatchSession):
             if left_s <= 0:
                 raise StoreTimeout(f"{server.channel.name} did not make batch {step} in {self._timeout_s:g} s")
             wait_s = min(POLL_S, left_s)
-            header = {"channel_id": channel_id, "turn": turn, "step": step, "wait_s": wait_s}
+            # A server that was passed over holds batches that others gave meanwhile, and no room for those to come.
+            lowest = min(step, self._progress.lowest)
+            header = {"channel_id": channel_id, "turn": turn, "step": step, "lowest": lowest, "wait_s": wait_s}
             try:
                 frame = self._call(
                     server, "fetch_one_sampled_message", header, timeout_s=min(wait_s + SLACK_S, left_s + LATE_S)
@@ -242,7 +267,7 @@ class RemoteSession(BatchSession):
                 server.channel_id, server.turn = self._register(server, ends), -1
             if server.turn != turn:
                 # What all others have given out by now is not made ahead, where this server comes (back) later.
-                first_step = max(self._first_step, min({step, *self._waited_for}))
+                first_step = min(step, self._progress.lowest)
                 header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
                 try:
                     self._call(server, "start_new_epoch_sampling", header, timeout_s=self._left_s(ends))

@@ -121,7 +121,9 @@ class Scheduler:
             self._update(channel)
             self._update_hoarding()
 
-    def fetch(self, channel_id: int, turn: int | None, step: int | None, timeout_s: float) -> Bytes | None:
+    def fetch(
+        self, channel_id: int, turn: int | None, step: int | None, timeout_s: float, lowest: int = 0
+    ) -> Bytes | None:
         """Wait for one batch and take it; it is made again where it was taken before.
 
         Args:
@@ -129,6 +131,8 @@ class Scheduler:
             turn: The iteration that is asked about; None for the current one.
             step: The batch; None for the next one of the share that was not given out that way.
             timeout_s: How long to wait.
+            lowest: Whoever asks has all batches before this one. Those that wait here give their places up, and are
+                made again only where they are asked for by their numbers.
 
         Returns:
             Its message; None where no batch was named and the share has no more.
@@ -150,6 +154,8 @@ class Scheduler:
                 )
             if step is not None and not 0 <= step < channel.share.num_steps:
                 raise SettingsError(f"batch {step} was asked for; the epoch has {channel.share.num_steps}")
+            if lowest:
+                self._skip_to(channel, lowest if step is None else min(lowest, step))
             found = self._wait_for(channel, step, ends, timeout_s)
             if found is None:
                 return None
@@ -293,6 +299,14 @@ class Scheduler:
             finally:
                 channel.num_waiters -= 1
                 channel.used_at = self._clock()
+
+    def _skip_to(self, channel: SampledChannel, lowest: int) -> None:
+        """Let a channel go on where its consumer is, which other servers have brought there; called with the lock."""
+        self._buffered_bytes -= channel.num_buffered_bytes
+        channel.skip_to(lowest)
+        self._buffered_bytes += channel.num_buffered_bytes
+        self._update(channel)
+        self._update_hoarding()
 
     def _update(self, channel: SampledChannel) -> None:
         """Put a channel where it belongs: among those that threads look at, or not; called with the lock."""

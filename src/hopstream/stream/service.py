@@ -214,10 +214,11 @@ class SamplingService:
         return {}, []
 
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
-        """Wait for a batch: ``{channel_id, turn, step, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
+        """Wait for a batch: ``{channel_id, turn, step, lowest, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
 
         Without ``step`` the next one of the channel's share. Where it is not ready in ``wait_s`` the answer is
-        ``{"pending": true}``.
+        ``{"pending": true}``. ``lowest`` says that whoever asks has all batches before that one, whichever server made
+        them: those that wait are thrown away, and the share goes on from there.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -319,8 +320,9 @@ class SamplingService:
         """The next message, and whether it is a batch."""
         step = None if frame.header.get("step") is None else _integer(frame, "step", 0)
         turn = None if frame.header.get("turn") is None else _integer(frame, "turn", 0)
+        lowest = _integer(frame, "lowest", 0, default=0)
         try:
-            message = self._scheduler.fetch(_integer(frame, "channel_id"), turn, step, _wait_s(frame))
+            message = self._scheduler.fetch(_integer(frame, "channel_id"), turn, step, _wait_s(frame), lowest)
         except StoreTimeout:
             return encode_frame({"pending": True}), False
         return (encode_frame({"end_of_epoch": True}), False) if message is None else (message, True)
