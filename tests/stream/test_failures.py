@@ -5,6 +5,7 @@ Two servers, each with one of two parts and no replica, and four compute ranks.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ def test_a_killed_server_that_is_started_again_costs_no_batch(
     mortal_servers: list[SamplingProcess], wanted: list[Batches]
 ) -> None:
     for victim in (0, 1):
+        # While it starts, what the other one asks of it fails, and so do that one's batches.
         got = disturbed_epochs(mortal_servers, victim, 5, mortal_servers[victim].restart)
         assert got == wanted[victim::2]
 
@@ -156,13 +158,46 @@ def test_a_stopped_server_is_told_in_time_and_then_goes_on(
                 for batch in loader:
                     got.append(flat(batch))
             assert time.monotonic() - started < 30
-            assert any(server.location in str(raised.value) for server in servers)
+            assert re.search(f"{servers[1].location}.* gave no answer in", str(raised.value))
         finally:
             servers[1].thaw()
         patient = ranked_loader(remote_graph(locations_of(servers)), 0)
         with patient:
             patient.load_state_dict(loader.state_dict())
             assert got + [flat(batch) for batch in patient] == wanted[0]
+
+
+def test_the_server_that_another_one_waits_for_is_named(
+    servers: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is asked has the batch made all the time; the other one, whose rows it needs, is asked nothing."""
+    monkeypatch.setattr(client.RemoteSession, "_by_preference", lambda session, step: session._servers[:1])
+    with ranked_loader(remote_graph(locations_of(servers), timeout_s=1.0), 0) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        servers[1].freeze()
+        try:
+            with pytest.raises(StoreUnavailable, match="no server gave batch") as raised:
+                list(iterator)
+            told = str(raised.value)
+            assert f"{servers[0].location}: " in told
+            assert re.search(f"{servers[1].location}: .* gave no answer in 1 s to hello", told)
+        finally:
+            servers[1].thaw()
+
+
+def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
+    timed_parts: dict[int, Path], wanted: list[Batches]
+) -> None:
+    """Longer than what servers allow one another, shorter than what the loader allows for a batch."""
+    with serve_processes(timed_parts[2], "--store-timeout", 0.5) as servers:
+
+        def hang() -> None:
+            servers[1].freeze()
+            threading.Event().wait(1.2)
+            servers[1].thaw()
+
+        assert disturbed_epochs(servers, 0, 5, hang) == wanted[0::2]
 
 
 def test_a_server_that_is_stopped_for_a_while_costs_no_batch(

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.load.batch import MiniBatch
+from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
@@ -25,6 +28,7 @@ from tests.store.processes import wait_until
 from tests.stream.serving import (
     SETTINGS,
     SamplingProcess,
+    channels_at,
     free_ports,
     locations_of,
     node_loader,
@@ -213,6 +217,30 @@ def test_the_graph_can_be_asked_through_a_loader(timed_parts: dict[int, Path], g
     with node_loader(graph) as loader:
         assert loader.schema.nodes.keys() == {"paper", "user"}
         assert loader.store.split("paper", "train").tolist() == np.arange(0, 120, 2).tolist()
+
+
+def test_embeddings_are_inferred_from_servers_as_from_the_folder(
+    timed_parts: dict[int, Path], graph: RemoteGraph, two_processes: list[SamplingProcess], tmp_path: Path
+) -> None:
+    def layer(number: int, node_type: str, batch: MiniBatch) -> np.ndarray:
+        """What the batch holds of its neighbours, and of the rows of the layer before."""
+        total = float(len(batch.node_keys["paper"]))
+        rows = [f for columns in batch.node_features.values() for f in columns.values() if isinstance(f, np.ndarray)]
+        total += sum(float(one.sum()) for one in rows)
+        return np.full((len(batch.input_ids), 2), total)
+
+    found = [
+        infer_layerwise(source, layer, tmp_path / name, num_layers=2, batch_size=16, num_threads=2, collate="numpy")
+        for source, name in ((timed_parts[2], "folder"), (graph, "servers"))
+    ]
+    for node_type, num_nodes in (("paper", 120), ("user", 50)):
+        wanted, got = (one.at(node_type, np.arange(num_nodes)) for one in found)
+        np.testing.assert_array_equal(got, wanted)
+        assert len(np.unique(got[:, 0])) > 1
+    for server in two_processes:
+        assert channels_at(server.location, open_dataset(timed_parts[2]).manifest.dataset_id) == []
+    with pytest.raises(SettingsError, match="store_settings is no option here"):
+        infer_layerwise(graph, layer, tmp_path / "no", num_layers=1, store_settings=StoreSettings())
 
 
 def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:

@@ -18,6 +18,7 @@ from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.columns import ColumnChoice
 from hopstream.load.embeddings import Embeddings
 from hopstream.load.place import Facts
+from hopstream.load.service import BatchService
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
@@ -49,13 +50,14 @@ class LayerLoader(SubgraphLoader):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | BatchService,
         direction: Direction,
         num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int],
         options: LoaderOptions,
     ) -> None:
         """Open the source; see ``infer_layerwise`` for the settings."""
-        setup = self._open(source, direction, options)
+        # Rows of the layer before are on this machine, so batches are made here, also where servers could make some.
+        self._setup = setup = replace(self._open(source, direction, options), session=None)
         try:
             self.plans = {t: _plan(setup, num_neighbors, t) for t in setup.store.schema.nodes}
             self._begin_layer([], 0, {})

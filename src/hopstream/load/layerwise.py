@@ -21,6 +21,7 @@ from hopstream.load.columns import EdgeFeatures, NodeFeatures
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
 from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
 from hopstream.load.options import PYG_OPTIONS, check_seconds, read_integer, refuse_unknown
+from hopstream.load.service import BatchService
 from hopstream.load.setup import Collate, LoaderOptions
 from hopstream.sample.options import SamplingOptions
 from hopstream.sample.plan import SampleOp
@@ -66,7 +67,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
 
 
 def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
-    source: Source,
+    source: Source | BatchService,
     layer: Layer,
     out: str | Path,
     *,
@@ -84,7 +85,8 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
     """Compute and write embeddings of all nodes, and go on where an earlier run stopped.
 
     Args:
-        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
+        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store. Of a ``RemoteGraph``
+            neighbours and features are asked, and batches are made here: the rows of the layer before are.
         layer: ``layer(number, node_type, batch)`` returns float[batch_size, width], a row for each of the batch's
             seeds, as a tensor or array. ``number`` counts from 0. Batches hold one hop; the graph's features are in
             those of layer 0, the rows of the layer before, as feature ``h``, in the others.

@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +57,8 @@ RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
 AVOID_S = 5.0
 """How long a server that has failed is asked last."""
+MAX_ASKING = 64
+"""Servers that are asked at once whether they are there."""
 
 
 class RemoteGraph(GraphQuestions, BatchService):
@@ -325,8 +328,28 @@ class RemoteSession(BatchSession):
         return reader.frame
 
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
-        told = "; ".join(f"{location}: {error}" for location, error in failures.items())
+        found = {
+            **failures,
+            **self._silent([one for one in self._servers if str(one.channel.location) not in failures]),
+        }
+        told = "; ".join(f"{location}: {error}" for location, error in found.items())
         return StoreUnavailable(f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s: {told}")
+
+    def _silent(self, servers: Sequence[_Server]) -> dict[str, StoreError]:
+        """Which servers do not answer now: one that was not asked for a batch may be what another one waited for."""
+
+        def failure(server: _Server) -> StoreError | None:
+            try:
+                self._call(server, "hello", {}, timeout_s=LATE_S)
+            except (StoreUnavailable, StoreTimeout) as error:
+                return error
+            return None
+
+        if not servers:
+            return {}
+        with ThreadPoolExecutor(min(len(servers), MAX_ASKING)) as pool:
+            found = zip(servers, pool.map(failure, servers), strict=True)
+            return {str(server.channel.location): error for server, error in found if error is not None}
 
 
 class _OneFrame:
