@@ -174,6 +174,9 @@ class EpochLoader:
     def _on_begin(self, epoch: int, step: int) -> None:
         """An iteration begins with a batch of an epoch; before any maker makes one."""
 
+    def _on_end(self) -> None:
+        """The iteration has ended; batches that are being made are not wanted any more."""
+
     def _start(self) -> Batches[Any]:
         """Start making the batches from the place onwards."""
         num_makers = max(1, self._workers.num_threads)
@@ -249,12 +252,14 @@ class EpochIterator:
         """End the iteration, and do not wait for its threads."""
         if self._end_reason is None:
             self._end_reason = reason
+            self._loader._on_end()
         self._batches.stop()
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration; the next one begins with the batch that was not given out."""
         if self._end_reason is not None:
             return  # another thread ended this iteration, and the place may be that of another one by now
+        self._loader._on_end()
         self._batches.stop()
         if isinstance(error, Exception):
             self._end_reason = "it raised an error; iterate the loader again to go on with the same batch"

@@ -17,6 +17,7 @@ import numpy as np
 
 from hopstream.arrays import Array, write_array
 from hopstream.errors import SettingsError, StoreTimeout
+from hopstream.load.buffers import BufferPool
 from hopstream.load.columns import EdgeFeatures, NodeFeatures
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
 from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
@@ -48,7 +49,7 @@ class InferenceOptions(TypedDict, total=False):
     prefetch: int
     pin_memory: bool
     timeout_s: float
-    buffer_bytes: int
+    buffer_bytes: int | BufferPool
     rank: int | None
     world_size: int
     rng_seed: int

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Never
 from numpy.typing import ArrayLike
 
 from hopstream.errors import SettingsError
+from hopstream.load.buffers import BufferPool
 from hopstream.load.columns import EdgeFeatures, NodeFeatures
 from hopstream.load.epochs import Transform
 from hopstream.load.nodes import NodeInputs, NodeMaker
@@ -82,7 +83,7 @@ class NeighborLoader(SubgraphLoader):
         prefetch: int = 2,
         pin_memory: bool = False,
         timeout_s: float = 120.0,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        buffer_bytes: int | BufferPool = DEFAULT_BUFFER_BYTES,
         rank: int | None = None,
         world_size: int = 1,
         remainder: Remainder = "spread",
@@ -137,8 +138,8 @@ class NeighborLoader(SubgraphLoader):
             prefetch: Finished batches that may wait, beyond one per thread.
             pin_memory: Put tensors into page-locked memory, from which copies to a GPU run beside computation.
             timeout_s: How long to wait for a batch before saying what hangs.
-            buffer_bytes: Memory of past batches that is kept for the next ones. Without effect where ``pin_memory`` is
-                True: torch keeps page-locked memory itself.
+            buffer_bytes: Memory of past batches that is kept for the next ones, or a pool that loaders share. Without
+                effect where ``pin_memory`` is True: torch keeps page-locked memory itself.
             rank: This process among those that share each epoch; needed where they are several.
             world_size: How many they are.
             remainder: How ranks come to the same number of steps: ``spread`` (every seed once; the last batches are

@@ -7,6 +7,7 @@ its batches made elsewhere from a recipe: what the user asked for, and nothing o
 from __future__ import annotations
 
 import inspect
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,14 @@ class BatchSession(ABC):
         """
 
     @abstractmethod
+    def end(self) -> None:
+        """The iteration has ended: whoever waits for one of its batches hears so soon."""
+
+    @abstractmethod
+    def beside(self) -> BatchSession:
+        """Another session for the same batches, with iterations of its own; closed by whoever asked for it."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give up batches under way and let go of what makes them; a second call does nothing."""
 
@@ -108,6 +117,23 @@ class SessionMaker:
         batch = self._session.batch(epoch, step, self._buffers)
         self.stage = "collating"
         return self._convert(batch)
+
+
+class LoneMaker(SessionMaker):
+    """Hands out any batch of any epoch, from a session that is closed with it."""
+
+    def __init__(self, session: BatchSession, buffers: Buffers, convert: Convert) -> None:
+        """Get batches from ``session``, which nobody else uses."""
+        super().__init__(session, buffers, convert)
+        self._epoch = -1
+        self._closer = weakref.finalize(self, session.close)
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Get one batch; equal arguments give equal batches."""
+        if epoch != self._epoch:
+            self._session.begin(1, epoch, step)
+            self._epoch = epoch
+        return super().make(epoch, step)
 
 
 def remembers_recipe(init: Callable[P, None]) -> Callable[P, None]:

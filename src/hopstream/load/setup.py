@@ -29,7 +29,7 @@ from hopstream.load.options import (
 )
 from hopstream.load.order import Remainder, SeedOrder
 from hopstream.load.place import Facts
-from hopstream.load.service import BatchService, BatchSession, Recipe, SessionMaker
+from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
 from hopstream.load.workers import WorkerSettings
 from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import Direction, GraphSchema
@@ -57,7 +57,7 @@ class CommonOptions(TypedDict, total=False):
     prefetch: int
     pin_memory: bool
     timeout_s: float
-    buffer_bytes: int
+    buffer_bytes: int | BufferPool
     rank: int | None
     world_size: int
     remainder: Remainder
@@ -203,6 +203,16 @@ class SubgraphLoader(EpochLoader):
             num_ahead = max(1, workers.num_threads) + workers.prefetch
             self._setup.session.begin(num_ahead, epoch, step)
 
+    def _on_end(self) -> None:
+        if self._setup.session is not None:
+            self._setup.session.end()
+
+    def maker(self) -> Maker:
+        """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
+        if self._setup.session is None:
+            return super().maker()
+        return LoneMaker(self._setup.session.beside(), self._setup.buffers, self._setup.convert)
+
     @property
     def schema(self) -> GraphSchema:
         """The graph's types and features."""
@@ -255,7 +265,8 @@ def open_setup(
         timeout_s=options.get("timeout_s", 120.0),
     )
     batch_size = read_integer("batch_size", options.get("batch_size", 1), 1)
-    buffer_bytes = read_integer("buffer_bytes", options.get("buffer_bytes", DEFAULT_BUFFER_BYTES), 0)
+    kept = options.get("buffer_bytes", DEFAULT_BUFFER_BYTES)
+    pool = kept if isinstance(kept, BufferPool) else BufferPool(read_integer("buffer_bytes", kept, 0))
     rng_seed = read_integer("rng_seed", options.get("rng_seed", 0), 0, MAX_RNG_SEED)
     rank, world_size = read_rank(options.get("rank"), options.get("world_size", 1))
     is_shuffled, drop_last = (read_flag(name, options.get(name, False)) for name in ("shuffle", "drop_last"))
@@ -271,7 +282,7 @@ def open_setup(
         collate = options.get("collate", "pyg")
         if collate == "pyg":
             _check_names(store.schema, columns, attached_names)
-        convert, buffers = _collator(store.schema, collate, pin_memory, buffer_bytes)
+        convert, buffers = _collator(store.schema, collate, pin_memory, pool)
         return LoaderSetup(
             store=store, session=session, close=close, direction=direction, columns=columns,
             wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers, workers=workers, transform=transform,
@@ -327,18 +338,18 @@ def _check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: fro
     _import_pyg().check_names(schema, columns, attached_names)
 
 
-def _collator(schema: GraphSchema, collate: Collate, pin_memory: bool, buffer_bytes: int) -> tuple[Convert, Buffers]:
+def _collator(schema: GraphSchema, collate: Collate, pin_memory: bool, pool: BufferPool) -> tuple[Convert, Buffers]:
     """What a batch is turned into, and where its arrays come from."""
     if collate not in get_args(Collate):
         raise SettingsError(f"collate is {collate!r}; choose one of {', '.join(get_args(Collate))}")
     if collate == "numpy":
         if pin_memory:
             raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")
-        return _as_it_is, BufferPool(buffer_bytes)
+        return _as_it_is, pool
     pyg = _import_pyg()
     if pin_memory:
         pyg.check_can_pin()
-    buffers = pyg.PinnedBuffers() if pin_memory else BufferPool(buffer_bytes)
+    buffers = pyg.PinnedBuffers() if pin_memory else pool
     return partial(pyg.to_pyg, is_homogeneous=schema.is_homogeneous, is_pinned=pin_memory), buffers
 
 

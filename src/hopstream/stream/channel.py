@@ -7,7 +7,6 @@ again, because a batch is a pure function of the input, the epoch and its number
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +28,14 @@ class Job(Protocol):
     def __call__(self, epoch: int, step: int) -> Bytes:
         """Make one batch; a failure is a message too."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of the making of a batch: its message, or that of its failure."""
+
+    message: Bytes
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +70,8 @@ class ChannelStats:
     Attributes:
         num_made: Batches, failures and repetitions included.
         num_failed: Batches that failed.
-        num_fetched: Batches that were fetched.
-        num_bytes: Bytes that were fetched.
+        num_fetched: Batches that were given out, repetitions included.
+        num_bytes: Their bytes.
         sampling_s: Seconds of sampling threads.
     """
 
@@ -83,6 +90,7 @@ class SampledChannel:
         channel_id: Its number, which no other channel of any server has.
         backend_id: The backend it belongs to.
         worker_key: What the compute rank calls it.
+        payer: Who answers for the time it takes: what it owes when it goes is owed by the payer's next channel.
         loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
         credit: Most batches that are being made or wait.
@@ -91,16 +99,16 @@ class SampledChannel:
         turn: Number of the iteration, ascending; -1 before the first.
         epoch: The epoch under way; -1 before the first.
         cursor: The next batch of the share that is made ahead.
-        next_out: The batch that whoever names none is given next.
-        asked: Batches that somebody waits for, in the order of asking.
+        asked: Batches that somebody asked for, in the order of asking.
         made_early: Batches past the cursor that were asked for, and so are not made ahead.
-        in_flight: Batches being made, and since when.
+        in_flight: Batches being made.
         done: Messages that wait to be fetched.
         idle_jobs: Jobs that no thread uses.
         virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
         cost_s: What a batch takes.
         used_at: When it was asked for last, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
+        num_sending: Messages that were given out and have not left the server.
         is_destroyed: It is gone; batches under way are thrown away.
         num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
         made_at: When it was registered, by the scheduler's clock.
@@ -114,20 +122,21 @@ class SampledChannel:
     credit: int
     new_job: Callable[[], Job]
     arrived: threading.Condition
+    payer: str = ""
     loader: str = ""
     turn: int = -1
     epoch: int = -1
     cursor: int = 0
-    next_out: int = 0
-    asked: deque[int] = field(default_factory=deque)
+    asked: dict[int, None] = field(default_factory=dict)
     made_early: set[int] = field(default_factory=set)
-    in_flight: dict[int, float] = field(default_factory=dict)
-    done: dict[int, Bytes] = field(default_factory=dict)
+    in_flight: set[int] = field(default_factory=set)
+    done: dict[int, Made] = field(default_factory=dict)
     idle_jobs: list[Job] = field(default_factory=list)
     virtual_s: float = 0.0
     cost_s: float = 0.0
     used_at: float = 0.0
     num_waiters: int = 0
+    num_sending: int = 0
     is_destroyed: bool = False
     num_epoch_fetched: int = 0
     made_at: float = 0.0
@@ -136,7 +145,7 @@ class SampledChannel:
     def begin(self, turn: int, epoch: int, first_step: int) -> None:
         """Start an epoch at one of its batches; what is left of the epoch before is thrown away."""
         self.turn, self.epoch, self.num_epoch_fetched = turn, epoch, 0
-        self.cursor = self.next_out = self.share.from_step(first_step)
+        self.cursor = self.share.from_step(first_step)
         self.asked.clear()
         self.made_early.clear()
         self.in_flight.clear()
@@ -147,7 +156,7 @@ class SampledChannel:
         """See to it that a batch is made, before all that is made ahead."""
         if step in self.done or step in self.in_flight or step in self.asked:
             return
-        self.asked.append(step)
+        self.asked[step] = None
         if step >= self.cursor and self.share.from_step(step) == step:
             self.made_early.add(step)
 
@@ -155,8 +164,7 @@ class SampledChannel:
         """Throw away what waits before ``lowest``, and make nothing before it that nobody asks for by its number."""
         for step in [step for step in self.done if step < lowest]:
             del self.done[step]
-        first = self.share.from_step(lowest)
-        self.cursor, self.next_out = max(self.cursor, first), max(self.next_out, first)
+        self.cursor = max(self.cursor, self.share.from_step(lowest))
         self.made_early = {step for step in self.made_early if step >= self.cursor}
 
     def has_work(self, *, may_hoard: bool) -> bool:
@@ -168,16 +176,17 @@ class SampledChannel:
         num_held = len(self.done) + len(self.in_flight)
         return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
 
-    def take_work(self, now: float) -> int:
-        """The number of the next batch to make, which is in flight from ``now`` on; only where there is one."""
+    def take_work(self) -> int:
+        """The number of the next batch to make, which is in flight from now on; only where there is one."""
         if self.asked:
-            step = self.asked.popleft()
+            step = next(iter(self.asked))
+            del self.asked[step]
         else:
             ahead = self._next_ahead()
             assert ahead is not None  # noqa: S101 - has_work said so
             step = ahead
             self.cursor = step + self.share.stride
-        self.in_flight[step] = now
+        self.in_flight.add(step)
         return step
 
     def charge(self, seconds: float) -> None:
@@ -205,7 +214,7 @@ class SampledChannel:
     @property
     def num_buffered_bytes(self) -> int:
         """Bytes of messages that wait."""
-        return sum(len(message) for message in self.done.values())
+        return sum(len(made.message) for made in self.done.values())
 
     def _next_ahead(self) -> int | None:
         """The next batch of the share that nobody has asked for already; None after the last."""

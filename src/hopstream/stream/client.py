@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -45,10 +46,14 @@ from hopstream.stream.metadata import GraphQuestions
 from hopstream.stream.recipes import digest_of, encode_options, split_recipe
 
 LOG = logging.getLogger(__name__)
-POLL_S = 2.0
+POLL_S = 1.0
 """How long a server may let one call wait before it says that a batch is still being made."""
 SLACK_S = 5.0
 """How much longer than that a call may take before its server counts as gone."""
+INPUT_BYTES_PER_S = 10e6
+"""How fast, at the least, a server takes the seeds of an input."""
+PATIENCE_S = 10.0
+"""How long one server may say that a batch is still being made before another one is asked for it, too."""
 LATE_S = 1.0
 """How much later than a batch's deadline an answer may come."""
 DESTROY_S = 2.0
@@ -56,7 +61,8 @@ DESTROY_S = 2.0
 RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
 AVOID_S = 5.0
-"""How long a server that has failed is asked last."""
+"""How long a server that has failed is asked last; twice as long after every further failure."""
+MAX_AVOID_S = 80.0
 MAX_ASKING = 64
 """Servers that are asked at once whether they are there."""
 
@@ -73,6 +79,7 @@ class RemoteGraph(GraphQuestions, BatchService):
         *,
         settings: StoreSettings | None = None,
         timeout_s: float = 120.0,
+        wait_s: float = 0.0,
     ) -> None:
         """Remember where the servers are; nothing is asked before a loader is made.
 
@@ -80,14 +87,21 @@ class RemoteGraph(GraphQuestions, BatchService):
             source: A ``cluster.json``, or addresses of servers joined by commas.
             settings: Deadline of a single request, token and certificates.
             timeout_s: How long to go on asking for a batch, over all servers, while they fail or are started again.
+            wait_s: How long a new loader waits for servers that are not up yet. By default it fails at once, so that
+                a wrong address is noticed.
 
         Raises:
-            SettingsError: ``source`` names no servers, or ``timeout_s`` is no time.
+            SettingsError: ``source`` names no servers, or ``timeout_s`` or ``wait_s`` is no time.
             FormatError: The file is no cluster file.
         """
         check_seconds("timeout_s", timeout_s)
+        if wait_s != 0:
+            check_seconds("wait_s", wait_s)
+        given: object = settings
+        if given is not None and not isinstance(given, StoreSettings):
+            raise SettingsError(f"settings is {given!r}; it must be a StoreSettings, or None")
         super().__init__(_read(source), settings or StoreSettings())
-        self._timeout_s = float(timeout_s)
+        self._timeout_s, self._wait_s = float(timeout_s), float(wait_s)
 
     def __repr__(self) -> str:
         """The graph in one line."""
@@ -99,7 +113,15 @@ class RemoteGraph(GraphQuestions, BatchService):
         Raises:
             StoreError: A server that is needed cannot be reached, or refused to answer.
         """
-        return RemoteSession(self._cluster, replace(self._settings, first_replica=rank), self._timeout_s)
+        ends, settings = time.monotonic() + self._wait_s, replace(self._settings, first_replica=rank)
+        while True:
+            try:
+                return RemoteSession(self._cluster, settings, self._timeout_s, rank)
+            except (StoreUnavailable, StoreTimeout) as error:
+                if time.monotonic() + RETRY_S > ends:
+                    raise
+                LOG.info("waiting for servers: %s", error)
+            time.sleep(RETRY_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +133,8 @@ class _Server:
         channel: The connection.
         channel_id: The session's channel, or None where there is none (any more).
         turn: The iteration that was started there last.
-        failed_at: When it failed last.
+        avoided_until: When it may be asked first again, after it failed.
+        num_failures: How often it has failed since it last gave a batch.
         lock: Held while a channel is made or an epoch started.
     """
 
@@ -119,8 +142,18 @@ class _Server:
     channel: Channel
     channel_id: int | None = None
     turn: int = -1
-    failed_at: float = -AVOID_S
+    avoided_until: float = 0.0
+    num_failures: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def has_failed(self) -> None:
+        """It did not do what it was asked."""
+        self.avoided_until = time.monotonic() + min(MAX_AVOID_S, AVOID_S * 2**self.num_failures)
+        self.num_failures = min(self.num_failures + 1, 30)
+
+    def has_answered(self) -> None:
+        """It gave a batch."""
+        self.avoided_until, self.num_failures = 0.0, 0
 
 
 class _Progress:
@@ -149,26 +182,28 @@ class _Progress:
 class RemoteSession(BatchSession):
     """The channels of one loader on all servers of a cluster. Safe to use from many threads."""
 
-    def __init__(self, cluster: Cluster, settings: StoreSettings, timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, settings: StoreSettings, timeout_s: float, rank: int) -> None:
         """Connect to the cluster; channels are made when batches are asked for.
 
         Raises:
             StoreError: A server that is needed cannot be reached, or refused to answer.
         """
-        self._settings = settings
+        self._cluster, self._settings, self._rank = cluster, settings, rank
         self._timeout_s = timeout_s
         self.store = open_cluster(cluster, settings)
         self._servers = [
             _Server(number, Channel(Location.parse(entry.location), settings))
             for number, entry in enumerate(cluster.servers)
         ]
-        self._key = secrets.token_hex(12)
-        self._turn, self._num_ahead = -1, 1
+        # Tells whoever watches the servers whose channel it is, and is nobody else's.
+        self._key = f"rank {rank} at {socket.gethostname()[:64]}:{os.getpid()} {secrets.token_hex(8)}"
+        self._turn, self._ended, self._num_ahead = -1, -1, 1
         self._progress = _Progress(0)
         self._closing = threading.Event()
 
     def prepare(self, recipe: Recipe) -> None:
         """Take over what decides over the batches."""
+        self._recipe = recipe
         config, inputs = split_recipe(recipe)
         self._loader = recipe.loader
         self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
@@ -181,6 +216,16 @@ class RemoteSession(BatchSession):
         self._num_ahead = num_ahead
         self._progress = _Progress(step)
 
+    def end(self) -> None:
+        """Whoever waits for a batch hears within a poll that it is not wanted any more."""
+        self._ended = self._turn
+
+    def beside(self) -> RemoteSession:
+        """Another session for the same batches."""
+        session = RemoteSession(self._cluster, self._settings, self._timeout_s, self._rank)
+        session.prepare(self._recipe)
+        return session
+
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
         """Wait for one batch, from whichever server can give it."""
         ends = time.monotonic() + self._timeout_s
@@ -190,22 +235,43 @@ class RemoteSession(BatchSession):
         return batch
 
     def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
-        _, epoch, step = wanted
+        """Ask the servers in turn, as long as it takes.
+
+        One that is still making the batch is left for the next one after a while: it may wait for something that the
+        next one has. It keeps what it makes, so it is asked again, and longer, when its turn comes.
+        """
+        turn, epoch, step = wanted
         failures: dict[str, StoreError] = {}
+        patience_s = PATIENCE_S
         while True:
             for server in self._by_preference(step):
+                self._check_wanted(turn, step)
+                name = str(server.channel.location)
                 try:
-                    return self._ask(server, wanted, ends, buffers)
+                    batch = self._ask(server, wanted, min(ends, time.monotonic() + patience_s), buffers)
                 except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
-                    if self._closing.is_set():
-                        raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from error
-                    server.failed_at = time.monotonic()
-                    failures[str(server.channel.location)] = error
-                    LOG.info("batch %d of epoch %d: %s; asking again", step, epoch, error)
+                    self._check_wanted(turn, step, error)
+                    server.has_failed()
+                    failures[name] = error
+                    level = logging.INFO if server.num_failures > 1 else logging.WARNING
+                    LOG.log(level, "batch %d of epoch %d: %s; asking again", step, epoch, error)
+                else:
+                    if batch is not None:
+                        server.has_answered()
+                        return batch
+                    failures.setdefault(name, StoreTimeout("it is still making the batch"))
                 if time.monotonic() > ends:
                     raise self._given_up(step, epoch, failures)
-            if self._closing.wait(RETRY_S):
-                raise StoreUnavailable(f"batch {step} will not come; the loader was closed")
+            patience_s *= 2
+            if failures and self._closing.wait(RETRY_S):
+                self._check_wanted(turn, step)
+
+    def _check_wanted(self, turn: int, step: int, cause: BaseException | None = None) -> None:
+        """Give up a batch whose iteration has ended."""
+        if self._closing.is_set():
+            raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from cause
+        if turn != self._turn or turn <= self._ended:
+            raise StateError(f"batch {step} is not wanted any more; its iteration has ended") from cause
 
     def close(self) -> None:
         """Give the channels up and disconnect; a second call does nothing."""
@@ -229,51 +295,53 @@ class RemoteSession(BatchSession):
 
     def _by_preference(self, step: int) -> list[_Server]:
         """The server whose share a batch is in, then the others; those that have just failed last."""
-        first = step % len(self._servers)
+        first, now = step % len(self._servers), time.monotonic()
         order = [*self._servers[first:], *self._servers[:first]]
-        avoided_since = time.monotonic() - AVOID_S
-        return sorted(order, key=lambda server: server.failed_at > avoided_since)
+        return sorted(order, key=lambda server: server.avoided_until > now)
 
-    def _ask(self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
-        """Ask one server for a batch until it is there."""
-        turn, _, step = wanted
+    def _ask(self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch | None:
+        """Ask one server for a batch until it is there; None where the server is still making it at the end."""
+        turn, epoch, step = wanted
         while True:
             channel_id = self._channel_at(server, wanted, ends)
-            left_s = ends - time.monotonic()
-            if left_s <= 0:
-                raise StoreTimeout(f"{server.channel.name} did not make batch {step} in {self._timeout_s:g} s")
-            wait_s = min(POLL_S, left_s)
+            wait_s = max(0.0, min(POLL_S, ends - time.monotonic()))
             # A server that was passed over holds batches that others gave meanwhile, and no room for those to come.
             lowest = min(step, self._progress.lowest)
             header = {"channel_id": channel_id, "turn": turn, "step": step, "lowest": lowest, "wait_s": wait_s}
             try:
-                frame = self._call(
-                    server, "fetch_one_sampled_message", header, timeout_s=min(wait_s + SLACK_S, left_s + LATE_S)
-                )
+                frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S)
             except ChannelLost:
                 self._lost(server, channel_id)
+                if time.monotonic() > ends:
+                    raise
                 continue
             if frame.header.get("pending") is not True:
-                return decode_batch(frame, buffers)
+                batch = decode_batch(frame, buffers)
+                if (batch.epoch, batch.index) != (epoch, step):
+                    raise FormatError(
+                        f"{server.channel.name} gave batch {batch.index} of epoch {batch.epoch} for batch {step} of "
+                        f"epoch {epoch}; are all servers of one version?"
+                    )
+                return batch
+            self._check_wanted(turn, step)
+            if time.monotonic() > ends:
+                return None
 
     def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
         """The session's channel at a server, with the iteration started."""
         turn, epoch, step = wanted
         if not server.lock.acquire(timeout=max(0.0, ends - time.monotonic())):
-            raise StoreTimeout(f"{server.channel.name} did not register the input in {self._timeout_s:g} s")
+            raise StoreTimeout(f"{server.channel.name} is still registering the input for another batch")
         try:
-            if self._closing.is_set():
-                raise StoreUnavailable("the loader was closed")
-            if turn != self._turn:
-                raise StateError(f"iteration {turn} has ended; iteration {self._turn} is under way")
+            self._check_wanted(turn, step)
             if server.channel_id is None:
-                server.channel_id, server.turn = self._register(server, ends), -1
+                server.channel_id, server.turn = self._register(server), -1
             if server.turn != turn:
                 # What all others have given out by now is not made ahead, where this server comes (back) later.
                 first_step = min(step, self._progress.lowest)
                 header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
                 try:
-                    self._call(server, "start_new_epoch_sampling", header, timeout_s=self._left_s(ends))
+                    self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
                 except ChannelLost:
                     server.channel_id = None
                     raise
@@ -282,17 +350,13 @@ class RemoteSession(BatchSession):
         finally:
             server.lock.release()
 
-    def _left_s(self, ends: float) -> float:
-        """Deadline of a call that no batch waits for longer than until ``ends``."""
-        return min(self._settings.timeout_s, max(0.0, ends - time.monotonic()) + LATE_S)
-
     def _lost(self, server: _Server, channel_id: int) -> None:
         """A server has no such channel any more: the next batch is asked of a new one."""
         with server.lock:
             if server.channel_id == channel_id:
                 server.channel_id = None
 
-    def _register(self, server: _Server, ends: float) -> int:
+    def _register(self, server: _Server) -> int:
         """Make the session's channel at a server."""
         options, arrays = self._config
         header: dict[str, Any] = {
@@ -300,7 +364,7 @@ class RemoteSession(BatchSession):
             "loader": self._loader,
             "options": options,
         }
-        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=self._left_s(ends))
+        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=POLL_S + SLACK_S)
         backend_id = answer.header["backend_id"]
         options, arrays = self._inputs
         header = {
@@ -308,7 +372,8 @@ class RemoteSession(BatchSession):
             "first": server.number, "stride": len(self._servers),
             "credit": max(1, -(-self._num_ahead // len(self._servers))),
         }  # fmt: skip
-        answer = self._call(server, "register_sampling_input", header, arrays, timeout_s=self._left_s(ends))
+        timeout_s = POLL_S + SLACK_S + sum(array.nbytes for array in arrays) / INPUT_BYTES_PER_S
+        answer = self._call(server, "register_sampling_input", header, arrays, timeout_s=timeout_s)
         return int(answer.header["channel_id"])
 
     def _call(

@@ -12,39 +12,41 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
-from hopstream.stream.channel import Job, SampledChannel, Share
+from hopstream.stream.channel import Job, Made, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 JOIN_S = 10.0
 """How long a closing scheduler waits for batches under way."""
 MAX_WATCH_S = 1.0
 """How often, at the least, leases and slow batches are looked at."""
+MAX_CALLS = 256
+"""Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Claim:
-    """A batch that a thread has undertaken to make."""
+    """A batch that a thread has undertaken to make, and since when."""
 
     channel: SampledChannel
     iteration: tuple[int, int]
     step: int
-    job: Job | None
+    job: Job
     paid_s: float
+    since_s: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Made:
-    """What came of it."""
-
-    message: Bytes
-    job: Job | None
-    has_failed: bool
+    @property
+    def is_needed(self) -> bool:
+        """Whether the channel is still there and in the same epoch."""
+        return not self.channel.is_destroyed and self.channel.iteration == self.iteration
 
 
 class Scheduler:
@@ -63,10 +65,11 @@ class Scheduler:
         self._work = threading.Condition(self._lock)
         self._channels: dict[int, SampledChannel] = {}
         self._runnable: dict[int, SampledChannel] = {}
-        self._hoarding: dict[int, SampledChannel] = {}
+        self._claims: set[_Claim] = set()
+        self._debts: dict[str, float] = {}
         self._clock_s = 0.0
-        self._buffered_bytes = 0
-        self._reported: set[tuple[int, tuple[int, int], int]] = set()
+        self._buffered_bytes = self._sending_bytes = 0
+        self._reported: set[_Claim] = set()
         self._num_expired = 0
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
@@ -74,6 +77,8 @@ class Scheduler:
         """Told of every channel whose lease ran out, without the lock."""
         self.on_made: Callable[[float], None] | None = None
         """Told how many seconds every batch took, failed ones included, without the lock."""
+        self.on_watch: Callable[[float], None] = lambda now: None
+        """Told how long a lease is, whenever leases are looked at, without the lock."""
         self._threads = [
             threading.Thread(target=self._serve, name=f"hopstream-sampling-{n}", daemon=True)
             for n in range(limits.num_threads)
@@ -86,14 +91,13 @@ class Scheduler:
         """Take a channel on; see ``SampledChannel`` for ``credit`` and ``new_job``.
 
         Raises:
-            SettingsError: There are as many channels as there may be.
-            StoreUnavailable: The scheduler is closed, or refuses new channels.
+            StoreUnavailable: The scheduler is closed, or refuses new channels, or has as many as it may have.
         """
         with self._lock:
             if self._is_closed or self._is_refusing:
                 raise StoreUnavailable("the server is shutting down")
             if len(self._channels) >= self._limits.max_channels:
-                raise SettingsError(
+                raise StoreUnavailable(
                     f"the server has {len(self._channels)} channels, as many as it may have (--max-channels); close "
                     "loaders that are not needed, or start it with more"
                 )
@@ -103,6 +107,7 @@ class Scheduler:
                 **more,  # type: ignore[arg-type]
             )  # fmt: skip
             channel.used_at = channel.made_at = self._clock()
+            channel.virtual_s = self._debts.pop(channel.payer, 0.0)
             self._channels[channel_id] = channel
             return channel
 
@@ -119,28 +124,30 @@ class Scheduler:
             self._buffered_bytes -= channel.num_buffered_bytes
             channel.begin(turn, epoch, first_step)
             self._update(channel)
-            self._update_hoarding()
+            self._let_go_on()
 
-    def fetch(
-        self, channel_id: int, turn: int | None, step: int | None, timeout_s: float, lowest: int = 0
-    ) -> Bytes | None:
+    @contextmanager
+    def fetched(
+        self, channel_id: int, step: int, timeout_s: float, *, turn: int | None = None, lowest: int = 0
+    ) -> Iterator[Made | None]:
         """Wait for one batch and take it; it is made again where it was taken before.
+
+        Its bytes count as long as the context lasts: until the message has left the server.
 
         Args:
             channel_id: The channel.
-            turn: The iteration that is asked about; None for the current one.
-            step: The batch; None for the next one of the share that was not given out that way.
+            step: The batch.
             timeout_s: How long to wait.
-            lowest: Whoever asks has all batches before this one. Those that wait here give their places up, and are
-                made again only where they are asked for by their numbers.
+            turn: The iteration that is asked about; None for the current one.
+            lowest: The consumer has all batches before this one; what waits of them is thrown away.
 
         Returns:
-            Its message; None where no batch was named and the share has no more.
+            What was made; None after the last batch of the epoch.
 
         Raises:
             ChannelLost: There is no such channel, or it was destroyed meanwhile.
             StateError: No epoch was started, or another one was meanwhile.
-            SettingsError: The epoch has no such batch.
+            SettingsError: So many calls of the channel are unanswered that no more may wait.
             StoreTimeout: It was not ready in time.
         """
         ends = time.monotonic() + timeout_s
@@ -152,23 +159,23 @@ class Scheduler:
                 raise StateError(
                     f"a batch of iteration {turn} was asked for; the channel is at iteration {channel.turn}"
                 )
-            if step is not None and not 0 <= step < channel.share.num_steps:
-                raise SettingsError(f"batch {step} was asked for; the epoch has {channel.share.num_steps}")
             if lowest:
-                self._skip_to(channel, lowest if step is None else min(lowest, step))
-            found = self._wait_for(channel, step, ends, timeout_s)
-            if found is None:
-                return None
-            message = channel.done.pop(found)
-            self._buffered_bytes -= len(message)
-            channel.stats.num_fetched += 1
-            channel.num_epoch_fetched += 1
-            channel.stats.num_bytes += len(message)
-            if step is None:
-                channel.next_out = found + channel.share.stride
-            self._update(channel)
-            self._update_hoarding()
-            return message
+                self._skip_to(channel, min(step, lowest))
+            made = self._wait_for(channel, step, ends, timeout_s) if step < channel.share.num_steps else None
+            if made is not None:
+                channel.stats.num_fetched += 1
+                channel.num_epoch_fetched += 1
+                channel.stats.num_bytes += len(made.message)
+                channel.num_sending += 1
+                self._sending_bytes += len(made.message)
+        try:
+            yield made
+        finally:
+            if made is not None:
+                with self._lock:
+                    channel.num_sending -= 1
+                    self._sending_bytes -= len(made.message)
+                    self._let_go_on()
 
     def remove(self, channel_id: int) -> SampledChannel | None:
         """Give a channel up; who waits for it is told, and what is being made for it is thrown away.
@@ -181,6 +188,15 @@ class Scheduler:
             if channel is not None:
                 self._give_up(channel)
             return channel
+
+    def share_of(self, channel_id: int) -> Share:
+        """The batches of a channel that are made ahead.
+
+        Raises:
+            ChannelLost: There is no such channel.
+        """
+        with self._lock:
+            return self._channel(channel_id).share
 
     def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
         """Whether every batch of a channel's share of an epoch was made, or a later epoch began.
@@ -209,9 +225,10 @@ class Scheduler:
             return {
                 "num_channels": len(self._channels),
                 "num_runnable": len(self._runnable),
-                "num_in_flight": sum(len(channel.in_flight) for channel in self._channels.values()),
+                "num_in_flight": len(self._claims),
                 "num_waiting": sum(len(channel.done) for channel in self._channels.values()),
                 "num_buffered_bytes": self._buffered_bytes,
+                "num_sending_bytes": self._sending_bytes,
                 "num_expired": self._num_expired,
                 "num_threads": self._limits.num_threads,
             }
@@ -264,35 +281,41 @@ class Scheduler:
         channel.is_destroyed = True
         self._buffered_bytes -= channel.num_buffered_bytes
         channel.done.clear()
+        channel.asked.clear()
         self._runnable.pop(channel.channel_id, None)
-        self._hoarding.pop(channel.channel_id, None)
+        self._debts = {payer: owed for payer, owed in self._debts.items() if owed > self._clock_s}
+        if channel.virtual_s > self._clock_s:
+            self._debts[channel.payer] = max(channel.virtual_s, self._debts.get(channel.payer, 0.0))
         channel.arrived.notify_all()
-        self._update_hoarding()
+        self._let_go_on()
 
-    def _wait_for(self, channel: SampledChannel, step: int | None, ends: float, timeout_s: float) -> int | None:
-        """Return the number of the batch when it is there; called with the lock.
-
-        Which batch is next is looked up again after every wait: another call may have been given it meanwhile.
-        """
+    def _wait_for(self, channel: SampledChannel, step: int, ends: float, timeout_s: float) -> Made:
+        """Take the batch when it is there; called with the lock."""
         iteration = channel.iteration
+        if channel.num_waiters + channel.num_sending >= MAX_CALLS:
+            raise SettingsError(
+                f"{MAX_CALLS} calls of channel {channel.channel_id} wait for batches or have not read theirs; read "
+                "them, or end them, before more are made"
+            )
         while True:
-            wanted = channel.next_out if step is None else step
             if channel.is_destroyed:
-                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {wanted} was waited for")
+                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {step} was waited for")
             if channel.iteration != iteration:
                 raise StateError(
                     f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
                     f"on to iteration {channel.turn}, epoch {channel.epoch}"
                 )
-            if wanted in channel.done:
-                return wanted
-            if wanted >= channel.share.num_steps:
-                return None
-            channel.ask(wanted)
+            made = channel.done.pop(step, None)
+            if made is not None:
+                self._buffered_bytes -= len(made.message)
+                self._update(channel)
+                self._let_go_on()
+                return made
+            channel.ask(step)
             self._update(channel)
             left_s = ends - time.monotonic()
             if left_s <= 0:
-                raise StoreTimeout(f"batch {wanted} of epoch {channel.epoch} was not ready in {timeout_s:g} s")
+                raise StoreTimeout(f"batch {step} of epoch {channel.epoch} was not ready in {timeout_s:g} s")
             channel.num_waiters += 1
             try:
                 channel.arrived.wait(left_s)
@@ -306,41 +329,35 @@ class Scheduler:
         channel.skip_to(lowest)
         self._buffered_bytes += channel.num_buffered_bytes
         self._update(channel)
-        self._update_hoarding()
+        self._let_go_on()
 
     def _update(self, channel: SampledChannel) -> None:
-        """Put a channel where it belongs: among those that threads look at, or not; called with the lock."""
-        may_hoard = self._may_hoard
-        self._hoarding.pop(channel.channel_id, None)
-        if channel.has_work(may_hoard=may_hoard):
+        """Put a channel among those that threads look at, or take it away; called with the lock."""
+        if channel.has_work(may_hoard=True):
             if channel.channel_id not in self._runnable:
                 # Time that it did not use is not saved up.
                 channel.virtual_s = max(channel.virtual_s, self._clock_s)
                 self._runnable[channel.channel_id] = channel
             self._work.notify()
-            return
-        self._runnable.pop(channel.channel_id, None)
-        if not may_hoard and channel.has_work(may_hoard=True):
-            self._hoarding[channel.channel_id] = channel
+        else:
+            self._runnable.pop(channel.channel_id, None)
 
-    def _update_hoarding(self) -> None:
-        """Let channels go on that stopped because too much waited; called with the lock."""
-        if self._hoarding and self._may_hoard:
-            for channel in list(self._hoarding.values()):
-                self._update(channel)
+    def _let_go_on(self) -> None:
+        """Wake the threads where less waits now, and batches may be made ahead again; called with the lock."""
+        if self._runnable and self._may_hoard:
+            self._work.notify_all()
 
     @property
     def _may_hoard(self) -> bool:
-        return self._buffered_bytes <= self._limits.buffer_bytes
+        return self._buffered_bytes + self._sending_bytes <= self._limits.buffer_bytes
 
     def _serve(self) -> None:
         """The life of a sampling thread."""
         while (claimed := self._claim()) is not None:
-            started = self._clock()
             made = _make(claimed)
-            took_s = self._clock() - started
+            took_s = self._clock() - claimed.since_s
             if (on_made := self.on_made) is not None:
-                on_made(took_s)
+                _tell(on_made, took_s)
             self._put(claimed, made, took_s)
             del made, claimed  # while this thread waits, it holds nothing
 
@@ -354,36 +371,39 @@ class Scheduler:
             self._clock_s = max(self._clock_s, channel.virtual_s)
             channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
             claim = _Claim(
-                channel=channel, iteration=channel.iteration, step=channel.take_work(self._clock()),
-                job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s,
+                channel=channel, iteration=channel.iteration, step=channel.take_work(),
+                job=channel.idle_jobs.pop() if channel.idle_jobs else _LateJob(channel.new_job),
+                paid_s=channel.cost_s, since_s=self._clock(),
             )  # fmt: skip
+            self._claims.add(claim)
             self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
             self._update(channel)
             return claim
 
     def _next_channel(self) -> SampledChannel | None:
         """The channel whose turn it is, if any; called with the lock."""
-        while self._runnable:
-            channel = min(self._runnable.values(), key=lambda one: one.virtual_s)
-            if channel.has_work(may_hoard=self._may_hoard):
-                return channel
-            self._update(channel)  # it was to make batches ahead, and meanwhile too many wait
-        return None
+        may_hoard = self._may_hoard
+        able = [channel for channel in self._runnable.values() if channel.has_work(may_hoard=may_hoard)]
+        if not may_hoard:
+            for channel in self._runnable.values():
+                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # the others do not save up time
+        return min(able, key=lambda one: one.virtual_s, default=None)
 
-    def _put(self, claim: _Claim, made: _Made, took_s: float) -> None:
+    def _put(self, claim: _Claim, made: Made, took_s: float) -> None:
         """Put a finished batch down."""
         channel = claim.channel
         with self._lock:
+            self._claims.discard(claim)
             channel.virtual_s += took_s - claim.paid_s
             channel.charge(took_s)
             channel.stats.num_failed += made.has_failed
             if channel.is_destroyed:
                 return
-            if made.job is not None:
-                channel.idle_jobs.append(made.job)
+            if not made.has_failed:
+                channel.idle_jobs.append(claim.job)
             if claim.iteration == channel.iteration:
-                channel.in_flight.pop(claim.step, None)
-                channel.done[claim.step] = made.message
+                channel.in_flight.discard(claim.step)
+                channel.done[claim.step] = made
                 self._buffered_bytes += len(made.message)
                 self._drop_forgotten(channel)
                 channel.arrived.notify_all()
@@ -395,8 +415,9 @@ class Scheduler:
         Batches that are asked for are made whatever waits already, so a client that asks and goes away would fill the
         memory without this. They are made again where somebody asks again.
         """
-        while not self._may_hoard and len(channel.done) > channel.credit + channel.num_waiters:
-            self._buffered_bytes -= len(channel.done.pop(next(iter(channel.done))))
+        while not self._may_hoard and len(channel.done) > 1 + channel.num_waiters:
+            self._buffered_bytes -= len(channel.done.pop(next(iter(channel.done))).message)
+        self._let_go_on()
 
     def _watch(self) -> None:
         """Look at leases and at batches that take long, until the scheduler is closed."""
@@ -407,8 +428,9 @@ class Scheduler:
                     "channel %d (%s) was not asked for in %g s and is given up", channel.channel_id,
                     channel.worker_key, self._limits.lease_s,
                 )  # fmt: skip
-                self.on_expired(channel)
+                _tell(self.on_expired, channel)
             self._report_slow()
+            _tell(self.on_watch, self._limits.lease_s)
 
     def _expire(self) -> list[SampledChannel]:
         """Give up the channels whose lease has run out."""
@@ -425,32 +447,56 @@ class Scheduler:
             return expired
 
     def _report_slow(self) -> None:
-        """Log every batch once that is not done after a long time."""
+        """Log every batch once that is not done after a long time, also where nobody wants it any more."""
         with self._lock:
-            now = self._clock()
-            slow = [
-                (channel.channel_id, channel.iteration, step)
-                for channel in self._channels.values()
-                for step, since in channel.in_flight.items()
-                if now - since > self._limits.slow_s
-            ]
-            new = [one for one in slow if one not in self._reported]
-            self._reported = set(slow)
-        for channel_id, _, step in new:
-            LOG.warning("batch %d of channel %d is not done after %g s", step, channel_id, self._limits.slow_s)
+            slow_before = self._clock() - self._limits.slow_s
+            slow = {claim for claim in self._claims if claim.since_s < slow_before}
+            new = [(claim, claim.is_needed) for claim in slow - self._reported]
+            self._reported = slow
+        for claim, is_needed in new:
+            LOG.warning(
+                "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
+                claim.step, claim.iteration[1], claim.channel.channel_id, claim.channel.loader,
+                claim.channel.worker_key, "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
+                claim.job.stage,
+            )  # fmt: skip
 
 
-def _make(claim: _Claim) -> _Made:
-    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear."""
-    job = claim.job
+def _tell(listener: Callable[[T], None], news: T) -> None:
+    """Tell a listener, whose mistakes are no reason to stop the thread that tells."""
     try:
-        job = job or claim.channel.new_job()
-        return _Made(message=job(claim.iteration[1], claim.step), job=job, has_failed=False)
+        listener(news)
+    except Exception:
+        LOG.exception("%r failed; the thread that told it goes on", listener)
+
+
+class _LateJob:
+    """Makes a channel's job in the thread that is to use it, outside the lock."""
+
+    def __init__(self, new_job: Callable[[], Job]) -> None:
+        self._new_job = new_job
+        self._job: Job | None = None
+
+    @property
+    def stage(self) -> str:
+        return "starting" if self._job is None else self._job.stage
+
+    def __call__(self, epoch: int, step: int) -> Bytes:
+        if self._job is None:
+            self._job = self._new_job()
+        return self._job(epoch, step)
+
+
+def _make(claim: _Claim) -> Made:
+    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear."""
+    try:
+        return Made(claim.job(claim.iteration[1], claim.step))
     except BaseException as error:
-        where = "" if job is None else f" ({job.stage})"
-        error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server{where}")
+        error.add_note(
+            f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.job.stage})"
+        )
         LOG.info("batch %d of channel %d failed", claim.step, claim.channel.channel_id, exc_info=True)
-        return _Made(message=_failure(error), job=None, has_failed=True)
+        return Made(_failure(error), has_failed=True)
 
 
 def _failure(error: BaseException) -> Bytes:

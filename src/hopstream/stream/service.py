@@ -11,7 +11,8 @@ import reprlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.load.ablp import ABLPLoader
+from hopstream.load.buffers import BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
@@ -46,14 +48,17 @@ LOADERS: Mapping[str, type[SubgraphLoader]] = {
     one.__name__: one for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader)
 }
 BUFFER_BYTES = 64 << 20
-"""Memory of past batches that a channel keeps for its next ones."""
+"""Memory of past batches that is kept for the next ones, per sampling thread."""
 MAX_WAIT_S = 30.0
 """Longest wait of one fetch; a client that wants to wait longer asks again."""
 INIT_WAIT_S = 60.0
 """How long the second caller of ``init_sampling_backend`` waits for the first."""
 MAX_BACKENDS = 1024
+MAX_OPTION_BYTES = 16 << 20
+"""Largest request for a backend: options take kilobytes."""
 MAX_KEY_LENGTH = 1000
 MAX_STREAMED = 1 << 20
+MAX_STEP = 1 << 62
 Answer = tuple[dict[str, Any], list[Any]]
 
 
@@ -101,9 +106,11 @@ class SamplingService:
         self._open_graph = open_graph
         self._scheduler = Scheduler(self._limits)
         self._scheduler.on_expired = self._forget
+        self._scheduler.on_watch = self._drop_unused
+        self._buffers = BufferPool(BUFFER_BYTES * self._limits.num_threads)
         self._lock = threading.Lock()
-        self._graph_lock = threading.Lock()
         self._graph: Store | None = None
+        self._opening: Future[Store] | None = None
         self._is_refusing = False
         self._is_closed = False
         self._backends: dict[int, Backend] = {}
@@ -130,6 +137,7 @@ class SamplingService:
         """
         if self._is_refusing:
             raise StoreUnavailable("the server is shutting down")
+        _check_size(frame, MAX_OPTION_BYTES, "the options of a loader are small; seeds go to register_sampling_input")
         key, loader = _key(frame, "backend_key"), frame.text("loader")
         if loader not in LOADERS:
             raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
@@ -138,7 +146,6 @@ class SamplingService:
         if named := sorted(INPUT_OPTIONS & set(options)):
             raise SettingsError(f"{', '.join(named)} is an input of a channel; give it to register_sampling_input")
         with self._lock:
-            self._drop_unused()
             backend = next((one for one in self._backends.values() if one.backend_key == key), None)
             is_first = backend is None
             if backend is None:
@@ -168,6 +175,7 @@ class SamplingService:
             SettingsError: The options are not those of the backend, the key is taken, or there are too many channels.
             HopstreamError: Whatever the loader says of its options.
         """
+        _check_size(frame, self._limits.max_request_bytes, "start servers with a larger --max-request-bytes")
         backend = self._backend(_integer(frame, "backend_id"))
         key = _key(frame, "worker_key")
         first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)
@@ -188,7 +196,7 @@ class SamplingService:
         channel_id = _new_id()
         share = Share(first=first, stride=stride, num_steps=len(loader))
         self._scheduler.add(
-            channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader,
+            channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader, payer=backend.backend_key,
             new_job=lambda: _BatchJob(loader.maker()),
         )  # fmt: skip
         with self._lock:
@@ -216,27 +224,31 @@ class SamplingService:
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
         """Wait for a batch: ``{channel_id, turn, step, lowest, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
 
-        Without ``step`` the next one of the channel's share. Where it is not ready in ``wait_s`` the answer is
-        ``{"pending": true}``. ``lowest`` says that whoever asks has all batches before that one, whichever server made
-        them: those that wait are thrown away, and the share goes on from there.
+        After the last batch of the epoch there is its end. Where the batch is not ready in ``wait_s`` the answer is
+        ``{"pending": true}``. Batches before ``lowest`` are not wanted any more. It may be asked for again.
 
         Raises:
             ChannelLost: There is no such channel.
             StateError: No epoch was started, or another iteration is under way.
+            SettingsError: Too many calls of the channel are unanswered.
             HopstreamError: Whatever the making of the batch raised.
         """
-        yield self._fetch(frame)[0]
+        for message, _ in self._messages(frame, range(_integer(frame, "step", 0), MAX_STEP)):
+            yield message
+            return
 
     def fetch_sampled_messages(self, frame: Frame) -> Iterator[Bytes]:
-        """A stream of the next batches of a channel's share: ``{channel_id, turn, max_messages, wait_s}``.
+        """A stream of batches of a channel's share: ``{channel_id, turn, step, max_messages, lowest, wait_s}``.
 
-        Ends after ``max_messages``, with ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}``
-        where the next batch is not ready in ``wait_s``.
+        From batch ``step`` on, in order. Ends after ``max_messages``, after a batch that failed, with
+        ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}`` where the next batch is not ready
+        in ``wait_s``. A stream that broke is asked for again from the first batch that did not come.
         """
-        for _ in range(_integer(frame, "max_messages", 1, MAX_STREAMED, default=MAX_STREAMED)):
-            message, is_batch = self._fetch(frame)
+        step, num_messages = _integer(frame, "step", 0), _integer(frame, "max_messages", 1, MAX_STREAMED, MAX_STREAMED)
+        stride = self._scheduler.share_of(_integer(frame, "channel_id")).stride
+        for message, is_last in self._messages(frame, range(step, min(step + num_messages * stride, MAX_STEP), stride)):
             yield message
-            if not is_batch:
+            if is_last:
                 return
 
     def destroy_sampling_input(self, frame: Frame) -> Answer:
@@ -316,16 +328,23 @@ class SamplingService:
             if graph is not None:
                 graph.close()
 
-    def _fetch(self, frame: Frame) -> tuple[Bytes, bool]:
-        """The next message, and whether it is a batch."""
-        step = None if frame.header.get("step") is None else _integer(frame, "step", 0)
+    def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Bytes, bool]]:
+        """The messages of some batches, and of each whether it is the last one."""
+        channel_id, lowest, wait_s = (
+            _integer(frame, "channel_id"),
+            _integer(frame, "lowest", 0, default=0),
+            _wait_s(frame),
+        )
         turn = None if frame.header.get("turn") is None else _integer(frame, "turn", 0)
-        lowest = _integer(frame, "lowest", 0, default=0)
-        try:
-            message = self._scheduler.fetch(_integer(frame, "channel_id"), turn, step, _wait_s(frame), lowest)
-        except StoreTimeout:
-            return encode_frame({"pending": True}), False
-        return (encode_frame({"end_of_epoch": True}), False) if message is None else (message, True)
+        for step in steps:
+            try:
+                with self._scheduler.fetched(channel_id, step, wait_s, turn=turn, lowest=lowest) as made:
+                    if made is None:
+                        yield encode_frame({"end_of_epoch": True}), True
+                    else:
+                        yield made.message, made.has_failed
+            except StoreTimeout:
+                yield encode_frame({"pending": True}), True
 
     def _build(self, backend: Backend) -> None:
         try:
@@ -341,19 +360,35 @@ class SamplingService:
             backend.ready.set()
 
     def _graph_of_all(self) -> Store:
-        with self._graph_lock:
+        """The graph. Who comes while it is being opened waits for that, and hears of its failure, too."""
+        with self._lock:
+            self._check_open()
             if self._graph is not None:
                 return self._graph
-            self._check_open()
-            graph = self._open_graph()
+            opening, is_first = self._opening or Future(), self._opening is None
+            self._opening = opening
+        if not is_first:
             try:
-                with self._lock:
-                    self._check_open()
-                    self._graph = graph
-            except StoreUnavailable:
-                graph.close()
-                raise
-            return graph
+                return opening.result(INIT_WAIT_S)
+            except TimeoutError:
+                raise StoreTimeout(f"the graph is being opened, for {INIT_WAIT_S:g} s by now") from None
+        try:
+            graph = self._open_graph()
+        except BaseException as error:
+            with self._lock:
+                self._opening = None
+            opening.set_exception(error)
+            raise
+        with self._lock:
+            self._opening = None
+            is_closed = self._is_closed
+            self._graph = None if is_closed else graph
+        if is_closed:
+            graph.close()
+            opening.set_exception(StoreUnavailable("the server is shutting down"))
+            self._check_open()
+        opening.set_result(graph)
+        return graph
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -364,7 +399,7 @@ class SamplingService:
         options = {**backend.options, **inputs}
         try:
             loader: SubgraphLoader = new_loader(
-                backend.store, **options, collate="numpy", num_threads=0, buffer_bytes=BUFFER_BYTES
+                backend.store, **options, collate="numpy", num_threads=0, buffers=self._buffers
             )
         except TypeError as error:
             raise SettingsError(f"{backend.loader} cannot be made of these options: {error}") from error
@@ -378,12 +413,13 @@ class SamplingService:
         backend.used_at = time.monotonic()
         return backend
 
-    def _drop_unused(self) -> None:
-        """Give up backends whose makers never registered an input, or died before; called with the lock."""
-        unused_since = time.monotonic() - self._limits.lease_s
-        for backend in list(self._backends.values()):
-            if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
-                del self._backends[backend.backend_id]
+    def _drop_unused(self, lease_s: float) -> None:
+        """Give up backends whose makers never registered an input, or died before."""
+        unused_since = time.monotonic() - lease_s
+        with self._lock:
+            for backend in list(self._backends.values()):
+                if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
+                    del self._backends[backend.backend_id]
 
     def _forget(self, channel: SampledChannel) -> None:
         """Take a channel that is gone from its backend, and the backend away with its last one."""
@@ -430,8 +466,17 @@ def _integer(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, d
     return value
 
 
+def _check_size(frame: Frame, max_bytes: int, remedy: str) -> None:
+    num_bytes = sum(array.nbytes for array in frame.arrays)
+    if num_bytes > max_bytes:
+        raise SettingsError(f"the request brings {num_bytes} bytes of arrays; it may bring {max_bytes}; {remedy}")
+
+
 def _key(frame: Frame, name: str) -> str:
+    """What clients call something; it is written to logs, so it holds nothing that would forge them."""
     value = frame.text(name)
+    if not value.isprintable():
+        raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be printable characters")
     if len(value) > MAX_KEY_LENGTH:
         raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
     return value
