@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -107,11 +108,39 @@ def add(
     return scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=credit, new_job=lambda: FakeJob(work))
 
 
+NEXT: weakref.WeakKeyDictionary[SampledChannel, tuple[tuple[int, int], int]] = weakref.WeakKeyDictionary()
+"""What a consumer that goes through a channel's share asks for next, and of which iteration."""
+NEXT_LOCK = threading.Lock()
+
+
+def next_step(scheduler: Scheduler, channel_id: int) -> int:
+    """The first batch of the share that was not asked for this way."""
+    channel = scheduler._channels.get(channel_id)
+    if channel is None:
+        return 0
+    with NEXT_LOCK, scheduler._lock:
+        iteration, step = NEXT.get(channel, ((-2, -2), 0))
+        if iteration != channel.iteration:
+            there = [*channel.done, *channel.in_flight, *channel.asked]
+            step = min([channel.cursor, *(one for one in there if channel.share.from_step(one) == one)])
+        NEXT[channel] = (channel.iteration, step + channel.share.stride)
+        return step
+
+
+def take(
+    scheduler: Scheduler, channel_id: int, step: int, timeout_s: float, turn: int | None = None, lowest: int = 0
+) -> Bytes | None:
+    """The message of a batch, or None at the end of the epoch."""
+    with scheduler.fetched(channel_id, step, timeout_s, turn=turn, lowest=lowest) as made:
+        return None if made is None else made.message
+
+
 def fetch(
     scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None, lowest: int = 0
 ) -> Any:
-    """Which batch is fetched: ``(epoch, step)``, or None at the end of the epoch."""
-    return batch_of(scheduler.fetch(channel_id, turn, step, FETCH_S, lowest))
+    """Which batch is fetched, the next one if none is named: ``(epoch, step)``, or None at the end of the epoch."""
+    step = next_step(scheduler, channel_id) if step is None else step
+    return batch_of(take(scheduler, channel_id, step, FETCH_S, turn, lowest))
 
 
 def settle(scheduler: Scheduler) -> dict[str, float]:

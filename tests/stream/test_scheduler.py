@@ -29,6 +29,7 @@ from tests.stream.fakes import (
     fetch,
     scheduling,
     settle,
+    take,
     wait_until_waiting,
 )
 
@@ -132,7 +133,7 @@ class TestFetching:
             add(scheduler, 1, gate, num_steps=2)
             scheduler.begin(1, 0, 0, 0)
             with pytest.raises(StoreTimeout, match=r"batch 1 of epoch 0 was not ready in 0\.01 s"):
-                scheduler.fetch(1, None, 1, 0.01)
+                take(scheduler, 1, 1, 0.01)
             gate.open()
             assert fetch(scheduler, 1, 1) == (0, 1)
 
@@ -384,7 +385,7 @@ class TestBufferBytes:
                 for step in range(60):
                     with pytest.raises(StoreTimeout):
                         while True:  # until it must be made again
-                            scheduler.fetch(1, None, step, 0)
+                            take(scheduler, 1, step, 0)
                 settle(scheduler)
                 assert scheduler.totals["num_buffered_bytes"] <= 5 * MESSAGE_BYTES
             assert [fetch(scheduler, 1, step) for step in range(60)] == [(0, step) for step in range(60)]

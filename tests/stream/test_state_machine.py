@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout
+from hopstream.errors import ChannelLost, RemoteError, StateError, StoreTimeout
 from hopstream.store.wire import Bytes
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
-from tests.stream.fakes import FETCH_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle
+from tests.stream.fakes import FETCH_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle, take
 
 MAX_STEPS = 12
 NUM_THREADS = 2
@@ -115,7 +115,6 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             self.scheduler.remove(model.channel_id)
         totals = settle(self.scheduler)
         assert (totals["num_channels"], totals["num_waiting"], totals["num_buffered_bytes"]) == (0, 0, 0)
-        assert not self.scheduler._hoarding
         assert self.scheduler.close() == []
 
     @rule(
@@ -154,11 +153,11 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             return
         step = model.next_out
         if step >= model.share.num_steps:
-            assert self.scheduler.fetch(model.channel_id, model.turn, None, FETCH_S) is None
+            assert take(self.scheduler, model.channel_id, step, FETCH_S, model.turn) is None
             return
         model.asked.add(step)
         model.next_out += model.share.stride
-        self.take(model, step, is_next=True)
+        self.take(model, step)
 
     @rule(model=channels, step=STEPS)
     def fetch_step(self, model: Model, step: int) -> None:
@@ -174,7 +173,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         model.asked.add(step)
         lowest = min(step, ahead)
         model.next_out = max(model.next_out, model.own_from(lowest)) if lowest else model.next_out
-        message = self.scheduler.fetch(model.channel_id, model.turn, step, FETCH_S, ahead)
+        message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn, ahead)
         with self.scheduler._lock:
             late = {kept for kept in model.channel.done if kept < lowest}
         assert len(late - model.asked) <= NUM_THREADS, "no more than were under way"
@@ -186,23 +185,17 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         for _ in range(num_fetches):
             self.fetch_next(model)
 
-    @rule(model=channels, step=st.none() | STEPS)
-    def abandon(self, model: Model, step: int | None) -> None:
+    @rule(model=channels, step=STEPS)
+    def abandon(self, model: Model, step: int) -> None:
         """A client asks and goes away; what it asked for is made, or was there already and is lost."""
         if self.is_refused(model, step):
             return
-        wanted = model.next_out if step is None else step
-        model.asked.add(wanted)
+        model.asked.add(step)
         try:
-            message = self.scheduler.fetch(model.channel_id, None, step, 0.0)
+            message = take(self.scheduler, model.channel_id, step, 0.0)
         except StoreTimeout:
             return
-        if step is None and wanted >= model.share.num_steps:
-            assert message is None
-            return
-        if step is None:
-            model.next_out += model.share.stride
-        self.check(model, wanted, message)
+        self.check(model, step, message)
 
     @rule(model=channels)
     def stall(self, model: Model) -> None:
@@ -237,18 +230,18 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
     @precondition(lambda self: any(model.is_there and model.epoch >= 0 for model in self.models))
     @rule(
         model=channels,
-        steps=st.lists(st.none() | STEPS, min_size=1, max_size=3),
+        steps=st.lists(STEPS, min_size=1, max_size=3),
         change=st.sampled_from(["destroyed", "next epoch", "next iteration"]),
     )
-    def change_under_waiters(self, model: Model, steps: list[int | None], change: str) -> None:
+    def change_under_waiters(self, model: Model, steps: list[int], change: str) -> None:
         """While clients wait for batches that do not come, the channel goes, or goes on to another epoch."""
         if not model.is_there or model.epoch < 0:
             return
         self.gate.close()
-        steps = [step for step in steps if step is None or step < model.share.num_steps]
-        model.asked.update(step for step in steps if step is not None)
-        old = (model.channel_id * EPOCHS + model.epoch, model.next_out)
-        calls = [Call(lambda step=step: self.scheduler.fetch(model.channel_id, None, step, FETCH_S)) for step in steps]
+        steps = [step for step in steps if step < model.share.num_steps]
+        model.asked.update(steps)
+        epoch = model.channel_id * EPOCHS + model.epoch
+        calls = [Call(lambda step=step: take(self.scheduler, model.channel_id, step, FETCH_S)) for step in steps]
         pause = threading.Event()
         while model.channel.num_waiters < sum(not call.has_ended for call in calls):
             pause.wait(0.001)
@@ -259,23 +252,19 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         else:
             self.start(model, 1, 0, 0)
         for call, step in zip(calls, steps, strict=True):
-            self.check_outcome(call, old, step)
+            self.check_outcome(call, epoch, step)
         self.gate.open()
 
-    def check_outcome(self, call: Call, old: tuple[int, int], step: int | None) -> None:
+    def check_outcome(self, call: Call, epoch: int, step: int) -> None:
         """A call ended before the change with a batch of the old epoch, or with it."""
         try:
             batch = batch_of(call.result())
         except (ChannelLost, StateError):
             return
         except RemoteError as error:
-            assert f"batch {old[0]}/" in str(error)
+            assert f"batch {epoch}/" in str(error)
             return
-        if step is not None:
-            assert batch == (old[0], step)
-        elif batch is not None:
-            assert batch[0] == old[0]
-            assert batch[1] >= old[1]
+        assert batch == (epoch, step)
 
     @invariant()
     def what_is_kept_is_true(self) -> None:
@@ -283,16 +272,13 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             there = {model.channel_id: model.channel for model in self.models if model.is_there}
             assert self.scheduler._channels == there
             assert self.scheduler._buffered_bytes == sum(one.num_buffered_bytes for one in there.values())
-            may_hoard = self.scheduler._buffered_bytes <= 4 * MESSAGE_BYTES
-            runnable, hoarding = set(self.scheduler._runnable), set(self.scheduler._hoarding)
-            assert not runnable & hoarding
-            assert not (hoarding and may_hoard)
+            assert self.scheduler._sending_bytes == 0
             for channel_id, channel in there.items():
-                wants_to = channel.has_work(may_hoard=True)
-                assert wants_to or channel_id not in runnable | hoarding
-                assert not wants_to or channel_id in runnable | hoarding
-                assert not channel.has_work(may_hoard=may_hoard) or channel_id in runnable
-            assert (runnable | hoarding) <= set(there)
+                assert channel.has_work(may_hoard=True) == (channel_id in self.scheduler._runnable)
+                assert channel.num_sending == 0
+            assert set(self.scheduler._runnable) <= set(there)
+            under_way = {(one.channel.channel_id, one.step) for one in self.scheduler._claims if one.is_needed}
+            assert under_way == {(one.channel_id, step) for one in there.values() for step in one.in_flight}
 
     @invariant()
     def channels_keep_to_their_credit(self) -> None:
@@ -318,21 +304,22 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         elif model.epoch < 0:
             wanted = StateError
         elif step is not None and step >= model.share.num_steps:
-            wanted = SettingsError
+            assert take(self.scheduler, model.channel_id, step, FETCH_S) is None
+            return True
         else:
             return False
         with pytest.raises(wanted):
-            self.scheduler.fetch(model.channel_id, None, step, FETCH_S)
+            take(self.scheduler, model.channel_id, step or 0, FETCH_S)
         return True
 
-    def take(self, model: Model, step: int, *, is_next: bool = False) -> None:
+    def take(self, model: Model, step: int) -> None:
         """Fetch a batch, again and again while it crashes."""
-        message = self.scheduler.fetch(model.channel_id, model.turn, None if is_next else step, FETCH_S)
+        message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn)
         num_crashes = 0
         while self.check(model, step, message):
             num_crashes += 1
             assert num_crashes <= 3  # one that was made before two more were planned
-            message = self.scheduler.fetch(model.channel_id, model.turn, step, FETCH_S)
+            message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn)
 
     def check(self, model: Model, step: int, message: Any) -> bool:
         """Check that a message is the one that was asked for; whether it tells of its crash."""
