@@ -105,10 +105,18 @@ def add(
 ) -> SampledChannel:
     """A channel of fake jobs; by default all batches of the epoch are its own."""
     share = Share(first=first, stride=stride, num_steps=num_steps)
-    return scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=credit, new_job=lambda: FakeJob(work))
+    return scheduler.add(
+        channel_id,
+        1,
+        f"rank {channel_id}",
+        share,
+        credit=credit,
+        loader="NeighborLoader",
+        new_job=lambda: FakeJob(work),
+    )
 
 
-NEXT: weakref.WeakKeyDictionary[SampledChannel, tuple[tuple[int, int], int]] = weakref.WeakKeyDictionary()
+NEXT: weakref.WeakKeyDictionary[Scheduler, dict[int, tuple[tuple[int, int], int]]] = weakref.WeakKeyDictionary()
 """What a consumer that goes through a channel's share asks for next, and of which iteration."""
 NEXT_LOCK = threading.Lock()
 
@@ -119,11 +127,14 @@ def next_step(scheduler: Scheduler, channel_id: int) -> int:
     if channel is None:
         return 0
     with NEXT_LOCK, scheduler._lock:
-        iteration, step = NEXT.get(channel, ((-2, -2), 0))
+        known = NEXT[scheduler] = {
+            one: known for one, known in NEXT.get(scheduler, {}).items() if one in scheduler._channels
+        }
+        iteration, step = known.get(channel_id, ((-2, -2), 0))
         if iteration != channel.iteration:
             there = [*channel.done, *channel.in_flight, *channel.asked]
             step = min([channel.cursor, *(one for one in there if channel.share.from_step(one) == one)])
-        NEXT[channel] = (channel.iteration, step + channel.share.stride)
+        known[channel_id] = (channel.iteration, step + channel.share.stride)
         return step
 
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from hopstream.stream.channel import SampledChannel, Share
+from hopstream.stream.channel import Made, SampledChannel, Share
 from tests.stream.fakes import FakeJob, message_of, no_work
 
 
@@ -28,15 +28,15 @@ def begin(channel: SampledChannel, turn: int = 0, epoch: int = 0, first_step: in
 
 
 def finish(channel: SampledChannel, step: int) -> None:
-    channel.in_flight.pop(step)
-    channel.done[step] = message_of(channel.epoch, step)
+    channel.in_flight.discard(step)
+    channel.done[step] = Made(message_of(channel.epoch, step))
 
 
 def make_all(channel: SampledChannel) -> list[int]:
     """The batches that are made when nothing is ever fetched."""
     made = []
     while channel.has_work(may_hoard=True):
-        made.append(channel.take_work(0.0))
+        made.append(channel.take_work())
         finish(channel, made[-1])
     return made
 
@@ -93,18 +93,18 @@ class TestMakingAhead:
 
     def test_credit_counts_what_is_being_made_and_what_waits(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=2)
-        assert channel.take_work(0.0) == 0
-        assert channel.take_work(0.0) == 1
+        assert channel.take_work() == 0
+        assert channel.take_work() == 1
         assert not channel.has_work(may_hoard=True)  # two are being made
         finish(channel, 0)
         assert not channel.has_work(may_hoard=True)  # one waits, one is being made
         del channel.done[0]  # it was fetched
-        assert channel.take_work(0.0) == 2
+        assert channel.take_work() == 2
 
     def test_where_too_much_waits_one_batch_is_enough(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=5)
         assert channel.has_work(may_hoard=False)
-        finish(channel, channel.take_work(0.0))
+        finish(channel, channel.take_work())
         assert not channel.has_work(may_hoard=False)
         assert channel.has_work(may_hoard=True)
 
@@ -114,10 +114,10 @@ class TestMakingAhead:
         channel.is_destroyed = True
         assert not channel.has_work(may_hoard=True)
 
-    def test_take_work_remembers_since_when(self):
+    def test_a_batch_is_in_flight_when_it_is_taken(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8))
-        assert channel.take_work(12.5) == 0
-        assert channel.in_flight == {0: 12.5}
+        assert channel.take_work() == 0
+        assert channel.in_flight == {0}
 
 
 class TestAsking:
@@ -129,19 +129,19 @@ class TestAsking:
 
     def test_what_is_asked_for_needs_no_credit(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=1)
-        finish(channel, channel.take_work(0.0))
+        finish(channel, channel.take_work())
         assert not channel.has_work(may_hoard=True)
         channel.ask(5)
         assert channel.has_work(may_hoard=True)
         assert channel.has_work(may_hoard=False)
-        assert channel.take_work(0.0) == 5
+        assert channel.take_work() == 5
 
     def test_asking_twice_asks_once(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8))
         channel.ask(3)
         channel.ask(3)
         assert list(channel.asked) == [3]
-        assert channel.take_work(0.0) == 3
+        assert channel.take_work() == 3
         channel.ask(3)  # it is being made
         finish(channel, 3)
         channel.ask(3)  # it waits
@@ -174,13 +174,13 @@ class TestEpochs:
     def test_an_epoch_begins_anywhere(self):
         channel = new_channel(Share(first=1, stride=3, num_steps=12))
         begin(channel, turn=1, epoch=0, first_step=5)
-        assert channel.next_out == 7
+        assert channel.cursor == 7
         assert make_all(channel) == [7, 10]
 
     def test_what_is_left_of_the_epoch_before_is_thrown_away(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))
-        finish(channel, channel.take_work(0.0))
-        channel.take_work(0.0)
+        finish(channel, channel.take_work())
+        channel.take_work()
         channel.ask(3)
         begin(channel, turn=0, epoch=1)
         assert not channel.done
@@ -191,8 +191,8 @@ class TestEpochs:
 
     def test_an_epoch_is_done_when_every_batch_of_the_share_was_made(self):
         channel = new_channel(Share(first=0, stride=2, num_steps=4))
-        channel.take_work(0.0)
-        channel.take_work(0.0)
+        channel.take_work()
+        channel.take_work()
         assert not channel.is_epoch_done
         finish(channel, 0)
         assert not channel.is_epoch_done

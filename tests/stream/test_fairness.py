@@ -187,6 +187,30 @@ def test_a_newcomer_gets_its_share_from_then_on_and_no_more(threads):
     assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # nobody stands back for it
 
 
+def test_what_a_channel_owes_when_it_goes_is_owed_by_the_next_one_of_its_backend():
+    clock = HandClock()
+
+    def work(epoch: int, step: int) -> None:
+        clock.now += 10.0
+
+    def add_of(channel_id: int, payer: str) -> SampledChannel:
+        share = Share(first=0, stride=1, num_steps=3)
+        return scheduler.add(
+            channel_id, 1, "rank 0", share, credit=1, payer=payer, new_job=lambda: FakeJob(work)
+        )  # fmt: skip
+
+    with scheduling(clock) as scheduler:
+        add_of(1, "hasty")
+        scheduler.begin(1, 0, 0, 0)
+        assert fetch(scheduler, 1, 0) == (0, 0)
+        settle(scheduler)
+        owed = scheduler.remove(1).virtual_s - scheduler._clock_s
+        assert owed >= 10.0
+        assert add_of(2, "another").virtual_s == 0.0
+        assert add_of(3, "hasty").virtual_s - scheduler._clock_s == owed
+        assert add_of(4, "hasty").virtual_s == 0.0  # it is owed once
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_channel_that_paused_has_no_time_saved_up(threads):
     world = FakeWorld(threads, for_s=10.0)

@@ -75,7 +75,7 @@ def test_channels_leave_nothing():
         totals = settle(scheduler)
         assert (totals["num_channels"], totals["num_buffered_bytes"]) == (0, 0)
         assert not scheduler._runnable
-        assert not scheduler._hoarding
+        assert not scheduler._claims
         assert not scheduler._reported
 
 

@@ -101,6 +101,7 @@ class SampledChannel:
         cursor: The next batch of the share that is made ahead.
         asked: Batches that somebody asked for, in the order of asking.
         made_early: Batches past the cursor that were asked for, and so are not made ahead.
+        named: Of the batches being made, or that wait, those that somebody asked for.
         in_flight: Batches being made.
         done: Messages that wait to be fetched.
         idle_jobs: Jobs that no thread uses.
@@ -129,6 +130,7 @@ class SampledChannel:
     cursor: int = 0
     asked: dict[int, None] = field(default_factory=dict)
     made_early: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
     in_flight: set[int] = field(default_factory=set)
     done: dict[int, Made] = field(default_factory=dict)
     idle_jobs: list[Job] = field(default_factory=list)
@@ -148,6 +150,7 @@ class SampledChannel:
         self.cursor = self.share.from_step(first_step)
         self.asked.clear()
         self.made_early.clear()
+        self.named.clear()
         self.in_flight.clear()
         self.done.clear()
         self.arrived.notify_all()
@@ -163,7 +166,7 @@ class SampledChannel:
     def skip_to(self, lowest: int) -> None:
         """Throw away what waits before ``lowest``, and make nothing before it that nobody asks for by its number."""
         for step in [step for step in self.done if step < lowest]:
-            del self.done[step]
+            self.take(step)
         self.cursor = max(self.cursor, self.share.from_step(lowest))
         self.made_early = {step for step in self.made_early if step >= self.cursor}
 
@@ -181,6 +184,7 @@ class SampledChannel:
         if self.asked:
             step = next(iter(self.asked))
             del self.asked[step]
+            self.named.add(step)
         else:
             ahead = self._next_ahead()
             assert ahead is not None  # noqa: S101 - has_work said so
@@ -188,6 +192,18 @@ class SampledChannel:
             self.cursor = step + self.share.stride
         self.in_flight.add(step)
         return step
+
+    def take(self, step: int) -> Made | None:
+        """Take a batch that waits, if it does."""
+        made = self.done.pop(step, None)
+        if made is not None:
+            self.named.discard(step)
+        return made
+
+    def forgotten(self) -> int | None:
+        """The batch that was asked for first and not fetched, where there are more than somebody waits for."""
+        named = [step for step in self.done if step in self.named]
+        return named[0] if len(named) > self.num_waiters and len(self.done) > 1 else None
 
     def charge(self, seconds: float) -> None:
         """Remember what a batch took."""

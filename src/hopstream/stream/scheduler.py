@@ -224,7 +224,7 @@ class Scheduler:
         with self._lock:
             return {
                 "num_channels": len(self._channels),
-                "num_runnable": len(self._runnable),
+                "num_runnable": len(self._able()),
                 "num_in_flight": len(self._claims),
                 "num_waiting": sum(len(channel.done) for channel in self._channels.values()),
                 "num_buffered_bytes": self._buffered_bytes,
@@ -305,7 +305,7 @@ class Scheduler:
                     f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
                     f"on to iteration {channel.turn}, epoch {channel.epoch}"
                 )
-            made = channel.done.pop(step, None)
+            made = channel.take(step)
             if made is not None:
                 self._buffered_bytes -= len(made.message)
                 self._update(channel)
@@ -382,12 +382,15 @@ class Scheduler:
 
     def _next_channel(self) -> SampledChannel | None:
         """The channel whose turn it is, if any; called with the lock."""
-        may_hoard = self._may_hoard
-        able = [channel for channel in self._runnable.values() if channel.has_work(may_hoard=may_hoard)]
-        if not may_hoard:
+        if not self._may_hoard:
             for channel in self._runnable.values():
-                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # the others do not save up time
-        return min(able, key=lambda one: one.virtual_s, default=None)
+                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # who may not go on saves up no time
+        return min(self._able(), key=lambda one: one.virtual_s, default=None)
+
+    def _able(self) -> list[SampledChannel]:
+        """The channels that have a batch to make now; called with the lock."""
+        may_hoard = self._may_hoard
+        return [channel for channel in self._runnable.values() if channel.has_work(may_hoard=may_hoard)]
 
     def _put(self, claim: _Claim, made: Made, took_s: float) -> None:
         """Put a finished batch down."""
@@ -415,8 +418,9 @@ class Scheduler:
         Batches that are asked for are made whatever waits already, so a client that asks and goes away would fill the
         memory without this. They are made again where somebody asks again.
         """
-        while not self._may_hoard and len(channel.done) > 1 + channel.num_waiters:
-            self._buffered_bytes -= len(channel.done.pop(next(iter(channel.done))).message)
+        while not self._may_hoard and (step := channel.forgotten()) is not None:
+            made = channel.take(step)
+            self._buffered_bytes -= 0 if made is None else len(made.message)
         self._let_go_on()
 
     def _watch(self) -> None:
