@@ -611,6 +611,58 @@ class TestSlowBatches:
             gate.open()
             assert fetch(scheduler, 1) == (0, 6)
 
+    @pytest.mark.parametrize("change", ["destroyed", "next epoch"])
+    def test_one_that_nobody_needs_any_more_is_reported_too(self, caplog, change):
+        clock, gate = HandClock(), Gate()
+        caplog.set_level(logging.WARNING, "hopstream.stream.scheduler")
+        with scheduling(clock, slow_s=0.05) as scheduler:
+            add(scheduler, 1, gate)
+            scheduler.begin(1, 0, 0, 6)
+            gate.wait_reached()
+            if change == "destroyed":
+                scheduler.remove(1)
+            else:
+                scheduler.begin(1, 0, 1, 0)
+            clock.now += 0.06
+            clock.wait_watched(6)
+            told = "batch 6 of channel 1, which nobody needs any more, is not done after 0.05 s"
+            assert caplog.messages == [told]
+            gate.open()
+            add(scheduler, 2)
+            scheduler.begin(2, 0, 0, 0)
+            assert fetch(scheduler, 2) == (0, 0)
+            settle(scheduler)
+            assert not scheduler._under_way
+
+
+class TestListeners:
+    def test_one_that_fails_ends_no_sampling_thread(self, caplog):
+        def fail(seconds: float) -> None:
+            raise ZeroDivisionError(f"after {seconds >= 0}")
+
+        with scheduling() as scheduler:
+            scheduler.on_made = fail
+            add(scheduler, 1, num_steps=3)
+            scheduler.begin(1, 0, 0, 0)
+            assert [fetch(scheduler, 1) for _ in range(4)] == [(0, 0), (0, 1), (0, 2), None]
+        assert len(caplog.messages) == 3 and "after True" in caplog.text
+
+    def test_one_that_fails_does_not_end_the_watch(self, caplog):
+        clock, told = HandClock(), []
+
+        def fail(channel: SampledChannel) -> None:
+            told.append(channel.channel_id)
+            raise ZeroDivisionError("at the end of a lease")
+
+        with scheduling(clock, lease_s=0.04) as scheduler:
+            scheduler.on_expired = fail
+            for number in (1, 2):
+                add(scheduler, number)
+                clock.now += 0.1
+                clock.wait_watched()
+                assert told == list(range(1, number + 1))
+        assert caplog.text.count("ZeroDivisionError: at the end of a lease") == 2
+
 
 class TestLimits:
     def test_there_are_only_so_many_channels(self):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
@@ -21,6 +22,7 @@ from hopstream.stream.channel import Job, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 JOIN_S = 10.0
 """How long a closing scheduler waits for batches under way."""
 MAX_WATCH_S = 1.0
@@ -36,6 +38,11 @@ class _Claim:
     step: int
     job: Job | None
     paid_s: float
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the channel is still there and in the same epoch."""
+        return not self.channel.is_destroyed and self.channel.iteration == self.iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +73,8 @@ class Scheduler:
         self._hoarding: dict[int, SampledChannel] = {}
         self._clock_s = 0.0
         self._buffered_bytes = 0
-        self._reported: set[tuple[int, tuple[int, int], int]] = set()
+        self._under_way: dict[_Claim, float] = {}
+        self._reported: set[_Claim] = set()
         self._num_expired = 0
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
@@ -340,7 +348,7 @@ class Scheduler:
             made = _make(claimed)
             took_s = self._clock() - started
             if (on_made := self.on_made) is not None:
-                on_made(took_s)
+                _tell(on_made, took_s)
             self._put(claimed, made, took_s)
             del made, claimed  # while this thread waits, it holds nothing
 
@@ -357,6 +365,7 @@ class Scheduler:
                 channel=channel, iteration=channel.iteration, step=channel.take_work(self._clock()),
                 job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s,
             )  # fmt: skip
+            self._under_way[claim] = self._clock()
             self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
             self._update(channel)
             return claim
@@ -374,6 +383,7 @@ class Scheduler:
         """Put a finished batch down."""
         channel = claim.channel
         with self._lock:
+            del self._under_way[claim]
             channel.virtual_s += took_s - claim.paid_s
             channel.charge(took_s)
             channel.stats.num_failed += made.has_failed
@@ -407,7 +417,7 @@ class Scheduler:
                     "channel %d (%s) was not asked for in %g s and is given up", channel.channel_id,
                     channel.worker_key, self._limits.lease_s,
                 )  # fmt: skip
-                self.on_expired(channel)
+                _tell(self.on_expired, channel)
             self._report_slow()
 
     def _expire(self) -> list[SampledChannel]:
@@ -425,19 +435,25 @@ class Scheduler:
             return expired
 
     def _report_slow(self) -> None:
-        """Log every batch once that is not done after a long time."""
+        """Log every batch once that is not done after a long time, also where nobody needs it: it takes a thread."""
         with self._lock:
             now = self._clock()
-            slow = [
-                (channel.channel_id, channel.iteration, step)
-                for channel in self._channels.values()
-                for step, since in channel.in_flight.items()
-                if now - since > self._limits.slow_s
-            ]
-            new = [one for one in slow if one not in self._reported]
+            slow = [claim for claim, since in self._under_way.items() if now - since > self._limits.slow_s]
+            new = [(claim, claim.is_needed) for claim in slow if claim not in self._reported]
             self._reported = set(slow)
-        for channel_id, _, step in new:
-            LOG.warning("batch %d of channel %d is not done after %g s", step, channel_id, self._limits.slow_s)
+        for claim, is_needed in new:
+            LOG.warning(
+                "batch %d of channel %d%s is not done after %g s", claim.step, claim.channel.channel_id,
+                "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
+            )  # fmt: skip
+
+
+def _tell(listener: Callable[[T], None], news: T) -> None:
+    """Tell a listener, whose mistakes are no reason to stop the thread that tells."""
+    try:
+        listener(news)
+    except Exception:
+        LOG.exception("%r failed; the thread that told it goes on", listener)
 
 
 def _make(claim: _Claim) -> _Made:
