@@ -101,6 +101,7 @@ class SampledChannel:
         cost_s: What a batch takes.
         used_at: When it was asked for last, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
+        late: Batches that were not there when they were asked for, and have not been fetched since.
         is_destroyed: It is gone; batches under way are thrown away.
         num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
         made_at: When it was registered, by the scheduler's clock.
@@ -128,6 +129,7 @@ class SampledChannel:
     cost_s: float = 0.0
     used_at: float = 0.0
     num_waiters: int = 0
+    late: set[int] = field(default_factory=set)
     is_destroyed: bool = False
     num_epoch_fetched: int = 0
     made_at: float = 0.0
@@ -139,6 +141,7 @@ class SampledChannel:
         self.cursor = self.next_out = self.share.from_step(first_step)
         self.asked.clear()
         self.made_early.clear()
+        self.late.clear()
         self.in_flight.clear()
         self.done.clear()
         self.arrived.notify_all()
@@ -158,6 +161,7 @@ class SampledChannel:
         first = self.share.from_step(lowest)
         self.cursor, self.next_out = max(self.cursor, first), max(self.next_out, first)
         self.made_early = {step for step in self.made_early if step >= self.cursor}
+        self.late = {step for step in self.late if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
         """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""

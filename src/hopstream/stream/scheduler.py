@@ -75,7 +75,7 @@ class Scheduler:
         self._buffered_bytes = 0
         self._under_way: dict[_Claim, float] = {}
         self._reported: set[_Claim] = set()
-        self._num_expired = 0
+        self._num_expired = self._num_ready = self._num_late = 0
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
         self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
@@ -168,6 +168,9 @@ class Scheduler:
             if found is None:
                 return None
             message = channel.done.pop(found)
+            self._num_late += found in channel.late
+            self._num_ready += found not in channel.late
+            channel.late.discard(found)
             self._buffered_bytes -= len(message)
             channel.stats.num_fetched += 1
             channel.num_epoch_fetched += 1
@@ -223,6 +226,12 @@ class Scheduler:
                 "num_expired": self._num_expired,
                 "num_threads": self._limits.num_threads,
             }
+
+    @property
+    def lookups(self) -> tuple[int, int]:
+        """How many fetched batches had been made when they were asked for, and how many had not."""
+        with self._lock:
+            return self._num_ready, self._num_late
 
     def refuse(self) -> None:
         """Take no new channels from now on; those that are there go on."""
@@ -297,6 +306,7 @@ class Scheduler:
             if wanted >= channel.share.num_steps:
                 return None
             channel.ask(wanted)
+            channel.late.add(wanted)
             self._update(channel)
             left_s = ends - time.monotonic()
             if left_s <= 0:

@@ -107,6 +107,7 @@ class SamplingService:
         self._is_refusing = False
         self._is_closed = False
         self._backends: dict[int, Backend] = {}
+        self._rank_inputs = RankInputs(self._graph_of_all)
         self.operations: Mapping[str, Operation] = {
             name: _answering(getattr(self, name))
             for name in (
@@ -116,7 +117,7 @@ class SamplingService:
         } | {
             "fetch_one_sampled_message": self.fetch_one_sampled_message,
             "fetch_sampled_messages": self.fetch_sampled_messages,
-        } | dict(RankInputs(self._graph_of_all).operations)  # fmt: skip
+        } | dict(self._rank_inputs.operations)  # fmt: skip
         """Operations by name, for ``StoreServer``."""
 
     def init_sampling_backend(self, frame: Frame) -> Answer:
@@ -261,8 +262,10 @@ class SamplingService:
         }, []
 
     def report(self) -> dict[str, Any]:
-        """As ``describe_channels``: ``channels`` and ``totals``. Asking does not keep a channel alive."""
-        return {"channels": self.describe(), "totals": self._scheduler.totals}
+        """As ``describe_channels``: ``channels``, ``totals`` and ``caches``. Asking does not keep a channel alive."""
+        lookups = {"batches": self._scheduler.lookups, "node_keys": self._rank_inputs.lookups}
+        caches = {name: {"hits": hits, "misses": misses} for name, (hits, misses) in lookups.items()}
+        return {"channels": self.describe(), "totals": self._scheduler.totals, "caches": caches}
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
         """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
