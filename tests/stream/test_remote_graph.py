@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
@@ -241,6 +242,38 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
         assert channels_at(server.location, open_dataset(timed_parts[2]).manifest.dataset_id) == []
     with pytest.raises(SettingsError, match="store_settings is no option here"):
         infer_layerwise(graph, layer, tmp_path / "no", num_layers=1, store_settings=StoreSettings())
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_is_dropped_without_being_closed_leaves_nothing(
+    timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int
+) -> None:
+    """Neither threads, nor connections, nor channels at servers."""
+
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("hopstream")]
+
+    def num_connections() -> int:
+        ports = {int(server.location.rpartition(":")[2]) for server in two_processes}
+        return sum(bool(one.raddr) and one.raddr.port in ports for one in psutil.Process().net_connections("tcp"))
+
+    gc.collect()
+    wait_until(lambda: not names() and not num_connections(), "what other tests opened is closed")
+    graph = remote_graph(locations_of(two_processes))
+    loader = node_loader(graph, num_threads=num_threads)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    loader.store.split("paper", "train")
+    assert graph.fetch_schema().nodes.keys() == {"paper", "user"}
+    assert graph.fetch_node_ids(0, 1, node_type="user").keys() == {0, 1}
+    graph.fetch_degrees("paper", [0, 1])
+    assert names() and num_connections()
+    del iterator, loader, graph
+    gc.collect()
+    wait_until(lambda: not names() and not num_connections(), "threads and connections end")
+    for server in two_processes:
+        assert channels_at(server.location, open_dataset(timed_parts[2]).manifest.dataset_id) == []
 
 
 def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:
