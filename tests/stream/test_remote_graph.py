@@ -21,7 +21,9 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
+from hopstream.stream import client
 from hopstream.stream.client import RemoteGraph
+from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.contract import LoaderContract, raise_in_loop
 from tests.load.graphs import flat
@@ -294,6 +296,37 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
             next(iter(loader))
         held.set()
         assert len(list(loader)) == 120
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+def test_closing_while_a_channel_is_being_made_leaves_none(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, is_answer_lost: bool
+) -> None:
+    """Whether its number comes in the end, or the call is given up before."""
+    reached, held = threading.Event(), threading.Event()
+    register = SamplingService.register_sampling_input
+
+    def slow(service: SamplingService, frame: Any) -> Any:
+        answer = register(service, frame)
+        reached.set()
+        assert held.wait(20)
+        return answer
+
+    monkeypatch.setattr(SamplingService, "register_sampling_input", slow)
+    monkeypatch.setattr(client, "DESTROY_S", 0.5 if is_answer_lost else 10.0)
+    with serve_here(timed_parts[1]) as served:
+        loader = node_loader(remote_graph(served.locations))
+        iterator = iter(loader)
+        assert reached.wait(20)
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        if is_answer_lost:
+            wait_until(lambda: served.num_channels == 0, "the channel is destroyed")
+        held.set()
+        closing.join(20)
+        assert not closing.is_alive()
+        assert (served.num_channels, served.num_backends) == (0, 0)
+        del iterator
 
 
 def test_closing_while_a_batch_is_waited_for_ends_the_wait(timed_parts: dict[int, Path]) -> None:

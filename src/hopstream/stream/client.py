@@ -51,7 +51,7 @@ SLACK_S = 5.0
 """How much longer than that a call may take before its server counts as gone."""
 LATE_S = 1.0
 """How much later than a batch's deadline an answer may come."""
-DESTROY_S = 2.0
+DESTROY_S = 4.0
 """How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
 RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
@@ -111,6 +111,7 @@ class _Server:
         channel: The connection.
         channel_id: The session's channel, or None where there is none (any more).
         turn: The iteration that was started there last.
+        was_asked: A channel was asked for there; it may have been made although the answer did not come.
         failed_at: When it failed last.
         lock: Held while a channel is made or an epoch started.
     """
@@ -119,6 +120,7 @@ class _Server:
     channel: Channel
     channel_id: int | None = None
     turn: int = -1
+    was_asked: bool = False
     failed_at: float = -AVOID_S
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -221,11 +223,17 @@ class RemoteSession(BatchSession):
 
     def _leave(self, server: _Server) -> None:
         """Destroy a server's channel, if it can be done in time, and disconnect."""
-        channel_id = server.channel_id
-        if channel_id is not None:
-            with suppress(HopstreamError):
-                self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=DESTROY_S)
-        server.channel.close()
+        ends = time.monotonic() + DESTROY_S
+        is_mine = server.lock.acquire(timeout=DESTROY_S / 2)  # a channel that is being made is there a moment later
+        try:
+            if server.was_asked:
+                with suppress(HopstreamError):
+                    left_s = ends - time.monotonic()
+                    self._call(server, "destroy_sampling_input", {"worker_key": self._key}, timeout_s=left_s)
+        finally:
+            if is_mine:
+                server.lock.release()
+            server.channel.close()
 
     def _by_preference(self, step: int) -> list[_Server]:
         """The server whose share a batch is in, then the others; those that have just failed last."""
@@ -294,6 +302,7 @@ class RemoteSession(BatchSession):
 
     def _register(self, server: _Server, ends: float) -> int:
         """Make the session's channel at a server."""
+        server.was_asked = True
         options, arrays = self._config
         header: dict[str, Any] = {
             "backend_key": f"{self._loader} {self._digest}",

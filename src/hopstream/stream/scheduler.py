@@ -193,6 +193,11 @@ class Scheduler:
                 self._give_up(channel)
             return channel
 
+    def ids_of(self, worker_key: str) -> list[int]:
+        """The channels of a compute rank, by what it calls itself."""
+        with self._lock:
+            return [one.channel_id for one in self._channels.values() if one.worker_key == worker_key]
+
     def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
         """Whether every batch of a channel's share of an epoch was made, or a later epoch began.
 

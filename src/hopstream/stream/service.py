@@ -241,11 +241,16 @@ class SamplingService:
                 return
 
     def destroy_sampling_input(self, frame: Frame) -> Answer:
-        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already."""
-        channel = self._scheduler.remove(_integer(frame, "channel_id"))
-        if channel is not None:
+        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already.
+
+        ``{worker_key}`` in its place gives up all of a compute rank, also one whose number it never learned.
+        """
+        is_by_key = frame.header.get("worker_key") is not None
+        ids = self._scheduler.ids_of(_key(frame, "worker_key")) if is_by_key else [_integer(frame, "channel_id")]
+        removed = [channel for channel in map(self._scheduler.remove, ids) if channel is not None]
+        for channel in removed:
             self._forget(channel)
-        return {"was_there": channel is not None}, []
+        return {"was_there": bool(removed)}, []
 
     def describe_channel(self, frame: Frame) -> Answer:
         """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
