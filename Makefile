@@ -32,6 +32,7 @@ demo: $(READY) ## Cut Cora into four parts, serve them, train on two ranks
 	@$(BIN)/python examples/demo.py
 
 test: test-bounds ## Run every default test, the kernels' also with bounds checks
+	@$(BIN)/python -m tests.warm
 	@$(BIN)/python -m pytest -q $(PARALLEL)
 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked

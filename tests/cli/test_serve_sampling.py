@@ -20,7 +20,9 @@ from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cl
 from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
+from tests.cli.test_watching import page
 from tests.load.graphs import flat
+from tests.store.authority import Authority
 
 SEEDS = ("paper", "train")
 REMOTE = StoreSettings(prefer_local=False)
@@ -61,7 +63,7 @@ def fetch_one(source: Any) -> hopstream.NeighborLoader:
 
 
 def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
-    up = processes.start("up", parts, "--json")
+    up = processes.start("up", parts, "--metrics-port", 0, "--json")
     processes.wait_for_fact(up, "stage", "ready")
     wanted = all_batches(parts)
     cluster = parts / "cluster.json"
@@ -69,6 +71,9 @@ def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
     assert all_batches(RemoteGraph(cluster, settings=REMOTE), num_threads=3) == wanted
     locations = ",".join(entry.location for entry in read_cluster(cluster).servers)
     assert all_batches(RemoteGraph(locations, settings=REMOTE)) == wanted
+    watched = [fact["metrics"] for fact in map(json.loads, up.lines) if "process" in fact]
+    assert len(set(watched)) == 2
+    assert all('operation="fetch_one_sampled_message"' in page(location, "/metrics")[1] for location in watched)
     result = stop(processes, up, signal.SIGINT)
     assert result.status == 0 and "left" not in result.err
     assert result.fact("stage", "stop")["left"] == []
@@ -87,6 +92,49 @@ def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
     assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)
     results = [stop(processes, server) for server in servers]
     assert [(result.status, result.err) for result in results] == [(0, ""), (0, "")]
+
+
+@pytest.fixture
+def pems(tmp_path: Path) -> dict[str, Path]:
+    """Files of a token, of a server's certificate and key, and of the roots that signed it and of others."""
+    authority = Authority("our root")
+    identity = authority.issue("store.example")
+    contents = {
+        "token": b"s3cret", "cert": identity.certificate, "key": identity.key, "ca": authority.root,
+        "other-ca": Authority("their root").root,
+    }  # fmt: skip
+    for name, content in contents.items():
+        (tmp_path / f"{name}.pem").write_bytes(content)
+    return {name: tmp_path / f"{name}.pem" for name in contents}
+
+
+def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
+    """Each trusts whom --peer-ca has signed; one that trusts others opens no graph, and says why."""
+    path = tmp_path / "cluster.json"
+    words = ("--location", "grpc+tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
+    words += ("--tls-cert", pems["cert"], "--tls-key", pems["key"], "--token-file", pems["token"], "--metrics-port", 0)
+    trusted = ("ca", "other-ca")
+    servers = [
+        processes.start("serve", parts, "--json", "--parts", n, *words, "--peer-ca", pems[ca])
+        for n, ca in enumerate(trusted)
+    ]
+    ready = [processes.wait_for_fact(server, "stage", "ready") for server in servers]
+    entries = [ServerEntry(location=fact["location"], parts=tuple(fact["parts"])) for fact in ready]
+    write_cluster(path, Cluster(dataset_id=ready[0]["dataset_id"], servers=tuple(entries)))
+    settings = StoreSettings(prefer_local=False, security=ClientSecurity(token="s3cret", roots=pems["ca"].read_bytes()))
+    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)  # all of them made by the first
+    assert page(ready[0]["metrics"], "/readyz") == (200, "ready\n")
+    reasons: list[str] = []
+
+    def is_told() -> bool:
+        status, text = page(ready[1]["metrics"], "/readyz")
+        reasons.append(text)
+        return status == 503 and "still being opened" not in text
+
+    processes.wait_for(servers[1], is_told)
+    assert f"{entries[0].location} cannot be reached for hello(): no TLS connection could be made" in reasons[-1]
+    assert "check the roots" in reasons[-1]
+    assert [stop(processes, server).status for server in servers] == [0, 0]
 
 
 def test_addresses_in_place_of_a_file(processes, parts: Path):

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 import hopstream
-from hopstream.cli.up import share_parts
+from hopstream.cli.up import metrics_flags, share_parts
+from hopstream.cli.watching import WatchSettings
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import write_parts
@@ -43,6 +44,22 @@ def test_parts_are_shared_out(num_parts: int, num_servers: int | None, shares: l
 def test_more_servers_than_parts():
     with pytest.raises(SettingsError, match="--servers is 3; the dataset has 2 parts to share"):
         share_parts(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("port", "ports"), [(None, None), (0, [0, 0, 0]), (9100, [9100, 9101, 9102]), (65533, [65533, 65534, 65535])]
+)
+def test_each_server_is_watched_at_a_port_of_its_own(port: int | None, ports: list[int] | None):
+    flags = metrics_flags(WatchSettings(metrics_port=port), 3)
+    assert flags == [
+        [] if ports is None else ["--metrics-port", str(ports[number]), "--metrics-host", "127.0.0.1"]
+        for number in range(3)
+    ]
+
+
+def test_too_few_ports_are_left():
+    with pytest.raises(SettingsError, match="--metrics-port 65534 is the first of 3, one per server"):
+        metrics_flags(WatchSettings(metrics_port=65534), 3)
 
 
 def servers_of(up: Any) -> list[dict[str, Any]]:
@@ -164,10 +181,11 @@ def test_bad_options(run_command, parts: Path, arguments: tuple[str, str], messa
 
 
 def test_text(processes, parts: Path):
-    up = processes.start("up", parts)
+    up = processes.start("up", parts, "--metrics-port", 0)
     processes.wait_for(up, lambda: any(line.startswith("ready ") for line in up.lines))
-    assert up.lines[0].split() == ["server", "parts", "process"]
+    assert up.lines[0].split() == ["server", "parts", "process", "metrics"]
     assert up.lines[1].startswith("grpc://127.0.0.1:") and " part 0 of 2 " in up.lines[1]
+    assert " http://127.0.0.1:" in up.lines[1]
     os.kill(up.process.pid, signal.SIGTERM)
     assert processes.wait_for_end(up).out.splitlines()[-1].startswith("stop    2 servers  0 requests, 0 B ")
 

@@ -13,8 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import pytest
 
+from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
-from tests.stream.fakes import DEADLINE_S, Call, FakeTime, Gate, add, fetch, scheduling, settle
+from tests.stream.fakes import (
+    DEADLINE_S,
+    Call,
+    FakeJob,
+    FakeTime,
+    Gate,
+    HandClock,
+    add,
+    fetch,
+    scheduling,
+    settle,
+)
 
 COSTS_S = (0.001, 0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
 """What batches of eight channels take: the costliest forty times as long as the cheapest."""

@@ -136,6 +136,24 @@ def test_requests_are_counted_by_operation_and_outcome(watched: MetricsServer, s
     assert served.services[0].report()["totals"]["num_channels"] == numbers.of("hopstream_channels") == 0
 
 
+def test_what_was_there_when_it_was_needed_is_counted(watched: MetricsServer, served: Served):
+    def lookups(cache: str) -> tuple[float, float]:
+        numbers = Numbers(watched.location)
+        names = ("hopstream_cache_hits_total", "hopstream_cache_misses_total")
+        hits, misses = (numbers.of(name, cache=cache) for name in names)
+        return hits, misses
+
+    assert {cache: lookups(cache) for cache in ("batches", "node_keys")} == {"batches": (0, 0), "node_keys": (0, 0)}
+    with remote_graph(served.locations) as graph:
+        for rank in range(3):
+            graph.fetch_node_ids(rank, 3, node_type="paper")
+        assert lookups("node_keys") == (2, 1)
+        with node_loader(graph) as loader:
+            assert len(list(loader)) == NUM_BATCHES
+    hits, misses = lookups("batches")
+    assert hits + misses == NUM_BATCHES
+
+
 def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreServer, served_folder: Path):
     def fail(_: object) -> Iterator[bytes]:
         raise ZeroDivisionError("a bug")

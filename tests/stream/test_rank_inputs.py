@@ -130,6 +130,7 @@ def test_keys_that_are_kept_are_bounded_and_used_again(store: LocalStore, monkey
     assert sum(kept.nbytes for kept in inputs._kept.values()) <= 8 * NUM_USERS
     assert ask(inputs, "get_node_ids", NODES) == first
     assert num_reads == 3
+    assert inputs.lookups == (1, 3)
 
 
 def test_ranks_that_ask_together_have_the_keys_read_once(store: LocalStore, monkeypatch: pytest.MonkeyPatch):

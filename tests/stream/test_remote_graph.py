@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
@@ -20,7 +21,9 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
+from hopstream.stream import client
 from hopstream.stream.client import RemoteGraph
+from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.contract import LoaderContract, raise_in_loop
 from tests.load.graphs import flat
@@ -243,6 +246,38 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
         infer_layerwise(graph, layer, tmp_path / "no", num_layers=1, store_settings=StoreSettings())
 
 
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_is_dropped_without_being_closed_leaves_nothing(
+    timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int
+) -> None:
+    """Neither threads, nor connections, nor channels at servers."""
+
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("hopstream")]
+
+    def num_connections() -> int:
+        ports = {int(server.location.rpartition(":")[2]) for server in two_processes}
+        return sum(bool(one.raddr) and one.raddr.port in ports for one in psutil.Process().net_connections("tcp"))
+
+    gc.collect()
+    wait_until(lambda: not names() and not num_connections(), "what other tests opened is closed")
+    graph = remote_graph(locations_of(two_processes))
+    loader = node_loader(graph, num_threads=num_threads)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    loader.store.split("paper", "train")
+    assert graph.fetch_schema().nodes.keys() == {"paper", "user"}
+    assert graph.fetch_node_ids(0, 1, node_type="user").keys() == {0, 1}
+    graph.fetch_degrees("paper", [0, 1])
+    assert names() and num_connections()
+    del iterator, loader, graph
+    gc.collect()
+    wait_until(lambda: not names() and not num_connections(), "threads and connections end")
+    for server in two_processes:
+        assert channels_at(server.location, open_dataset(timed_parts[2]).manifest.dataset_id) == []
+
+
 def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:
     held = threading.Event()
 
@@ -261,6 +296,37 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
             next(iter(loader))
         held.set()
         assert len(list(loader)) == 120
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+def test_closing_while_a_channel_is_being_made_leaves_none(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, is_answer_lost: bool
+) -> None:
+    """Whether its number comes in the end, or the call is given up before."""
+    reached, held = threading.Event(), threading.Event()
+    register = SamplingService.register_sampling_input
+
+    def slow(service: SamplingService, frame: Any) -> Any:
+        answer = register(service, frame)
+        reached.set()
+        assert held.wait(20)
+        return answer
+
+    monkeypatch.setattr(SamplingService, "register_sampling_input", slow)
+    monkeypatch.setattr(client, "DESTROY_S", 0.5 if is_answer_lost else 10.0)
+    with serve_here(timed_parts[1]) as served:
+        loader = node_loader(remote_graph(served.locations))
+        iterator = iter(loader)
+        assert reached.wait(20)
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        if is_answer_lost:
+            wait_until(lambda: served.num_channels == 0, "the channel is destroyed")
+        held.set()
+        closing.join(20)
+        assert not closing.is_alive()
+        assert (served.num_channels, served.num_backends) == (0, 0)
+        del iterator
 
 
 def test_closing_while_a_batch_is_waited_for_ends_the_wait(timed_parts: dict[int, Path]) -> None:

@@ -316,6 +316,27 @@ class TestSkipping:
             assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2)] == [0, 3]
 
 
+class TestLookups:
+    def test_a_batch_is_there_or_late_once_however_often_it_is_asked_for(self):
+        gate = Gate()
+        with scheduling() as scheduler:
+            add(scheduler, 1, lambda epoch, step: step < 2 or gate(epoch, step), num_steps=4, credit=4)
+            scheduler.begin(1, 0, 0, 0)
+            gate.wait_reached()
+            assert [fetch(scheduler, 1) for _ in range(2)] == [(0, 0), (0, 1)]
+            assert scheduler.lookups == (2, 0)
+            for _ in range(3):
+                with pytest.raises(StoreTimeout):
+                    scheduler.fetch(1, None, 2, 0.0)
+            gate.open()
+            settle(scheduler)
+            assert [fetch(scheduler, 1, step) for step in (2, 3)] == [(0, 2), (0, 3)]
+            assert scheduler.lookups == (3, 1)
+            assert [fetch(scheduler, 1, step) for step in (3, 3)] == [(0, 3), (0, 3)]
+            assert scheduler.lookups == (3, 3)
+            assert not scheduler._channels[1].late
+
+
 class TestBufferBytes:
     def test_channels_stop_hoarding_and_each_may_still_have_one(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
@@ -627,7 +648,8 @@ class TestSlowBatches:
             clock.now += 10
             clock.wait_watched(6)
             assert caplog.messages == [
-                "batch 6 of epoch 0 of channel 1 (NeighborLoader, rank 1) is not done after 0.05 s; its stage: pretending"
+                "batch 6 of epoch 0 of channel 1 (NeighborLoader, rank 1) is not done after 0.05 s; "
+                "its stage: pretending"
             ]
             gate.open()
             assert fetch(scheduler, 1) == (0, 6)

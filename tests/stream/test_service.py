@@ -101,6 +101,20 @@ def test_an_input_is_registered_sampled_fetched_and_destroyed(
     assert (served.num_channels, served.num_backends) == (0, 0)
 
 
+def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, served: Served) -> None:
+    """Which a client needs that never got the answer with its channel's number."""
+    for key in ("train", "val"):
+        for rank in (0, 1):
+            if (key, rank) != ("val", 1):
+                config = {"batch_size": 25 if key == "train" else 30}
+                register(server, init(server, key, **config), worker_key=f"rank {rank}", config_options=config)
+    assert served.num_channels == 3
+    assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": True}
+    (left,) = asked(server, "describe_channels").header["channels"]
+    assert (left["worker_key"], served.num_backends) == ("rank 1", 1)
+    assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": False}
+
+
 def test_a_stream_holds_the_rest_of_the_epoch_and_its_end(server: StoreServer, timed_parts: dict[int, Path]) -> None:
     channel_id = begun(server)
     wanted = wanted_batches(timed_parts[1])
@@ -298,6 +312,7 @@ BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
     },
     "destroy channel -1": ("destroy_sampling_input", {"channel_id": -1}, FormatError),
     "destroy nothing": ("destroy_sampling_input", {}, FormatError),
+    "destroy key 5": ("destroy_sampling_input", {"worker_key": 5}, FormatError),
     "no epoch": ("start_new_epoch_sampling", {"channel_id": 1}, FormatError),
     "epoch -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": -1}, FormatError),
     "turn -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "turn": -1}, FormatError),

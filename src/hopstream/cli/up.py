@@ -24,6 +24,7 @@ from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.units import bytes_text, plural_text
+from hopstream.cli.watching import WatchSettings
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.stream.settings import SamplingLimits
 
@@ -75,6 +76,7 @@ class UpSettings:
 
 @with_settings("settings", UpSettings)
 @with_settings("limits", SamplingLimits)
+@with_settings("watching", WatchSettings)
 @with_settings("logs", LogSettings)
 def run(
     dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
@@ -82,12 +84,14 @@ def run(
     *,
     settings: UpSettings,
     limits: SamplingLimits,
+    watching: WatchSettings,
     logs: LogSettings,
 ) -> None:
     """Serve all parts of a dataset on this machine and sample for trainers, until Ctrl-C.
 
     Every server is a process of its own, at a free port of the loopback address. None of them outlives this command.
-    Without --threads the servers share the machine's cores.
+    Without --threads the servers share the machine's cores. --metrics-port is that of the first server; the others take
+    the ports after it.
     """
     from hopstream.partition.layout import open_dataset
 
@@ -104,7 +108,7 @@ def run(
     )
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
     with stop_signals(children) as signals, children:
-        fleet = _Fleet(opened, children, signals, flags)
+        fleet = _Fleet(opened, children, signals, flags, metrics_flags(watching, len(groups)))
         if fleet.start(groups, settings.start_timeout_s):
             _free_cluster_file(path)  # another may have been quicker
             with _ClusterFile(path) as file:
@@ -127,24 +131,56 @@ def share_parts(num_parts: int, num_servers: int | None) -> list[tuple[int, ...]
     return [tuple(range(first, last)) for first, last in pairwise(bounds)]
 
 
+def metrics_flags(watching: WatchSettings, num_servers: int) -> list[list[str]]:
+    """The flags by which each server answers those who watch it: ports that follow one another, or any free ones.
+
+    Raises:
+        SettingsError: There are fewer ports from there on than servers.
+    """
+    port = watching.metrics_port
+    if port is None:
+        return [[]] * num_servers
+    if port and port + num_servers > 1 << 16:
+        raise SettingsError(f"--metrics-port {port} is the first of {num_servers}, one per server; ports end at 65535")
+    ports = [port + number if port else 0 for number in range(num_servers)]
+    return [["--metrics-port", str(one), "--metrics-host", watching.metrics_host] for one in ports]
+
+
 @dataclass(slots=True, eq=False)
 class _Server:
-    """A process that serves parts; it has no location until it is ready."""
+    """A process that serves parts; it has no location until it is ready.
+
+    Attributes:
+        child: The process.
+        parts: What it serves.
+        location: Where it listens.
+        metrics: Where it answers those who watch it; None where it does not.
+    """
 
     child: Child
     parts: tuple[int, ...]
     location: str = ""
+    metrics: str | None = None
 
 
 class _Fleet:
     """The servers that run."""
 
-    def __init__(self, dataset: Dataset, children: Children, signals: StopSignals, flags: Sequence[str]) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        children: Children,
+        signals: StopSignals,
+        flags: Sequence[str],
+        own_flags: Sequence[Sequence[str]],
+    ) -> None:
+        """Start none yet; ``own_flags`` are those of each server, ``flags`` those of all."""
         self._dataset = dataset
         self._num_parts = dataset.manifest.book.num_parts
         self._children = children
         self._signals = signals
         self._flags = flags
+        self._own_flags = own_flags
         self._servers: list[_Server] = []
 
     def start(self, groups: Sequence[tuple[int, ...]], timeout_s: float) -> bool:
@@ -168,7 +204,7 @@ class _Fleet:
         for parts in groups:
             # -P keeps the current folder from being searched for modules.
             arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
-            arguments += ["--parts", ",".join(map(str, parts)), *self._flags]
+            arguments += ["--parts", ",".join(map(str, parts)), *self._flags, *self._own_flags[len(self._servers)]]
             name = f"the server of {parts_text(parts, self._num_parts)}"
             child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], dict(os.environ))
             self._servers.append(_Server(child, parts))
@@ -194,7 +230,7 @@ class _Fleet:
                 raise StoreUnavailable(f"{child.ending_text()}\n  it was not ready yet; all servers were stopped")
             for server in waiting:
                 if server.child.lines:
-                    server.location = _location_of(server.child)
+                    server.location, server.metrics = _addresses_of(server.child)
 
     def watch(self, output: Output, file: _ClusterFile) -> None:
         """Wait until this process is told to stop.
@@ -224,11 +260,18 @@ class _Fleet:
 
     def show(self, output: Output, clock: Clock, path: Path) -> None:
         """List the servers, and say where clients find them."""
-        rows = [(s.location, parts_text(s.parts, self._num_parts), str(s.child.process.pid)) for s in self._servers]
-        facts: list[Facts] = [
-            {"server": s.location, "parts": s.parts, "process": s.child.process.pid} for s in self._servers
+        rows: list[tuple[str, ...]] = [
+            (s.location, parts_text(s.parts, self._num_parts), str(s.child.process.pid)) for s in self._servers
         ]
-        output.table(("server", "parts", ">process"), rows, facts)
+        headers: tuple[str, ...] = ("server", "parts", ">process")
+        if any(s.metrics for s in self._servers):
+            headers = (*headers, "metrics")
+            rows = [(*row, s.metrics or "") for row, s in zip(rows, self._servers, strict=True)]
+        facts: list[Facts] = [
+            {"server": s.location, "parts": s.parts, "process": s.child.process.pid, "metrics": s.metrics}
+            for s in self._servers
+        ]
+        output.table(headers, rows, facts)
         told: Facts = {"cluster_file": str(path), "servers": len(rows), "parts": self._num_parts}
         text = f"{plural_text(len(rows), 'server')}, {plural_text(self._num_parts, 'part')}; Ctrl-C stops them"
         output.stage("ready", str(path), text, told, clock.cost())
@@ -324,11 +367,11 @@ def _is_listening(location: str) -> bool:
     return False
 
 
-def _location_of(child: Child) -> str:
-    """The address that a server announces in its first line."""
+def _addresses_of(child: Child) -> tuple[str, str | None]:
+    """Where a server listens, and where it answers those who watch it, as it announces in its first line."""
     try:
         value = json_format.loads(child.lines[0])
-        return str(value["location"])
+        return str(value["location"]), None if value["metrics"] is None else str(value["metrics"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(f"{child.name} said {child.lines[0][:200]!r} where its address was expected") from error
 

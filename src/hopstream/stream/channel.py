@@ -101,7 +101,7 @@ class SampledChannel:
         cursor: The next batch of the share that is made ahead.
         asked: Batches that somebody asked for, in the order of asking.
         made_early: Batches past the cursor that were asked for, and so are not made ahead.
-        named: Of the batches being made, or that wait, those that somebody asked for.
+        late: Batches that were not there when they were asked for, and have not been fetched since.
         in_flight: Batches being made.
         done: Messages that wait to be fetched.
         idle_jobs: Jobs that no thread uses.
@@ -130,7 +130,7 @@ class SampledChannel:
     cursor: int = 0
     asked: dict[int, None] = field(default_factory=dict)
     made_early: set[int] = field(default_factory=set)
-    named: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
     in_flight: set[int] = field(default_factory=set)
     done: dict[int, Made] = field(default_factory=dict)
     idle_jobs: list[Job] = field(default_factory=list)
@@ -150,7 +150,7 @@ class SampledChannel:
         self.cursor = self.share.from_step(first_step)
         self.asked.clear()
         self.made_early.clear()
-        self.named.clear()
+        self.late.clear()
         self.in_flight.clear()
         self.done.clear()
         self.arrived.notify_all()
@@ -169,6 +169,7 @@ class SampledChannel:
             self.take(step)
         self.cursor = max(self.cursor, self.share.from_step(lowest))
         self.made_early = {step for step in self.made_early if step >= self.cursor}
+        self.late = {step for step in self.late if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
         """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""
@@ -184,7 +185,6 @@ class SampledChannel:
         if self.asked:
             step = next(iter(self.asked))
             del self.asked[step]
-            self.named.add(step)
         else:
             ahead = self._next_ahead()
             assert ahead is not None  # noqa: S101 - has_work said so
@@ -197,13 +197,13 @@ class SampledChannel:
         """Take a batch that waits, if it does."""
         made = self.done.pop(step, None)
         if made is not None:
-            self.named.discard(step)
+            self.late.discard(step)
         return made
 
     def forgotten(self) -> int | None:
         """The batch that was asked for first and not fetched, where there are more than somebody waits for."""
-        named = [step for step in self.done if step in self.named]
-        return named[0] if len(named) > self.num_waiters and len(self.done) > 1 else None
+        late = [step for step in self.done if step in self.late]
+        return late[0] if len(late) > self.num_waiters and len(self.done) > 1 else None
 
     def charge(self, seconds: float) -> None:
         """Remember what a batch took."""

@@ -56,7 +56,7 @@ PATIENCE_S = 10.0
 """How long one server may say that a batch is still being made before another one is asked for it, too."""
 LATE_S = 1.0
 """How much later than a batch's deadline an answer may come."""
-DESTROY_S = 2.0
+DESTROY_S = 4.0
 """How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
 RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
@@ -133,6 +133,7 @@ class _Server:
         channel: The connection.
         channel_id: The session's channel, or None where there is none (any more).
         turn: The iteration that was started there last.
+        was_asked: A channel was asked for there; it may have been made although the answer did not come.
         avoided_until: When it may be asked first again, after it failed.
         num_failures: How often it has failed since it last gave a batch.
         lock: Held while a channel is made or an epoch started.
@@ -142,6 +143,7 @@ class _Server:
     channel: Channel
     channel_id: int | None = None
     turn: int = -1
+    was_asked: bool = False
     avoided_until: float = 0.0
     num_failures: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -287,11 +289,17 @@ class RemoteSession(BatchSession):
 
     def _leave(self, server: _Server) -> None:
         """Destroy a server's channel, if it can be done in time, and disconnect."""
-        channel_id = server.channel_id
-        if channel_id is not None:
-            with suppress(HopstreamError):
-                self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=DESTROY_S)
-        server.channel.close()
+        ends = time.monotonic() + DESTROY_S
+        is_mine = server.lock.acquire(timeout=DESTROY_S / 2)  # a channel that is being made is there a moment later
+        try:
+            if server.was_asked:
+                with suppress(HopstreamError):
+                    left_s = ends - time.monotonic()
+                    self._call(server, "destroy_sampling_input", {"worker_key": self._key}, timeout_s=left_s)
+        finally:
+            if is_mine:
+                server.lock.release()
+            server.channel.close()
 
     def _by_preference(self, step: int) -> list[_Server]:
         """The server whose share a batch is in, then the others; those that have just failed last."""
@@ -358,6 +366,7 @@ class RemoteSession(BatchSession):
 
     def _register(self, server: _Server) -> int:
         """Make the session's channel at a server."""
+        server.was_asked = True
         options, arrays = self._config
         header: dict[str, Any] = {
             "backend_key": f"{self._loader} {self._digest}",

@@ -277,6 +277,7 @@ class _ServerCollector(Collector):
         yield from self._meter.batch_families()
         report = self._service.report()
         yield from _total_families(report["totals"], report["channels"])
+        yield from _cache_families(report["caches"])
         yield from _channel_families(report["channels"])
 
 
@@ -288,6 +289,18 @@ def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]
     yield CounterMetricFamily(
         "hopstream_leases_expired", "Channels given up because nobody asked for them.", totals["num_expired"]
     )
+
+
+def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    """What was there when it was asked for, and what had to be made or read."""
+    for name, help_text in (
+        ("hits", "Batches, or keys of nodes, that were there when they were needed."),
+        ("misses", "Batches, or keys of nodes, that had to be made or read first."),
+    ):
+        family = CounterMetricFamily(f"hopstream_cache_{name}", help_text, labels=("cache",))
+        for cache, counts in caches.items():
+            family.add_metric((cache,), counts[name])
+        yield family
 
 
 def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:

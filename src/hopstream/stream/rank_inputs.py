@@ -48,11 +48,18 @@ class RankInputs:
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # ranks start together and ask the same: one reads, the others find it kept
         self._kept: OrderedDict[Question, IntArray] = OrderedDict()
+        self._num_found = self._num_read = 0
         self.operations: Mapping[str, Operation] = {
             "get_node_ids": self.get_node_ids,
             "get_ablp_input": self.get_ablp_input,
         }
         """Operations by name, for ``StoreServer``."""
+
+    @property
+    def lookups(self) -> tuple[int, int]:
+        """How often the keys that were needed were kept, and how often they had to be read."""
+        with self._lock:
+            return self._num_found, self._num_read
 
     def get_node_ids(self, frame: Frame) -> Iterator[Bytes]:
         """Keys of nodes that some parts own: ``{node_type, split, parts, server_slice}`` to a column ``keys``.
@@ -124,12 +131,14 @@ class RankInputs:
         with self._lock:
             if wanted in self._kept:
                 self._kept.move_to_end(wanted)
+                self._num_found += 1
             return self._kept.get(wanted)
 
     def _keep(self, wanted: Question, keys: IntArray) -> None:
         """Keep keys for the next rank that asks, as long as all that are kept are not too many."""
         with self._lock:
             self._kept[wanted] = keys
+            self._num_read += 1
             while len(self._kept) > MAX_KEPT or sum(kept.nbytes for kept in self._kept.values()) > KEPT_BYTES:
                 self._kept.popitem(last=False)
 

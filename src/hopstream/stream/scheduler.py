@@ -70,7 +70,7 @@ class Scheduler:
         self._clock_s = 0.0
         self._buffered_bytes = self._sending_bytes = 0
         self._reported: set[_Claim] = set()
-        self._num_expired = 0
+        self._num_expired = self._num_ready = self._num_late = 0
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
         self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
@@ -189,6 +189,11 @@ class Scheduler:
                 self._give_up(channel)
             return channel
 
+    def ids_of(self, worker_key: str) -> list[int]:
+        """The channels of a compute rank, by what it calls itself."""
+        with self._lock:
+            return [one.channel_id for one in self._channels.values() if one.worker_key == worker_key]
+
     def share_of(self, channel_id: int) -> Share:
         """The batches of a channel that are made ahead.
 
@@ -232,6 +237,12 @@ class Scheduler:
                 "num_expired": self._num_expired,
                 "num_threads": self._limits.num_threads,
             }
+
+    @property
+    def lookups(self) -> tuple[int, int]:
+        """How many fetched batches had been made when they were asked for, and how many had not."""
+        with self._lock:
+            return self._num_ready, self._num_late
 
     def refuse(self) -> None:
         """Take no new channels from now on; those that are there go on."""
@@ -305,13 +316,17 @@ class Scheduler:
                     f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
                     f"on to iteration {channel.turn}, epoch {channel.epoch}"
                 )
+            was_late = step in channel.late
             made = channel.take(step)
             if made is not None:
+                self._num_late += was_late
+                self._num_ready += not was_late
                 self._buffered_bytes -= len(made.message)
                 self._update(channel)
                 self._let_go_on()
                 return made
             channel.ask(step)
+            channel.late.add(step)
             self._update(channel)
             left_s = ends - time.monotonic()
             if left_s <= 0:

@@ -114,6 +114,7 @@ class SamplingService:
         self._is_refusing = False
         self._is_closed = False
         self._backends: dict[int, Backend] = {}
+        self._rank_inputs = RankInputs(self._graph_of_all)
         self.operations: Mapping[str, Operation] = {
             name: _answering(getattr(self, name))
             for name in (
@@ -123,7 +124,7 @@ class SamplingService:
         } | {
             "fetch_one_sampled_message": self.fetch_one_sampled_message,
             "fetch_sampled_messages": self.fetch_sampled_messages,
-        } | dict(RankInputs(self._graph_of_all).operations)  # fmt: skip
+        } | dict(self._rank_inputs.operations)  # fmt: skip
         """Operations by name, for ``StoreServer``."""
 
     def init_sampling_backend(self, frame: Frame) -> Answer:
@@ -252,11 +253,16 @@ class SamplingService:
                 return
 
     def destroy_sampling_input(self, frame: Frame) -> Answer:
-        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already."""
-        channel = self._scheduler.remove(_integer(frame, "channel_id"))
-        if channel is not None:
+        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already.
+
+        ``{worker_key}`` in its place gives up all of a compute rank, also one whose number it never learned.
+        """
+        is_by_key = frame.header.get("worker_key") is not None
+        ids = self._scheduler.ids_of(_key(frame, "worker_key")) if is_by_key else [_integer(frame, "channel_id")]
+        removed = [channel for channel in map(self._scheduler.remove, ids) if channel is not None]
+        for channel in removed:
             self._forget(channel)
-        return {"was_there": channel is not None}, []
+        return {"was_there": bool(removed)}, []
 
     def describe_channel(self, frame: Frame) -> Answer:
         """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
@@ -273,8 +279,10 @@ class SamplingService:
         }, []
 
     def report(self) -> dict[str, Any]:
-        """As ``describe_channels``: ``channels`` and ``totals``. Asking does not keep a channel alive."""
-        return {"channels": self.describe(), "totals": self._scheduler.totals}
+        """As ``describe_channels``: ``channels``, ``totals`` and ``caches``. Asking does not keep a channel alive."""
+        lookups = {"batches": self._scheduler.lookups, "node_keys": self._rank_inputs.lookups}
+        caches = {name: {"hits": hits, "misses": misses} for name, (hits, misses) in lookups.items()}
+        return {"channels": self.describe(), "totals": self._scheduler.totals, "caches": caches}
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
         """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
