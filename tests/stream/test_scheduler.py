@@ -327,7 +327,7 @@ class TestLookups:
             assert scheduler.lookups == (2, 0)
             for _ in range(3):
                 with pytest.raises(StoreTimeout):
-                    scheduler.fetch(1, None, 2, 0.0)
+                    take(scheduler, 1, 2, 0.0)
             gate.open()
             settle(scheduler)
             assert [fetch(scheduler, 1, step) for step in (2, 3)] == [(0, 2), (0, 3)]

@@ -13,7 +13,15 @@ import numpy as np
 import psutil
 import pytest
 
-from hopstream.errors import AccessDenied, ChannelLost, FormatError, HopstreamError, SettingsError, StateError
+from hopstream.errors import (
+    AccessDenied,
+    ChannelLost,
+    FormatError,
+    HopstreamError,
+    SettingsError,
+    StateError,
+    StoreUnavailable,
+)
 from hopstream.load.buffers import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
@@ -92,9 +100,9 @@ def test_an_input_is_registered_sampled_fetched_and_destroyed(
     backend_id = init(server)
     channel_id = register(server, backend_id)
     assert asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0).header == {}
-    got = [read(asked(server, "fetch_one_sampled_message", channel_id=channel_id)) for _ in range(5)]
+    got = [read(asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=step)) for step in range(5)]
     assert got == wanted_batches(timed_parts[1])
-    assert asked(server, "fetch_one_sampled_message", channel_id=channel_id).header == {"end_of_epoch": True}
+    assert asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=5).header == {"end_of_epoch": True}
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=0).header == {"is_done": True}
     assert asked(server, "destroy_sampling_input", channel_id=channel_id).header == {"was_there": True}
     assert asked(server, "destroy_sampling_input", channel_id=channel_id).header == {"was_there": False}
@@ -118,11 +126,51 @@ def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, se
 def test_a_stream_holds_the_rest_of_the_epoch_and_its_end(server: StoreServer, timed_parts: dict[int, Path]) -> None:
     channel_id = begun(server)
     wanted = wanted_batches(timed_parts[1])
-    first = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, max_messages=2)
+    first = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=0, max_messages=2)
     assert [read(frame) for frame in first] == wanted[:2]
-    *rest, end = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+    *rest, end = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=2)
     assert [read(frame) for frame in rest] == wanted[2:]
     assert end.header == {"end_of_epoch": True}
+
+
+def test_a_stream_that_broke_is_asked_for_again_from_the_first_batch_that_did_not_come(
+    served: Served, server: StoreServer, timed_parts: dict[int, Path]
+) -> None:
+    channel_id = begun(server)
+    header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
+    stream = server.answer(encode_frame({**header, "step": 0}).tobytes())
+    wanted = wanted_batches(timed_parts[1])
+    assert read(decode_frame(from_batch(next(stream)))) == wanted[0]
+    scheduler = served.services[0]._scheduler
+    assert scheduler.totals["num_sending_bytes"] > 0
+    stream.close()
+    assert scheduler.totals["num_sending_bytes"] == 0
+    *rest, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=1)
+    assert [read(frame) for frame in rest] == wanted[1:]
+
+
+def test_a_stream_ends_with_the_batch_that_failed(served: Served, server: StoreServer) -> None:
+    channel_id = register(server, init(server))
+    channel = served.services[0]._scheduler._channels[channel_id]
+    make = channel.new_job
+
+    class Failing:
+        stage = "failing"
+
+        def __init__(self) -> None:
+            self._job = make()
+
+        def __call__(self, epoch: int, step: int) -> Any:
+            if step == 2:
+                raise ValueError("batch 2 cannot be made")
+            return self._job(epoch, step)
+
+    channel.new_job = Failing
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1)
+    header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
+    frames = [decode_frame(from_batch(one)) for one in server.answer(encode_frame({**header, "step": 0}).tobytes())]
+    assert [next(iter(frame.header)) for frame in frames] == ["batch", "batch", "error"]
+    assert "batch 2 cannot be made" in frames[-1].header["error"]["message"]
 
 
 def test_a_named_batch_is_made_whatever_the_share_and_however_often(
@@ -133,40 +181,40 @@ def test_a_named_batch_is_made_whatever_the_share_and_however_often(
     for step in (4, 0, 4, 2, 1, 3, 0):
         frame = asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=step)
         assert read(frame) == wanted[step]
-    with pytest.raises(SettingsError, match="batch 5 was asked for; the epoch has 5"):
-        asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=5)
+    assert asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=5).header == {"end_of_epoch": True}
 
 
 def test_a_share_is_every_stride_th_batch(server: StoreServer, timed_parts: dict[int, Path]) -> None:
     wanted = wanted_batches(timed_parts[1])
     for first in (0, 1):
         channel_id = begun(server, first=first, stride=2, worker_key=f"share {first}")
-        *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+        *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=first)
         assert [read(frame) for frame in frames] == wanted[first::2]
 
 
 def test_an_epoch_may_start_at_any_batch(server: StoreServer, timed_parts: dict[int, Path]) -> None:
     channel_id = register(server, init(server))
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1, first_step=3)
-    *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id)
+    *frames, _ = asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=3)
     assert [read(frame) for frame in frames] == wanted_batches(timed_parts[1], epoch=1)[3:]
 
 
 def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> None:
     channel_id = begun(server)
 
-    def state() -> tuple[int, object]:
-        frame = asked(server, "fetch_one_sampled_message", channel_id=channel_id)
-        return frame.header["batch"]["epoch"], frame.header["batch"]["index"]
+    def state() -> tuple[int, int]:
+        header = asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0).header
+        found = asked(server, "describe_channel", channel_id=channel_id).header["channel"]
+        return header["batch"]["epoch"], found["num_epoch_fetched"]
 
-    assert state() == (0, 0)
-    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
     assert state() == (0, 1)
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+    assert state() == (0, 2)
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=2)
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1)
-    assert state() == (2, 0)
+    assert state() == (2, 1)
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=1)
-    assert state() == (0, 0)
+    assert state() == (0, 1)
     with pytest.raises(StateError, match="iteration 0 was asked for; the channel is at iteration 1"):
         asked(server, "fetch_one_sampled_message", channel_id=channel_id, turn=0, step=0)
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=1).header == {"is_done": False}
@@ -175,7 +223,7 @@ def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> N
 def test_nothing_is_fetched_before_an_epoch_starts(server: StoreServer) -> None:
     channel_id = register(server, init(server))
     with pytest.raises(StateError, match="no epoch was started"):
-        asked(server, "fetch_one_sampled_message", channel_id=channel_id)
+        asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0)
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=0).header == {"is_done": False}
 
 
@@ -266,7 +314,7 @@ def test_a_registration_that_fails_leaves_nothing(served: Served, server: StoreS
 def test_there_are_as_many_channels_as_there_may_be(served: Served, server: StoreServer) -> None:
     backend_id = init(server)
     channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(3)]
-    with pytest.raises(SettingsError, match=r"the server has 3 channels, as many as it may have \(--max-channels\)"):
+    with pytest.raises(StoreUnavailable, match=r"the server has 3 channels, as many as it may have \(--max-channels\)"):
         register(server, backend_id, worker_key="rank 3")
     asked(server, "destroy_sampling_input", channel_id=channels[0])
     register(server, backend_id, worker_key="rank 3")
@@ -277,6 +325,7 @@ BAD_BACKENDS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
     "an unknown loader": ({"loader": "Popen"}, SettingsError, "'Popen' is no loader"),
     "no loader": ({"loader": None}, FormatError, "'loader' is None"),
     "no key": ({"backend_key": 5}, FormatError, "'backend_key' is 5"),
+    "a key that forges logs": ({"backend_key": "x\nerror: all is lost"}, FormatError, "must be printable"),
     "a long key": ({"backend_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
     "no options": ({"options": []}, FormatError, "they must be an object"),
     "an input": ({"options": {"seeds": None, "rank": 1}}, SettingsError, "rank, seeds is an input"),
@@ -305,7 +354,7 @@ def test_options_of_a_consumer_are_none_of_a_server(served: Served, server: Stor
 
 BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
     **{
-        f"{op} of channel {value!r}": (op, {"channel_id": value, "epoch": 0}, kind)
+        f"{op} of channel {value!r}": (op, {"channel_id": value, "epoch": 0, "step": 0}, kind)
         for op in OPERATIONS[2:]
         if op not in ("describe_channels", "destroy_sampling_input")
         for value, kind in ((12345, ChannelLost), (-1, FormatError), ("1", FormatError), (None, FormatError))
@@ -318,12 +367,12 @@ BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
     "turn -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "turn": -1}, FormatError),
     "first_step 0.5": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "first_step": 0.5}, FormatError),
     "step -1": ("fetch_one_sampled_message", {"channel_id": 1, "step": -1}, FormatError),
-    "turn x": ("fetch_one_sampled_message", {"channel_id": 1, "turn": "x"}, FormatError),
-    "wait_s -1": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": -1}, FormatError),
-    "wait_s x": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": "x"}, FormatError),
-    "wait_s huge": ("fetch_one_sampled_message", {"channel_id": 1, "wait_s": 10**400}, ChannelLost),
-    "no messages": ("fetch_sampled_messages", {"channel_id": 1, "max_messages": 0}, FormatError),
-    "many messages": ("fetch_sampled_messages", {"channel_id": 1, "max_messages": 1 << 60}, FormatError),
+    "turn x": ("fetch_one_sampled_message", {"channel_id": 1, "step": 0, "turn": "x"}, FormatError),
+    "wait_s -1": ("fetch_one_sampled_message", {"channel_id": 1, "step": 0, "wait_s": -1}, FormatError),
+    "wait_s x": ("fetch_one_sampled_message", {"channel_id": 1, "step": 0, "wait_s": "x"}, FormatError),
+    "wait_s huge": ("fetch_one_sampled_message", {"channel_id": 1, "step": 0, "wait_s": 10**400}, ChannelLost),
+    "no messages": ("fetch_sampled_messages", {"channel_id": 1, "step": 0, "max_messages": 0}, FormatError),
+    "many messages": ("fetch_sampled_messages", {"channel_id": 1, "step": 0, "max_messages": 1 << 60}, FormatError),
     "epoch x": ("is_channel_epoch_done", {"channel_id": 1, "epoch": "x"}, FormatError),
 }
 
@@ -412,11 +461,26 @@ def test_backends_that_nobody_registers_at_are_given_up(timed_parts: dict[int, P
         (server,) = served.servers
         first = init(server, key="abandoned")
 
-        def is_gone() -> bool:
-            init(server, key="another")
-            return first not in served.services[0]._backends
+        wait_until(lambda: first not in served.services[0]._backends, "the backend is given up")
 
-        wait_until(is_gone, "the backend is given up")
+
+def test_requests_that_are_too_large_are_refused(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, max_request_bytes=8000)) as served:
+        (server,) = served.servers
+        backend_id = init(server)
+        options, arrays = encode_options({"seeds": ("paper", np.arange(1001) % 100)})
+        with pytest.raises(
+            SettingsError, match=r"brings 8008 bytes of arrays; it may bring 8000; .*--max-request-bytes"
+        ):
+            asked(server, "register_sampling_input", arrays, **register_header(backend_id, options=options))
+        options, arrays = encode_options({"seeds": ("paper", np.arange(1000) % 100)})
+        asked(server, "register_sampling_input", arrays, **register_header(backend_id, options=options))
+        with pytest.raises(SettingsError, match="may bring 16777216; the options of a loader are small"):
+            asked(
+                server, "init_sampling_backend", [np.zeros((16 << 20) + 1, np.uint8)], backend_key="large",
+                loader="NeighborLoader", options={},
+            )  # fmt: skip
+        assert (served.num_channels, served.num_backends) == (1, 1)
 
 
 def test_all_loaders_share_one_graph(served: Served, server: StoreServer) -> None:
@@ -436,7 +500,7 @@ def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
         (answer,) = call("register_sampling_input", **header)
         channel_id = answer.header["channel_id"]
         call("start_new_epoch_sampling", channel_id=channel_id, epoch=0)
-        call("fetch_sampled_messages", channel_id=channel_id, max_messages=1 + number % 3)
+        call("fetch_sampled_messages", channel_id=channel_id, step=number % 2, max_messages=1 + number % 3)
         call("destroy_sampling_input", channel_id=channel_id)
 
     process, found = psutil.Process(), []
@@ -462,7 +526,7 @@ def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
         (left,) = served.services[0].close()
         assert left["channel_id"] == channel_id
         with pytest.raises(HopstreamError):
-            asked(server, "fetch_one_sampled_message", channel_id=channel_id)
+            asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0)
         assert served.services[0].close() == []
 
 
@@ -534,7 +598,7 @@ def fuzz(served: Served, num_messages: int, rng_seed: int) -> None:
     for channel in asked(server, "describe_channels").header["channels"]:
         asked(server, "destroy_sampling_input", channel_id=channel["channel_id"])
     channel_id = begun(server)
-    assert len(asked_all(server, "fetch_sampled_messages", channel_id=channel_id)) == 6
+    assert len(asked_all(server, "fetch_sampled_messages", channel_id=channel_id, step=0)) == 6
 
 
 FUZZ_ERRORS = {

@@ -407,7 +407,7 @@ class SamplingService:
         options = {**backend.options, **inputs}
         try:
             loader: SubgraphLoader = new_loader(
-                backend.store, **options, collate="numpy", num_threads=0, buffers=self._buffers
+                backend.store, **options, collate="numpy", num_threads=0, buffer_bytes=self._buffers
             )
         except TypeError as error:
             raise SettingsError(f"{backend.loader} cannot be made of these options: {error}") from error
