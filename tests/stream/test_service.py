@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
@@ -19,7 +18,7 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
+from hopstream.store.wire import Frame, decode_frame, encode_frame
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.recipes import digest_of, encode_options
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
@@ -449,91 +448,3 @@ def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
         with pytest.raises(HopstreamError):
             asked(server, "fetch_one_sampled_message", channel_id=channel_id)
         assert served.services[0].close() == []
-
-
-def mutated(rng: np.random.Generator, message: np.ndarray) -> bytes:
-    """A message with some bytes changed, taken out, put in or said twice."""
-    data = bytearray(message.tobytes())
-    for _ in range(int(rng.integers(1, 4))):
-        place, length = int(rng.integers(0, len(data))), int(rng.integers(1, 9))
-        kind = rng.integers(0, 5)
-        if kind == 0:
-            data[place] = int(rng.integers(0, 256))
-        elif kind == 1:
-            data[place] = int(rng.choice(np.frombuffer(b'0123456789-{}[]",:.eNtfn', np.uint8)))
-        elif kind == 2:
-            del data[place : place + length]
-        elif kind == 3:
-            data[place:place] = data[place : place + length]
-        else:
-            data[place : place + length] = rng.integers(0, 256, length).astype(np.uint8).tobytes()
-        if not data:
-            return b""
-    return bytes(data)
-
-
-def messages_of_all_operations(server: StoreServer, channel_id: int, backend_id: int) -> list[np.ndarray]:
-    """A sensible request of every operation, with arrays and records where it may have them."""
-    dataset = server._answers._store.dataset_id
-    options, arrays = encode_options({"seeds": ("paper", np.arange(20)), "rank": 0, "world_size": 1})
-    config, more = encode_options({**CONFIG, "edge_features": [], "node_features": {"paper": ["x"]}, "eps": np.inf})
-    of_channel = {"channel_id": channel_id, "epoch": 0, "turn": 0, "first_step": 1, "step": 2, "wait_s": 0.0}
-    requests = [encode_frame({"op": op, "dataset": dataset, "max_messages": 2, **of_channel}) for op in OPERATIONS[2:]]
-    init_header = {"backend_key": "fuzz", "loader": "NeighborLoader", "options": config}
-    requests.append(encode_frame({"op": "init_sampling_backend", "dataset": dataset, **init_header}, more))
-    header = register_header(backend_id, options=options, worker_key="fuzz")
-    requests.append(encode_frame({"op": "register_sampling_input", "dataset": dataset, **header}, arrays))
-    return requests
-
-
-def fuzz(served: Served, num_messages: int, rng_seed: int) -> None:
-    """Send mutated requests past the transport, straight to what decodes and answers them."""
-    (server,) = served.servers
-    rng = np.random.default_rng(rng_seed)
-    process, peak = psutil.Process(), 0
-    num_refused = 0
-    backend_id, channel_id, requests = -1, -1, []
-    before = 0
-    for number in range(num_messages):
-        if number % 1000 == 0:  # some of them destroy the channel
-            for channel in asked(server, "describe_channels").header["channels"]:
-                asked(server, "destroy_sampling_input", channel_id=channel["channel_id"])
-            backend_id = init(server)
-            channel_id = register(server, backend_id)
-            asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
-            requests = messages_of_all_operations(server, channel_id, backend_id)
-            if number == 1000:
-                before = process.memory_info().rss
-        ticket = mutated(rng, requests[int(rng.integers(0, len(requests)))])
-        last = Frame({}, [])
-        for batch in server.answer(ticket):
-            last = decode_frame(from_batch(batch))
-        if "error" in last.header:
-            num_refused += 1
-            assert len(last.header["error"]["message"]) < 100_000, ticket
-            assert last.header["error"]["kind"] in FUZZ_ERRORS, (last.header["error"], ticket)
-        if number % 50 == 0:
-            peak = max(peak, process.memory_info().rss)
-    assert num_refused > num_messages // 2
-    assert peak - before < 200 << 20
-    for channel in asked(server, "describe_channels").header["channels"]:
-        asked(server, "destroy_sampling_input", channel_id=channel["channel_id"])
-    channel_id = begun(server)
-    assert len(asked_all(server, "fetch_sampled_messages", channel_id=channel_id)) == 6
-
-
-FUZZ_ERRORS = {
-    "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
-    "StoreTimeout",
-}  # fmt: skip
-"""None of these is a bug of the server."""
-
-
-def test_mutated_requests_are_refused_and_harm_nobody(served: Served) -> None:
-    fuzz(served, 3000, 1)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("rng_seed", range(2, 12))
-def test_a_million_mutated_requests_are_refused_and_harm_nobody(served: Served, rng_seed: int) -> None:
-    fuzz(served, 100_000, rng_seed)
