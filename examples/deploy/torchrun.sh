@@ -39,7 +39,7 @@ hopstream serve "$PARTS" --parts "$rank" --location "grpc://${LISTEN:-0.0.0.0}:$
     --token-file "$TOKEN_FILE" --insecure --log-json --announce "$scratch/ready" &
 server=$!
 until [[ -e $scratch/ready ]]; do # no trainer begins before all hosts are here, with their servers ready
-    kill -0 "$server" 2>/dev/null || { wait "$server" && exit 1; }
+    kill -0 "$server" 2>/dev/null || { wait "$server" || exit "$?"; exit 1; }
     sleep 0.1
 done
 

@@ -28,11 +28,18 @@ BUSY_S = 8.0
 Batches = list[dict[str, object]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def servers(timed_parts: dict[int, Path]) -> Iterator[list[SamplingProcess]]:
     """Server ``n`` has part ``n % 2``."""
     with serve_processes(timed_parts[2], "--store-timeout", PEER_TIMEOUT_S, num_replicas=2) as processes:
         yield processes
+
+
+@pytest.fixture
+def victim(servers: list[SamplingProcess]) -> Iterator[SamplingProcess]:
+    """The server that a test hurts; it is started again for the next one."""
+    yield servers[1]
+    servers[1].restart()
 
 
 @pytest.fixture(scope="module")
@@ -62,42 +69,41 @@ def take(
 
 @pytest.mark.parametrize("at", [0, 20])
 def test_a_killed_server_that_stays_away_costs_seconds_and_no_batch(
-    servers: list[SamplingProcess], wanted: Batches, at: int
+    servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches, at: int
 ) -> None:
     """Batch 0 comes before the servers have any channel of the loader, batch 20 when all of them do."""
-    got, longest_s = take(servers, at, servers[1].kill)
+    got, longest_s = take(servers, at, victim.kill)
     assert got == wanted
     print(f"longest wait {longest_s:.2f} s")  # noqa: T201
     assert longest_s < 5.0 + BUSY_S
-    assert [server.stop() for server in servers if server is not servers[1]] == [0, 0, 0]
 
 
 def test_a_server_that_is_paused_before_the_first_batch_costs_no_batch(
-    servers: list[SamplingProcess], wanted: Batches
+    servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
     """It holds the loader up while that registers there, and all others once while they ask it for rows."""
-    got, longest_s = take(servers, 0, servers[2].freeze)
-    servers[2].thaw()
+    got, longest_s = take(servers, 0, victim.freeze)
     assert got == wanted
     print(f"longest wait {longest_s:.2f} s")  # noqa: T201
     assert PEER_TIMEOUT_S / 2 < longest_s < max(PAUSED_S, CALL_TIMEOUT_S) + PEER_TIMEOUT_S + BUSY_S
 
 
 def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_said(
-    servers: list[SamplingProcess], wanted: Batches
+    servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
     """One thread, so that nothing that comes meanwhile hides the wait."""
     started = time.monotonic()
-    got, longest_s = take(servers, 20, servers[2].freeze, num_threads=1)
+    got, longest_s = take(servers, 20, victim.freeze, num_threads=1)
     took_s = time.monotonic() - started
-    servers[2].thaw()
     assert got == wanted
     print(f"longest wait {longest_s:.2f} s, epoch {took_s:.2f} s")  # noqa: T201
     assert longest_s < PAUSED_S + PEER_TIMEOUT_S + BUSY_S
     assert took_s < 3 * (PAUSED_S + PEER_TIMEOUT_S) + 2 * BUSY_S  # not once per batch: from then on it is asked last
 
 
-def test_both_replicas_of_a_part_away_is_told_and_nothing_else(servers: list[SamplingProcess], wanted: Batches) -> None:
+def test_both_replicas_of_a_part_away_is_told_and_nothing_else(
+    servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
+) -> None:
     settings = StoreSettings(prefer_local=False, timeout_s=CALL_TIMEOUT_S)
     graph = RemoteGraph(locations_of(servers), settings=settings, timeout_s=3.0)
     with node_loader(graph, batch_size=2, num_threads=1, prefetch=2) as loader:
@@ -106,10 +112,9 @@ def test_both_replicas_of_a_part_away_is_told_and_nothing_else(servers: list[Sam
             for batch in loader:
                 got.append(flat(batch))
                 if len(got) == 10:
-                    servers[1].kill()
+                    victim.kill()
                     servers[3].kill()
         assert got == wanted[: len(got)]
         assert all(servers[number].location in str(raised.value) for number in (1, 3))
-        servers[1].start()
-        servers[1].wait_ready()
+        servers[3].restart()
         assert got + [flat(batch) for batch in loader] == wanted
