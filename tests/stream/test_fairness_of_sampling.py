@@ -6,13 +6,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hopstream.errors import ChannelLost
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.channel import Channel
@@ -28,9 +29,8 @@ from tests.stream.fakes import Call
 from tests.stream.test_fairness import check_fair, jain_index
 
 BATCH_SIZES = (20, 40, 80, 160, 320, 640, 1280, 2560)
-"""From the cheapest to the costliest some fifty times as much."""
 CREDIT = 8
-WARM_S, MEASURE_S, ROUND_S, NUM_ROUNDS = 3.0, 20.0, 2.0, 9
+WARM_S, MEASURE_S, ROUND_S, NUM_ROUNDS = 3.0, 15.0, 1.0, 11
 MOST_SLOWED = 0.05
 pytestmark = pytest.mark.bench
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.bench
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rmat")
-    graph = rmat_graph(15, edges_per_node=16, num_features=16, num_classes=4, rng_seed=1)
+    graph = rmat_graph(16, edges_per_node=16, num_features=100, num_classes=4, rng_seed=1)
     write_parts(graph, folder / "parts", num_parts=1)
     return folder / "parts"
 
@@ -64,7 +64,7 @@ class Bench:
         return decode_frame(answer)
 
     def open_channel(self, batch_size: int, key: str = "") -> int:
-        options, arrays = encode_options({"num_neighbors": [10, 5], "batch_size": batch_size, "shuffle": True})
+        options, arrays = encode_options({"num_neighbors": [15, 10], "batch_size": batch_size, "shuffle": True})
         named = {"backend_key": f"{batch_size}", "loader": "NeighborLoader", "options": options}
         backend_id = self.ask("init_sampling_backend", arrays, **named).header["backend_id"]
         inputs, _ = encode_options({"seeds": None})
@@ -117,8 +117,16 @@ def test_channels_of_very_different_batches_get_equal_time(bench: Bench) -> None
     shares = {n: after[channel_id] - before[channel_id] for n, channel_id in enumerate(channels)}
     mean_s = statistics.mean(shares.values())
     spread = [round(share / mean_s, 3) for share in shares.values()]
+    costs_ms = [round(1e3 * after[c] / known_made(bench, c), 2) for c in channels]
+    print(f"a batch takes {costs_ms} ms")  # noqa: T201
+    assert max(costs_ms) > 5 * min(costs_ms)
     print(f"shares {spread}, Jain {jain_index(shares.values()):.4f}, batches {num_taken}")  # noqa: T201
     check_fair(shares)
+
+
+def known_made(bench: Bench, channel_id: int) -> int:
+    (known,) = bench.service.describe(channel_id)
+    return int(str(known["num_made"]))
 
 
 @contextmanager
@@ -139,7 +147,6 @@ def never_draining(bench: Bench) -> Iterator[None]:
         def take(self, frame: Frame) -> None:
             has_come.set()
             assert may_end.wait(120)
-            raise ConnectionAbortedError("the stream is not wanted any more")
 
     header = {"op": "fetch_sampled_messages", "dataset": bench.server._answers._store.dataset_id, "step": 0}
     request = encode_frame({**header, "channel_id": channel_id, "turn": 0, "wait_s": 30.0})
@@ -151,7 +158,7 @@ def never_draining(bench: Bench) -> Iterator[None]:
         yield
         bench.ask("destroy_sampling_input", channel_id=channel_id)
         may_end.set()
-        with pytest.raises(ConnectionAbortedError):
+        with suppress(ChannelLost):  # unless all of the epoch was on its way by then
             call.result()
 
 
