@@ -25,7 +25,7 @@ from hopstream.store.wire import Frame, decode_frame, encode_frame
 from hopstream.stream.recipes import digest_of, encode_options
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
-from tests.stream.fakes import Call
+from tests.stream.fakes import Call, settle
 from tests.stream.test_fairness import check_fair, jain_index
 
 BATCH_SIZES = (20, 40, 80, 160, 320, 640, 1280, 2560)
@@ -119,7 +119,7 @@ def test_channels_of_very_different_batches_get_equal_time(bench: Bench) -> None
     spread = [round(share / mean_s, 3) for share in shares.values()]
     costs_ms = [round(1e3 * after[c] / known_made(bench, c), 2) for c in channels]
     print(f"a batch takes {costs_ms} ms")  # noqa: T201
-    assert max(costs_ms) > 5 * min(costs_ms)
+    assert max(costs_ms) > 3 * min(costs_ms)
     print(f"shares {spread}, Jain {jain_index(shares.values()):.4f}, batches {num_taken}")  # noqa: T201
     check_fair(shares)
 
@@ -133,6 +133,7 @@ def known_made(bench: Bench, channel_id: int) -> int:
 def never_fetching(bench: Bench) -> Iterator[None]:
     """A channel in an epoch that nobody asks for anything."""
     channel_id = bench.open_channel(640, "never fetched")
+    settle(bench.service._scheduler)
     yield
     bench.ask("destroy_sampling_input", channel_id=channel_id)
 
@@ -155,6 +156,7 @@ def never_draining(bench: Bench) -> Iterator[None]:
         stack.callback(channel.close)
         call = Call(lambda: channel.call(request, 120.0, "fetch_sampled_messages", Reader()))
         assert has_come.wait(60)
+        settle(bench.service._scheduler)  # until the transport takes no more, and the credit is used up
         yield
         bench.ask("destroy_sampling_input", channel_id=channel_id)
         may_end.set()
