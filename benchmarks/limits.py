@@ -14,3 +14,5 @@ LIMITS = {
     "link": 1.5,
 }
 """Name of a figure, without ``_ratio``, to its limit; other ways have none."""
+MIN_STREAMED_SHARE = 0.8
+"""What streaming from two servers reaches, at the least, of what the same processes do in the calls themselves."""

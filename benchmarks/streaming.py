@@ -1,8 +1,12 @@
 """How many batches per second does a trainer get from two servers that sample for it?
 
 Beside it, in turns, what the same two processes reach without channels, credit and scheduling: each samples the batch
-that it is asked for in the call itself and sends the same bytes over the same transport. Both servers map the whole
-dataset, so that the difference is the cost of serving, not of asking other servers.
+that it is asked for in the call itself and sends the same bytes over the same transport. As many threads ask as the
+loader has, so each server has a call to work for while the answer to another is on its way, and both cores are busy in
+both ways. Both servers map the whole dataset, so that the difference is the cost of serving, not of asking others.
+
+Servers make batches ahead, so a turn of the loader ends when they have made as many ahead as when it began. Seconds of
+the processor say the same as seconds of the clock where the machine has nothing else to do, and are right elsewhere.
 """
 
 from __future__ import annotations
@@ -11,15 +15,15 @@ import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 from typing import Any
-
-import numpy as np
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, peak_rss_bytes, read_options, report
 from hopstream.load.buffers import BufferPool
+from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import NODE
@@ -36,7 +40,11 @@ from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 
 NUM_SERVERS = 2
-NUM_WARMUPS = 6
+OVERLAP = 2
+"""Calls that each server has at once."""
+NUM_THREADS = OVERLAP * NUM_SERVERS
+"""Threads that take batches, in both ways."""
+NUM_WARMUPS = 12
 WAIT_S = 600.0
 LOADING: dict[str, Any] = {
     "seeds": "train", "batch_size": BATCH_SIZE, "shuffle": True, "node_features": {NODE: ["x"]}, "edge_keys": False,
@@ -50,20 +58,37 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
     service = SamplingService(lambda: open_store(folder), SamplingLimits(threads=1))
     whole = open_store(folder)
     loader = NeighborLoader(whole, FANOUT, **LOADING, num_threads=0)
-    maker = loader.maker()
+    makers: SimpleQueue[Maker] = SimpleQueue()
+    for _ in range(OVERLAP):
+        makers.put(loader.maker())
 
     def make(frame: Frame) -> Iterator[Bytes]:
-        yield encode_batch(maker.make(frame.header["epoch"], frame.header["step"]))
+        maker = makers.get(timeout=WAIT_S)
+        try:
+            message = encode_batch(maker.make(frame.header["epoch"], frame.header["step"]))
+        finally:
+            makers.put(maker)
+        yield message
 
     with LocalStore(open_dataset(folder), [part]) as store:
         server = StoreServer(store, operations={**service.operations, "make": make}, path=folder)
         pipe.send(server.location)
-        if pipe.poll(WAIT_S):
-            pipe.recv()
+        while pipe.poll(WAIT_S) and pipe.recv() == "settle":
+            settle(service)
+            pipe.send(time.process_time())
         pipe.send(peak_rss_bytes())
         service.close()
         server.close()
     whole.close()
+
+
+def settle(service: SamplingService) -> None:
+    """Wait until nothing is made and nothing can be; not only for the moment between two requests."""
+    num_quiet = 0
+    while num_quiet < 3:
+        totals = service.report()["totals"]
+        num_quiet = 0 if totals["num_runnable"] or totals["num_in_flight"] else num_quiet + 1
+        time.sleep(0.002)
 
 
 def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
@@ -84,31 +109,35 @@ def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
 
 
 def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[[int], int]:
-    """Have every batch made in the call that asks for it, one thread per server; how many rows they had."""
+    """Have every batch made in the call that asks for it, some threads per server; how many rows they had."""
     channels = [Channel(Location.parse(location), StoreSettings()) for location in locations]
     buffers = BufferPool(1 << 30)
     taken = [0]
 
-    def ask(number: int, steps: range, rows: list[int]) -> None:
-        for step in steps:
-            reader = _Reader(buffers)
-            epoch, in_epoch = divmod(step, num_steps)
-            request = encode_frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
-            channels[number].call(request, WAIT_S, "make", reader)
-            rows.append(reader.num_rows)
+    def ask(steps: SimpleQueue[int], rows: list[int]) -> None:
+        """Take one batch after the other that no other thread has taken; which server makes it goes round."""
+        with suppress(Empty):
+            while True:
+                step = steps.get_nowait()
+                reader = _Reader(buffers)
+                epoch, in_epoch = divmod(step, num_steps)
+                request = encode_frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
+                channels[step % NUM_SERVERS].call(request, WAIT_S, "make", reader)
+                rows.append(reader.num_rows)
 
     def take(num_batches: int) -> int:
         rows: list[int] = []
-        first = taken[0]
+        steps: SimpleQueue[int] = SimpleQueue()
+        for step in range(taken[0], taken[0] + num_batches):
+            steps.put(step)
         taken[0] += num_batches
-        threads = [
-            threading.Thread(target=ask, args=(n, range(first + n, taken[0], NUM_SERVERS), rows))
-            for n in range(NUM_SERVERS)
-        ]
+        threads = [threading.Thread(target=ask, args=(steps, rows)) for _ in range(NUM_THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(WAIT_S)
+        if len(rows) < num_batches:
+            raise RuntimeError(f"{num_batches - len(rows)} of {num_batches} batches did not come")
         return sum(rows)
 
     return take
@@ -121,6 +150,19 @@ class _Reader:
 
     def take(self, frame: Frame) -> None:
         self.num_rows += len(decode_batch(frame, self._buffers).node_keys[NODE])
+
+
+def settled_cpu_s(pipes: Sequence[Connection]) -> float:
+    """Seconds of the processor of this process and the servers, when these have made all that they make ahead."""
+    for pipe in pipes:
+        pipe.send("settle")
+    return sum(float(str(_receive(pipe))) for pipe in pipes) + time.process_time()
+
+
+def share_of(seconds: Mapping[str, Sequence[float]]) -> float:
+    """How fast streaming is beside calls: the median over turns that followed each other."""
+    pairs = zip(seconds["called"], seconds["streamed"], strict=True)
+    return statistics.median(called / streamed for called, streamed in pairs)
 
 
 def main() -> None:
@@ -139,37 +181,42 @@ def main() -> None:
         locations = [str(_receive(pipe)) for pipe in pipes]
         graph = RemoteGraph(",".join(locations))
         loader = stack.enter_context(
-            NeighborLoader(graph, FANOUT, **LOADING, num_threads=NUM_SERVERS, prefetch=2 * NUM_SERVERS)
+            NeighborLoader(graph, FANOUT, **LOADING, num_threads=NUM_THREADS, prefetch=NUM_THREADS)
         )
         ways = {
             "streamed": take_streamed(loader),
             "called": take_called(locations, loader.store.dataset_id, len(loader)),
         }
         seconds: dict[str, list[float]] = {name: [] for name in ways}
+        cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
         rows: dict[str, int] = dict.fromkeys(ways, 0)
         for take in ways.values():
             take(NUM_WARMUPS)
         for _ in range(options.num_repeats):
             for name, take in ways.items():
-                started = time.perf_counter()
+                cpu_before, started = settled_cpu_s(pipes), time.perf_counter()
                 rows[name] += take(options.num_batches)
+                cpu_after = settled_cpu_s(pipes)
                 seconds[name].append(time.perf_counter() - started)
+                cpu_seconds[name].append(cpu_after - cpu_before)
         loader.close()
         for pipe in pipes:
             pipe.send("close")
         server_peaks = [_receive(pipe) for pipe in pipes]
-    ratios = [called / streamed for called, streamed in zip(seconds["called"], seconds["streamed"], strict=True)]
     num_batches = options.num_batches
     figures = {
         "ms_per_batch": statistics.median(seconds["streamed"]) / num_batches * 1e3,
         "called_ms_per_batch": statistics.median(seconds["called"]) / num_batches * 1e3,
         "rows_per_batch": rows["streamed"] / num_batches / options.num_repeats,
-        "share_of_called": float(np.median(ratios)),
+        "share_of_called": share_of(seconds),
+        "cpu_ms_per_batch": statistics.median(cpu_seconds["streamed"]) / num_batches * 1e3,
+        "called_cpu_ms_per_batch": statistics.median(cpu_seconds["called"]) / num_batches * 1e3,
+        "share_of_called_by_cpu": share_of(cpu_seconds),
         "server_peak_bytes": float(max(int(str(peak)) for peak in server_peaks)),
     }
     settings = {
         "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
-        "servers": NUM_SERVERS, "threads_per_server": 1,
+        "servers": NUM_SERVERS, "threads_per_server": 1, "threads": NUM_THREADS,
     }  # fmt: skip
     report("streaming", settings, figures)
 

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import urlopen
 
+import numpy as np
+import psutil
 import pytest
 import yaml
 
+from hopstream.graph.graph import Graph, NodeTable
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+from hopstream.stream.metrics import MetricsServer
+from tests.load.graphs import make_timed_graph
+from tests.store.processes import wait_until
+from tests.stream.serving import free_ports
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+DEADLINE_S = 180.0
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 MANIFEST = DEPLOY / "kubernetes.yaml"
 
@@ -38,20 +59,282 @@ def test_the_script_for_torchrun_starts_servers_that_there_are(serve_options):
     assert {"--parts", "--location", "--cluster"} <= options_of(command.removesuffix("&"))
 
 
-def test_the_manifest_for_kubernetes_starts_servers_that_there_are(serve_options):
-    documents = {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
-    assert set(documents) == {"Service", "StatefulSet", "Job"}
-    [server] = documents["StatefulSet"]["spec"]["template"]["spec"]["containers"]
-    [command] = server["args"]
+class Host:
+    """``torchrun.sh`` on one of two hosts, which are two loopback addresses of this machine."""
+
+    def __init__(self, folder: Path, number: int, ports: dict[str, int], *words: object, **more: str) -> None:
+        programs = folder / f"bin-{number}"
+        programs.mkdir()
+        write_program(programs / "hostname", f"echo {HOSTS[number]}")  # so that it finds its place in the list
+        for name, text in more.items():
+            write_program(programs / name, text)
+        (folder / "token").touch(mode=0o600)
+        (folder / "token").write_text("open-sesame")
+        settings = {
+            "HOSTS": " ".join(HOSTS), "LISTEN": HOSTS[number], "PARTS": folder / "parts",
+            "TOKEN_FILE": folder / "token", "TRAINERS": 1, "END_S": 120, **ports, "OMP_NUM_THREADS": 1,
+            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }  # fmt: skip
+        environment = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+        environment.pop("NODE_RANK", None)
+        self._log = (folder / f"log-{number}").open("w+")
+        self._process = subprocess.Popen(
+            [DEPLOY / "torchrun.sh", *map(str, words)], env=environment, cwd=folder, stdout=self._log, stderr=self._log
+        )
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit status, and what it said."""
+        status = self._process.wait(DEADLINE_S)
+        self._log.seek(0)
+        return status, self._log.read()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def end(self) -> None:
+        """Where it still runs, with its trainers and its server."""
+        if self._process.poll() is None:
+            for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    process.kill()
+            self._process.wait(DEADLINE_S)
+        self._log.close()
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Callable[..., list[Host]]]:
+    """Runs the script on both hosts."""
+    started: list[Host] = []
+    write_parts(make_timed_graph(np.random.default_rng(3), num_papers=120), tmp_path / "parts", num_parts=2)
+    store, first = free_ports(1), consecutive_ports()
+    ports = {"PORT": store[0], "RENDEZVOUS_PORT": first}
+
+    def start(*words: object, **programs: str) -> list[Host]:
+        started.extend(Host(tmp_path, number, ports, *words, **programs) for number in range(len(HOSTS)))
+        return started
+
+    yield start
+    for host in started:
+        host.end()
+
+
+def consecutive_ports() -> int:
+    """The first of two ports in a row that nobody listens at."""
+    while True:
+        (first,) = free_ports(1)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", first + 1))
+            return first
+
+
+TRAINER = """
+import json, os, sys, time
+from pathlib import Path
+import torch.distributed as dist
+import hopstream
+
+fails, folder = sys.argv[1] == "fails", Path(sys.argv[2])
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+security = hopstream.ClientSecurity(token=Path(os.environ["TOKEN_FILE"]).read_text().strip(), is_insecure=True)
+settings = hopstream.StoreSettings(prefer_local=False, security=security)
+graph = hopstream.RemoteGraph(os.environ["HOPSTREAM_SERVERS"], settings=settings, timeout_s=30.0)
+loader = hopstream.NeighborLoader(
+    graph, [3, 2], seeds=("paper", None), batch_size=2, rank=rank, world_size=world_size, collate="numpy"
+)
+iterator, keys = iter(loader), []
+keys += next(iterator).node_keys["paper"][:2].tolist()
+is_early = os.environ["LISTEN"].endswith(".2")
+if is_early and fails:
+    (folder / "early").write_text(str(os.getpid()))
+    loader.close()
+    sys.exit(7)
+if not is_early and fails:  # the other's trainer, and the torchrun that ran it, have ended before the rest is asked for
+    while not (folder / "early").exists() or Path("/proc", (folder / "early").read_text(), "exe").exists():
+        time.sleep(0.1)
+    time.sleep(2.0)
+for batch in iterator:
+    keys += batch.node_keys["paper"][: batch.batch_size].tolist()
+loader.close()
+(folder / f"keys-{rank}.json").write_text(json.dumps(keys))
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_on_two_hosts_takes_an_epoch_and_ends(hosts, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER)
+    ended = [host.wait() for host in hosts(tmp_path / "train.py", "ends", tmp_path)]
+    assert [status for status, _ in ended] == [0, 0], ended
+    keys = [json.loads((tmp_path / f"keys-{rank}.json").read_text()) for rank in range(2)]
+    assert sorted(key for of_rank in keys for key in of_rank) == list(range(120))
+    assert all("\nstop " in said for _, said in ended)
+
+
+PATIENT = """
+echo "$*" >> torchrun-$LISTEN
+if [[ $* == *--no-python* ]]; then
+    touch ended-$LISTEN
+    until [[ -e ended-127.0.0.1 && -e ended-127.0.0.2 ]]; do sleep 0.1; done
+else
+    export RANK=$((${LISTEN##*.} - 1)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$RENDEZVOUS_PORT
+    exec python "${@: -3}"
+fi
+"""
+"""What ``torchrun`` does, but for waiting five minutes, as it does after a success, for hosts that have failed."""
+
+
+def test_a_host_whose_trainers_fail_serves_those_of_others_until_they_end(hosts, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER)
+    started = hosts(tmp_path / "train.py", "fails", tmp_path, torchrun=PATIENT)
+    (status, said), (failed, said_failed) = [host.wait() for host in started]
+    assert (status, failed) == (0, 7), said + said_failed
+    (keys,) = [json.loads(path.read_text()) for path in tmp_path.glob("keys-*.json")]
+    assert len(keys) == len(set(keys)) == 60, said_failed
+
+
+def test_a_host_that_is_told_to_stop_leaves_nothing(hosts, tmp_path):
+    first, second = hosts("train.py", torchrun=f"echo > {tmp_path}/runs-$$; exec sleep 600")
+    wait_until(lambda: len(list(tmp_path.glob("runs-*"))) == 2, "both have started trainers", DEADLINE_S)
+    for host in (first, second):
+        host.terminate()
+    assert [host.wait()[0] for host in (first, second)] == [143, 143]
+    # That no process is left is what the fixture for all tests checks.
+
+
+def test_a_host_whose_server_does_not_start_ends_with_its_status(hosts, tmp_path):
+    (tmp_path / "parts" / "manifest.json").write_text("{}")
+    ended = [host.wait() for host in hosts("train.py", torchrun="exit 9")]
+    assert [status for status, _ in ended] == [2, 2], ended
+    assert all("error: " in said for _, said in ended)
+
+
+def test_a_host_that_is_not_in_the_list_is_told_so(tmp_path):
+    environment = {"PATH": os.environ["PATH"], "HOSTS": "host-a host-b", "PARTS": "parts", "TOKEN_FILE": "token"}
+    done = subprocess.run([DEPLOY / "torchrun.sh"], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert 'HOSTS is "host-a host-b", and this is' in done.stderr
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[tuple[str, str], Any]:
+    """Every object of the manifest by kind and name."""
+    documents = list(yaml.safe_load_all(MANIFEST.read_text()))
+    found = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+def container_of(document: Any) -> Any:
+    (container,) = document["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def values_of(container: Any) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in container["env"]}
+
+
+def test_the_manifest_starts_servers_and_trainers(manifests, serve_options):
+    assert set(manifests) == {("Service", "graph"), ("StatefulSet", "graph"), ("Service", "train"), ("Job", "train")}
+    servers = manifests["StatefulSet", "graph"]
+    (command,) = container_of(servers)["args"]
     assert options_of(command) <= serve_options
-    addresses = server["env"][0]["value"].split(",")
-    assert len(addresses) == documents["StatefulSet"]["spec"]["replicas"]
-    [trainer] = documents["Job"]["spec"]["template"]["spec"]["containers"]
-    known = {variable["name"]: variable["value"] for variable in trainer["env"]}
-    assert known["HOPSTREAM_SERVERS"] == server["env"][0]["value"]
-    assert int(known["WORLD_SIZE"]) == documents["Job"]["spec"]["completions"]
-    mounted = {mount["name"] for mount in server["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in documents["StatefulSet"]["spec"]["template"]["spec"]["volumes"]}
+    assert {"--parts", "--cluster", "--location", "--token-file", "--peer-ca"} <= options_of(command)
+    names = [f"graph-{number}.graph.default.svc.cluster.local" for number in range(servers["spec"]["replicas"])]
+    addresses = ",".join(f"grpc+tls://{name}:7001" for name in names)
+    for document in (servers, manifests["Job", "train"]):
+        assert addresses in values_of(container_of(document)).values()
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+def test_pods_are_found_by_their_service(manifests, kind):
+    (document,) = [one for (of_kind, _), one in manifests.items() if of_kind == kind]
+    template = document["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    name = document["spec"]["serviceName"] if kind == "StatefulSet" else template["spec"]["subdomain"]
+    service = manifests["Service", name]["spec"]
+    assert service["clusterIP"] == "None"  # a name per pod needs a headless service
+    assert service["publishNotReadyAddresses"] is True
+    assert service["selector"].items() <= labels.items()
+    others = [
+        one["spec"]["selector"] for (of_kind, of), one in manifests.items() if of_kind == "Service" and of != name
+    ]
+    assert not any(selector.items() <= labels.items() for selector in others)
+    if kind == "StatefulSet":
+        assert document["spec"]["selector"]["matchLabels"] == labels
+        assert document["spec"]["podManagementPolicy"] == "Parallel"
+    ports = {port["name"]: port["containerPort"] for port in container_of(document)["ports"]}
+    assert {port["name"]: port["port"] for port in service["ports"]} == ports
+
+
+def test_ports_of_the_servers_are_those_of_their_command(manifests):
+    container = container_of(manifests["StatefulSet", "graph"])
+    words = shlex.split(container["args"][0])
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    assert words[words.index("--location") + 1].rpartition(":")[2] == ports["store"]
+    assert words[words.index("--metrics-port") + 1] == ports["metrics"]
+    assert words[words.index("--metrics-host") + 1] == "0.0.0.0"  # probes come from elsewhere
+    annotations = manifests["StatefulSet", "graph"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == ports["metrics"]
+
+
+def test_probes_ask_for_pages_that_there_are(manifests):
+    container = container_of(manifests["StatefulSet", "graph"])
+    ports = {port["name"] for port in container["ports"]}
+    probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"
+    }  # fmt: skip
+    assert all(probe["port"] in ports for probe in probes.values())
+    graph = Graph(nodes={"node": NodeTable(num_nodes=1)}, edges={}, splits={}).check()
+    with TemporaryDirectory() as folder:
+        write_parts(graph, folder, num_parts=1)
+        with (
+            LocalStore(open_dataset(folder)) as store,
+            StoreServer(store) as server,
+            MetricsServer("127.0.0.1", 0, server) as metrics,
+        ):
+            for probe in probes.values():
+                with urlopen(metrics.location + probe["path"]) as answer:
+                    assert answer.status == 200
+
+
+def test_trainers_are_told_all_that_their_group_needs(manifests):
+    job = manifests["Job", "train"]
+    container = container_of(job)
+    values = values_of(container)
+    assert values["WORLD_SIZE"] == str(job["spec"]["completions"]) == str(job["spec"]["parallelism"])
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert container["args"] == ["RANK=$JOB_COMPLETION_INDEX exec python train.py"]
+    assert values["MASTER_ADDR"] == "train-0.train.default.svc.cluster.local"
+    assert values["MASTER_PORT"] == str(container["ports"][0]["containerPort"])
+    subprocess.run(["bash", "-n", "-c", container["args"][0]], check=True)
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+def test_pods_mount_what_they_name_and_say_what_they_take(manifests, kind):
+    (document,) = [one for (of_kind, _), one in manifests.items() if of_kind == kind]
+    container = container_of(document)
+    volumes = {volume["name"] for volume in document["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert "memory" in container["resources"]["limits"]
+    paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+    named = re.findall(r"(/(?:tls|token|data)/[\w.]+)", container["args"][0])
+    assert all(any(path.startswith(f"{mounted}/") for mounted in paths) for path in named)
+
+
+def test_servers_have_the_time_to_end_that_they_take(manifests):
+    servers = manifests["StatefulSet", "graph"]
+    words = shlex.split(container_of(servers)["args"][0])
+    assert (
+        float(words[words.index("--grace-s") + 1])
+        < servers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    )
 
 
 def test_the_script_for_ray_starts_servers_that_there_are(serve_options):

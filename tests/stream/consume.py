@@ -1,17 +1,21 @@
 """How does a test start a compute rank in a process of its own?
 
-``python -m tests.stream.consume`` takes some batches, says so, and waits until its input ends or
-somebody kills it.
+``python -m tests.stream.consume LOCATIONS BATCHES`` takes some batches, says so, and waits until its input ends or
+somebody kills it. With ``LOCATIONS RANK WORLD_SIZE`` it takes one epoch after the other, as it is told line by line.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 
-from tests.stream.serving import node_loader, remote_graph
+from tests.stream.serving import digest_of, node_loader, remote_graph
+
+PACE_S = 0.01
+"""What a step of training takes."""
 
 
-def main(locations: str, num_batches: int) -> None:
+def take_some(locations: str, num_batches: int) -> None:
     loader = node_loader(remote_graph(locations), rank=3, world_size=4)
     iterator = iter(loader)
     for _ in range(num_batches):
@@ -21,5 +25,26 @@ def main(locations: str, num_batches: int) -> None:
     loader.close()
 
 
+def take_epochs(locations: str, rank: int, world_size: int) -> None:
+    """A line says the epoch and where to halt, an empty one to go on; what the epoch had is written as digests."""
+    graph = remote_graph(locations)
+    while line := sys.stdin.readline():
+        epoch, halt_at = map(int, line.split())
+        with node_loader(graph, rank=rank, world_size=world_size, num_threads=1 + rank % 2) as loader:
+            loader.set_epoch(epoch)
+            digests = []
+            for number, batch in enumerate(loader):
+                if number == halt_at:
+                    print("halted", flush=True)  # noqa: T201
+                    sys.stdin.readline()
+                elif number > halt_at:
+                    threading.Event().wait(PACE_S)
+                digests.append(digest_of(batch))
+        print(*digests, flush=True)  # noqa: T201
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) == 3:
+        take_some(sys.argv[1], int(sys.argv[2]))
+    else:
+        take_epochs(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

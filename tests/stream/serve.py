@@ -38,17 +38,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--part", type=int, required=True)
     parser.add_argument("--all-parts", action="store_true", help="hold replicas of all other parts, too")
-    parser.add_argument("--locations", required=True, help="those of all servers, by part")
+    parser.add_argument("--locations", required=True, help="those of all servers")
+    parser.add_argument("--number", type=int, help="which of them is its own; that of its part where nothing is said")
     parser.add_argument("--lease", type=float, default=120.0)
     parser.add_argument("--store-timeout", type=float, default=10.0)
     parser.add_argument("--poison", type=int, default=-1)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     poison(given.poison)
+    location = given.locations.split(",")[given.part if given.number is None else given.number]
 
     def open_graph() -> Store:
         settings = StoreSettings(prefer_local=False, timeout_s=given.store_timeout)
-        location = given.locations.split(",")[given.part]
         own = ServerEntry(location=location, parts=tuple(parts), path=given.root)
         return open_cluster(parse_locations(given.locations), settings, own=own if given.all_parts else None)
 
@@ -56,7 +57,6 @@ def main(arguments: list[str]) -> None:
     dataset = open_dataset(given.root)
     parts = range(dataset.manifest.book.num_parts) if given.all_parts else [given.part]
     with LocalStore(dataset, parts) as store:
-        location = given.locations.split(",")[given.part]
         server = StoreServer(store, location, operations=service.operations)
         print(server.location, flush=True)  # noqa: T201
         server.serve_forever()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.channel import Channel
@@ -28,7 +30,7 @@ from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
-from tests.load.graphs import make_timed_graph
+from tests.load.graphs import flat, make_timed_graph
 from tests.store.processes import END_S, ROOT, START_S, environment, wait_until
 
 SETTINGS = StoreSettings(prefer_local=False, timeout_s=10.0)
@@ -165,12 +167,12 @@ def free_ports(count: int) -> list[int]:
 class SamplingProcess:
     """A server of one part in a process of its own, that can be killed and started again at the same address."""
 
-    def __init__(self, folder: Path, part: int, locations: str, arguments: Sequence[object]) -> None:
+    def __init__(self, folder: Path, part: int, locations: str, number: int, arguments: Sequence[object]) -> None:
         self._command = [
             sys.executable, "-m", "tests.stream.serve", str(folder), "--part", str(part), "--locations", locations,
-            *map(str, arguments),
+            "--number", str(number), *map(str, arguments),
         ]  # fmt: skip
-        self.location = locations.split(",")[part]
+        self.location = locations.split(",")[number]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -234,11 +236,15 @@ class SamplingProcess:
 
 
 @contextmanager
-def serve_processes(folder: Path, *arguments: object) -> Iterator[list[SamplingProcess]]:
-    """Serve every part of a dataset from a process of its own, at addresses that are chosen beforehand."""
+def serve_processes(folder: Path, *arguments: object, num_replicas: int = 1) -> Iterator[list[SamplingProcess]]:
+    """Serve every part of a dataset from a process of its own, at addresses that are chosen beforehand.
+
+    With more than one replica server ``n`` has part ``n % num_parts``.
+    """
     num_parts = open_dataset(folder).manifest.book.num_parts
-    locations = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(num_parts))
-    processes = [SamplingProcess(folder, part, locations, arguments) for part in range(num_parts)]
+    numbers = range(num_replicas * num_parts)
+    locations = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(len(numbers)))
+    processes = [SamplingProcess(folder, number % num_parts, locations, number, arguments) for number in numbers]
     try:
         for process in processes:
             process.start()
@@ -269,6 +275,62 @@ def wait_readable(stream: Any, what: str) -> None:
     poll = select.poll()
     poll.register(stream, select.POLLIN | select.POLLHUP)
     assert poll.poll(1000 * START_S), f"{what}: not within {START_S:g} s"
+
+
+class RankProcess:
+    """A compute rank in a process of its own, that takes one epoch after the other."""
+
+    def __init__(self, locations: str, rank: int, world_size: int) -> None:
+        command = [sys.executable, "-m", "tests.stream.consume", locations, str(rank), str(world_size)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
+        )
+
+    def begin(self, epoch: int, at: int) -> None:
+        """Have it take an epoch; it halts when it has had ``at`` batches."""
+        self._say(f"{epoch} {at}")
+        assert self._hear() == "halted"
+
+    def go_on(self) -> None:
+        """Have it take the rest, no batch sooner than a moment after the last one."""
+        self._say("")
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it has had the whole epoch, and has said so."""
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
+        return bool(poll.poll(0))
+
+    def digests(self) -> list[str]:
+        """Of every batch of the epoch; waits for the last."""
+        return self._hear().split()
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(END_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        wait_readable(self._process.stdout, "a rank's word")
+        line = self._process.stdout.readline()
+        assert line, "a rank's process has ended; what it said is on stderr"
+        return line.strip()
+
+
+def digest_of(batch: MiniBatch) -> str:
+    """Hex digits that differ where anything in a batch does."""
+    return hashlib.sha256(repr(flat(batch)).encode()).hexdigest()
 
 
 class ConsumerProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
-from hopstream.stream import client
+from hopstream.stream import client, service
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
@@ -163,11 +164,46 @@ def test_a_server_that_comes_back_does_not_make_again_what_was_given_out(timed_p
 
 def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=1)) as served:
-        graph = remote_graph(served.locations)
-        with node_loader(graph) as one, node_loader(graph) as two:
-            next(iter(one))
-            with pytest.raises(SettingsError, match=r"the server has 1 channels, as many as it may have"):
-                next(iter(two))
+        graph = remote_graph(served.locations, timeout_s=1.0)
+        with node_loader(graph) as two:
+            with node_loader(graph) as one:
+                next(iter(one))
+                with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, as many as it may have"):
+                    next(iter(two))
+            assert len(list(two)) == len(two)  # who goes makes room
+
+
+def test_any_batch_of_any_epoch_is_made_beside_an_iteration(graph: RemoteGraph, timed_parts: dict[int, Path]) -> None:
+    with node_loader(graph) as loader, node_loader(timed_parts[1]) as local:
+        wanted = local.maker()
+        batches = iter(loader)
+        next(batches)
+        maker = loader.maker()
+        for epoch, step in ((3, 2), (0, 1), (3, 0), (0, 0)):
+            assert flat(maker.make(epoch, step)) == flat(wanted.make(epoch, step))
+        assert flat(next(batches)) == flat(wanted.make(0, 1))
+        del maker
+
+
+def test_leaving_an_iteration_does_not_wait_for_its_batches(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, make = threading.Event(), service._BatchJob.__call__
+
+    def held_up(job: Any, epoch: int, step: int) -> Any:
+        assert step < 1 or gate.wait(60)
+        return make(job, epoch, step)
+
+    monkeypatch.setattr(service._BatchJob, "__call__", held_up)
+    with serve_here(timed_parts[1], SamplingLimits(threads=1)) as served:
+        try:
+            with node_loader(remote_graph(served.locations), num_threads=1) as loader:
+                next(iter(loader))
+                started = time.monotonic()
+                loader.set_epoch(5)
+                assert time.monotonic() - started < client.POLL_S + 2
+        finally:
+            gate.set()
 
 
 def test_an_error_in_an_option_is_raised_where_the_loader_is_made(graph: RemoteGraph) -> None:

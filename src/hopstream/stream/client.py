@@ -325,10 +325,10 @@ class RemoteSession(BatchSession):
                 continue
             if frame.header.get("pending") is not True:
                 batch = decode_batch(frame, buffers)
-                if (batch.epoch, batch.index) != (epoch, step):
+                if batch.epoch != epoch:
                     raise FormatError(
-                        f"{server.channel.name} gave batch {batch.index} of epoch {batch.epoch} for batch {step} of "
-                        f"epoch {epoch}; are all servers of one version?"
+                        f"{server.channel.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} was "
+                        "asked for"
                     )
                 return batch
             self._check_wanted(turn, step)

@@ -1,0 +1,195 @@
+"""Does a server that samples stay whole whatever it is sent?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from hopstream.errors import HopstreamError
+from hopstream.store.server import StoreServer
+from hopstream.store.wire import decode_frame, encode_frame, from_batch
+from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.settings import SamplingLimits
+from tests.stream.fuzzing import Reached, mutated, sensible_requests
+from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
+
+CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
+"""120 papers, so 5 batches."""
+RENEWED_EVERY = 100
+"""Requests after which there is a channel again; some requests destroy it."""
+GROWTH_BYTES = 200 << 20
+REACHING_SHARE = 0.5
+SOAK_MESSAGES, SOAK_SHARDS, SOAK_S = 1_000_000, 10, 900.0
+OURS = {
+    "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
+    "StoreTimeout",
+}  # fmt: skip
+"""None of these is a bug of the server."""
+needs_request_limit = pytest.mark.skipif(
+    "max_request_bytes" not in {one.name for one in fields(SamplingLimits)}, reason="servers have no such limit yet"
+)
+
+
+@pytest.fixture
+def served(timed_parts: dict[int, Path]) -> Iterator[Served]:
+    """One server with all parts."""
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=3, lease_s=60.0)) as served:
+        yield served
+
+
+def renew(call: Caller) -> tuple[int, int]:
+    """Destroy all channels, and make one whose epoch 0 is under way; its number and that of its backend."""
+    (frame,) = call("describe_channels")
+    for channel in frame.header["channels"]:
+        call("destroy_sampling_input", channel_id=channel["channel_id"])
+    options, arrays = encode_options(CONFIG)
+    (frame,) = call("init_sampling_backend", arrays, backend_key="k", loader="NeighborLoader", options=options)
+    backend_id = frame.header["backend_id"]
+    inputs, _ = encode_options({"seeds": ("paper", None)})
+    (frame,) = call(
+        "register_sampling_input", backend_id=backend_id, config=digest_of("NeighborLoader", options, arrays),
+        worker_key="rank 0", options=inputs, first=0, stride=1, credit=2,
+    )  # fmt: skip
+    channel_id = frame.header["channel_id"]
+    call("start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+    return int(channel_id), int(backend_id)
+
+
+@dataclass
+class Outcome:
+    """What became of mutated requests."""
+
+    num_messages: int
+    reached: Reached
+    errors: Counter[str] = field(default_factory=Counter)
+    bugs: dict[str, bytes] = field(default_factory=dict)
+    growth_bytes: int = 0
+    most_more: int = 0
+    longest: str = ""
+    took_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Requests of which an operation heard."""
+        return self.reached.total / self.num_messages
+
+    def check(self) -> None:
+        print(  # noqa: T201
+            f"{self.share:.1%} of {self.num_messages} reached an operation in {self.took_s:.1f} s; "
+            f"grew by {self.growth_bytes >> 20} MiB; {dict(self.errors)}; {self.reached.by_operation}"
+        )
+        assert not self.bugs, self.bugs
+        assert self.share >= REACHING_SHARE
+        assert all(self.reached.by_operation.values()), self.reached.by_operation
+        assert self.growth_bytes < GROWTH_BYTES
+        assert self.most_more < 10_000, self.longest  # no message is much longer than what it is about
+
+
+def fuzz(served: Served, num_messages: int, rng_seed: int) -> Outcome:
+    """Send mutated requests past the transport, straight to what decodes and answers them."""
+    (server,) = served.servers
+    rng, process, started = np.random.default_rng(rng_seed), psutil.Process(), time.monotonic()
+    with Caller(server) as call:
+        renew(call)
+        before = 0
+        outcome = Outcome(num_messages, Reached(server))
+        requests: list[np.ndarray] = []
+        for number in range(num_messages):
+            if number % RENEWED_EVERY == 0:
+                counted = dict(outcome.reached.by_operation)
+                requests = sensible_requests(server, *renew(call), CONFIG)
+                outcome.reached.by_operation.update(counted)  # these calls were none of the mutated
+                if number in (0, 1000):
+                    before = process.memory_info().rss
+            send(server, mutated(rng, requests[int(rng.integers(0, len(requests)))]), outcome)
+            if number % 50 == 0:
+                outcome.growth_bytes = max(outcome.growth_bytes, process.memory_info().rss - before)
+        outcome.took_s = time.monotonic() - started
+        channel_id, _ = renew(call)
+        assert len(call("fetch_sampled_messages", channel_id=channel_id)) == 6
+    return outcome
+
+
+def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
+    """Have one request answered, and note how."""
+    for batch in server.answer(ticket):
+        told = decode_frame(from_batch(batch)).header.get("error")
+        if told is not None:
+            outcome.errors[told["kind"]] += 1
+            more = len(told["message"]) - len(ticket)
+            if more > outcome.most_more:
+                outcome.most_more, outcome.longest = more, told["message"][:100]
+            if told["kind"] not in OURS:
+                outcome.bugs[f"{told['message'][:200]}\n{told['traceback'][-1500:]}"] = ticket[:2000]
+
+
+def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
+    """Every operation has a request, and none of them is refused as it stands."""
+    (server,) = served.servers
+    with Caller(server) as call:
+        channel_id, backend_id = renew(call)
+        requests = sensible_requests(server, channel_id, backend_id, CONFIG)
+    assert {decode_frame(request).header["op"] for request in requests} == server.operation_names
+    for request in requests:
+        frames = [decode_frame(from_batch(batch)).header for batch in server.answer(request.tobytes())]
+        op = decode_frame(request).header["op"]
+        assert frames
+        # The graph has splits of nodes alone.
+        assert frames[-1].get("error", {}).get("kind") == ("UnknownNameError" if op == "edge_split" else None), op
+        with Caller(server) as call:
+            assert call("describe_channels")
+
+
+def test_mutated_requests_are_refused_and_harm_nobody(served: Served) -> None:
+    fuzz(served, 3000, 1).check()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rng_seed", range(2, 2 + SOAK_SHARDS))
+def test_a_million_mutated_requests_are_refused_and_harm_nobody(served: Served, rng_seed: int) -> None:
+    outcome = fuzz(served, SOAK_MESSAGES // SOAK_SHARDS, rng_seed)
+    outcome.check()
+    assert outcome.took_s < SOAK_S / SOAK_SHARDS
+
+
+@needs_request_limit
+@pytest.mark.parametrize(
+    "op", ["init_sampling_backend", "register_sampling_input", "get_node_ids", "no_such_operation"]
+)
+def test_a_request_of_too_many_bytes_is_refused(timed_parts: dict[int, Path], op: str) -> None:
+    """Also one of an operation that would not look at what it brings; before anything is made of it."""
+    limits: Any = {"max_request_bytes": 1 << 20}
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, **limits)) as served:
+        (server,) = served.servers
+        options, _ = encode_options(CONFIG)
+        header = {"backend_key": "k", "loader": "NeighborLoader", "options": options}
+        with pytest.raises(HopstreamError, match=r"max-request-bytes|1048576"):
+            asked_all(server, op, [np.zeros(1 << 20, np.uint8)], **header)
+        with pytest.raises(HopstreamError, match=r"max-request-bytes|1048576"):
+            asked_all(server, op, backend_key="x" * (1 << 20))
+        assert served.num_channels == served.num_backends == 0
+        assert asked(server, "init_sampling_backend", [np.zeros(1000, np.uint8)], **header).header["backend_id"] > 0
+
+
+@needs_request_limit
+def test_requests_of_a_quarter_of_a_gibibyte_are_taken_unless_said_otherwise(timed_parts: dict[int, Path]) -> None:
+    limits: Any = SamplingLimits()
+    assert limits.max_request_bytes == 256 << 20
+    with serve_here(timed_parts[1], SamplingLimits(threads=1)) as served:
+        (server,) = served.servers
+        dataset = server._answers._store.dataset_id
+        process, ticket = psutil.Process(), bytearray((256 << 20) + 8)
+        frame = encode_frame({"op": "get_node_ids", "dataset": dataset}, [])
+        ticket[: len(frame)] = frame.tobytes()
+        before = process.memory_info().rss
+        (batch,) = server.answer(bytes(ticket))
+        assert "error" in decode_frame(from_batch(batch)).header
+        assert process.memory_info().rss - before < 300 << 20
