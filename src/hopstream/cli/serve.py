@@ -162,7 +162,7 @@ def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
     text += f"; {plural_text(len(left.channels), 'channel')} left" if left.channels else ""
     facts: Facts = {
         "requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes, "left": left.facts,
-        "clean": ending.is_clean,
+        "clean": ending.is_clean, "stuck": ending.is_stuck,
     }  # fmt: skip
     output.stage("stop", server.location, text, facts)
 

@@ -65,6 +65,22 @@ class ServerLimits:
         _check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
 
 
+def check_store_settings(settings: object) -> StoreSettings:
+    """Settings as they were given, or the defaults in place of None.
+
+    Raises:
+        SettingsError: They are something else, such as a dict.
+    """
+    if settings is None:
+        return StoreSettings()
+    if not isinstance(settings, StoreSettings):
+        shown = ", ".join(f"{name}=…" for name in settings) if isinstance(settings, dict) else "…"
+        raise SettingsError(
+            f"settings is a {type(settings).__name__}; it must be a StoreSettings: hopstream.StoreSettings({shown})"
+        )
+    return settings
+
+
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")

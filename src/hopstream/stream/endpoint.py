@@ -6,6 +6,7 @@ nothing: it has a deadline, and where there are too many the oldest is cut off t
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import socketserver
@@ -72,7 +73,9 @@ class Endpoint:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _Listener(family, address, pages)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-            raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {error}") from error
+            is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            reason = f"port {port} is in use; choose another, or port 0 to let the system choose" if is_taken else error
+            raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {reason}") from error
         self.location = f"http://{shown}:{self._listener.socket.getsockname()[1]}"
         """Where it listens, with the port that the system chose."""
         self._thread = threading.Thread(
