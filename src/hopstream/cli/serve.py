@@ -23,7 +23,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.cli.watching import WatchSettings, watched
+from hopstream.cli.watching import WatchSettings, compiling_told, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.stream.settings import SamplingLimits
 
@@ -111,9 +111,10 @@ def run(  # noqa: PLR0913 - one record for each group of flags
         logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
         closing(_open_store(dataset, settings)) as store,
+        watched_early(watching) as endpoint,
         sampler_of(store, dataset, source, limits, access) as sampler,
         _listen(store, dataset, settings, access, sampler) as server,
-        watched(server, sampler.service, watching) as metrics,
+        watched(server, sampler.service, endpoint) as metrics,
     ):
         records.server = server.location
         sampler.serve_at(server.location)
@@ -235,7 +236,8 @@ def _listen(
     if security.certificate is not None and not has_tls:
         raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
     try:
-        return StoreServer(store, settings.location, security=security, path=dataset, operations=sampler.operations)
+        with compiling_told():
+            return StoreServer(store, settings.location, security=security, path=dataset, operations=sampler.operations)
     except AccessDenied as error:  # where to listen is the user's choice
         raise SettingsError(str(error)) from error
 

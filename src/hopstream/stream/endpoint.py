@@ -83,6 +83,10 @@ class Endpoint:
         )
         self._thread.start()
 
+    def answer(self, pages: Pages) -> None:
+        """Answer with other pages from now on."""
+        self._listener.pages = pages
+
     def close(self) -> None:
         """Release the port, cut off all connections and end the threads; a second call does nothing."""
         self._listener.shutdown()
