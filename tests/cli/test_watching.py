@@ -9,10 +9,9 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import numba
 import pytest
 
-from hopstream.cli.watching import WatchSettings, compiling_told, watched, watched_early
+from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import SettingsError
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
@@ -67,25 +66,6 @@ def test_a_server_that_is_starting_lives_and_is_not_ready(parts: Path):
             assert location == endpoint.location
             assert page(location, "/readyz") == (200, "ready\n")
             assert page(location, "/metrics")[0] == 200
-
-
-def test_compiling_is_told_once_and_only_where_it_happens(caplog: pytest.LogCaptureFixture):
-    @numba.njit
-    def twice(number):
-        return number + number
-
-    twice(1)
-    with compiling_told():
-        twice(2)
-        assert caplog.messages == []
-        twice(2.0)
-        twice(2j)
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith(
-        "compiling kernels: first start on this machine; takes a minute or two, cached"
-    )
-    twice(True)  # nobody listens any more
-    assert len(caplog.messages) == 1
 
 
 def test_nothing_is_answered_unless_asked_for(processes, parts: Path):

@@ -23,7 +23,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.cli.watching import WatchSettings, compiling_told, watched, watched_early
+from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.stream.settings import SamplingLimits
 
@@ -227,6 +227,7 @@ def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
 def _listen(
     store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
 ) -> StoreServer:
+    from hopstream.kernels.compiling import compiling_told
     from hopstream.store.server import StoreServer
 
     security = access.read()

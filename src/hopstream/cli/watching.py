@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from hopstream.stream.endpoint import Endpoint
     from hopstream.stream.service import SamplingService
 
-LOG = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 
 
@@ -71,28 +69,3 @@ def watched(server: StoreServer, service: SamplingService | None, endpoint: Endp
 
     with MetricsServer(LOOPBACK, 0, server, service, endpoint=endpoint) as answering:
         yield answering.location
-
-
-@contextmanager
-def compiling_told() -> Iterator[None]:
-    """Warn, once, where kernels are really compiled inside, and not loaded from the cache."""
-    from numba.core import config, event
-
-    class Teller(event.Listener):  # type: ignore[misc]
-        """Is called for compiled functions only; the first may be one that was forgotten, the next follow at once."""
-
-        has_told = False
-
-        def on_start(self, _: object) -> None:
-            if not self.has_told:
-                self.has_told = True
-                where = config.CACHE_DIR or "__pycache__ beside the library's kernels, or the user's cache folder"
-                LOG.warning(
-                    "compiling kernels: first start on this machine; takes a minute or two, cached in %s", where
-                )
-
-        def on_end(self, _: object) -> None:
-            """Nothing to do."""
-
-    with event.install_listener("numba:compile", Teller()):
-        yield
