@@ -20,8 +20,8 @@ from torch_geometric.nn import SAGEConv
 import hopstream
 from hopstream.store import Store
 
-Source = str | os.PathLike[str] | Store
-"""A folder of parts, a ``cluster.json``, a list of servers, or an open store."""
+Source = str | os.PathLike[str] | Store | hopstream.RemoteGraph
+"""A folder of parts, a ``cluster.json``, a list of servers, an open store, or servers that sample."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,7 +261,7 @@ def test_file_record_refuses(value):
 def test_strings_round_trip(strings):
     column = RaggedArray.from_strings(strings)
     column.check("column")
-    assert list(column) == strings
+    assert list(column) == column.tolist() == strings
     assert column_schema(column) == FeatureSchema(dtype="string")
 
 
@@ -294,6 +294,7 @@ def test_ragged_rows_and_take(rows, data):
     schema = column_schema(column)
     assert (schema.is_ragged, schema.dtype, schema.shape) == (True, rows[0].dtype.name, rows[0].shape[1:])
     assert all(same_bytes(got, wanted) for got, wanted in zip(column, rows, strict=True))
+    assert str(column.tolist()) == str([row.tolist() for row in rows])  # as text, where NaN is NaN
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
     taken = column.take(np.array(picked, dtype=np.int64))
     taken.check("taken")

@@ -71,6 +71,10 @@ class RaggedArray:
         """All rows in order."""
         return (self[row] for row in range(len(self)))
 
+    def tolist(self) -> list[Any]:
+        """All rows in order: strings, or a list of numbers (or lists of them) per row."""
+        return list(self) if self.is_string else [row.tolist() for row in self]
+
     @classmethod
     def from_strings(cls, strings: Sequence[object]) -> RaggedArray:
         """Encode strings as UTF-8 rows.

@@ -40,7 +40,7 @@ class IdRangeError(HopstreamError, IndexError):
 
 
 class StateError(HopstreamError, ValueError):
-    """A saved loader state does not belong to this loader."""
+    """A saved state, a loader, a store or a connection is used where it does not belong, or after its end."""
 
 
 class MissingDependencyError(HopstreamError, ImportError):

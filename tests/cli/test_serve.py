@@ -121,7 +121,8 @@ def test_an_address_in_use_is_not_the_users_fault(run_command, parts: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--location", "127.0.0.1:0"), "is not a location"),
+        (("--location", "127.0.0.1:0"), "write grpc://127.0.0.1:0"),
+        (("--cluster", "127.0.0.1:9"), "write grpc://127.0.0.1:9"),
         (("--location", "grpc://0.0.0.0:0"), "can be reached from other machines"),
         (("--location", "grpc+tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
         (("--parts", "7"), "the dataset's parts are numbered 0..1"),

@@ -11,9 +11,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from hopstream.cli.watching import WatchSettings
+from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import SettingsError
+from hopstream.partition.layout import open_dataset
+from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
+from hopstream.store.server import StoreServer
 
 
 def page(location: str, path: str) -> tuple[int, str]:
@@ -50,6 +53,19 @@ def test_a_server_that_samples_opens_its_graph_when_asked_whether_it_is_ready(pr
     assert "\nhopstream_channels 0.0\n" in page(location, "/metrics")[1]
     os.kill(server.process.pid, signal.SIGTERM)
     assert processes.wait_for_end(server).status == 0
+
+
+def test_a_server_that_is_starting_lives_and_is_not_ready(parts: Path):
+    with watched_early(WatchSettings(metrics_port=0)) as endpoint:
+        assert endpoint is not None
+        assert page(endpoint.location, "/healthz") == (200, "ok\n")
+        assert page(endpoint.location, "/readyz") == page(endpoint.location, "/metrics")
+        assert page(endpoint.location, "/readyz") == (503, "the server is starting\n")
+        store = LocalStore(open_dataset(parts))
+        with StoreServer(store) as server, watched(server, None, endpoint) as location:
+            assert location == endpoint.location
+            assert page(location, "/readyz") == (200, "ready\n")
+            assert page(location, "/metrics")[0] == 200
 
 
 def test_nothing_is_answered_unless_asked_for(processes, parts: Path):

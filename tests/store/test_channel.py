@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,6 +132,7 @@ class FlakyServer(flight.FlightServerBase):
         super().__init__("grpc://127.0.0.1:0")
         self.plan: list[tuple[int, bool]] = []
         self.num_calls = 0
+        self.failure: Exception = flight.FlightUnavailableError("Socket closed")
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.GeneratorStream:
         self.num_calls += 1
@@ -138,7 +143,7 @@ class FlakyServer(flight.FlightServerBase):
         for number in range(num_frames):
             yield to_batch(encode_frame({"number": number}))
         if fails:
-            raise flight.FlightUnavailableError("Socket closed")
+            raise self.failure
 
 
 class Numbers:
@@ -161,10 +166,20 @@ class Numbers:
     ],
     ids=["well", "lost before an answer", "lost again", "lost in an answer"],
 )
+@pytest.mark.parametrize(
+    "failure",
+    [
+        flight.FlightUnavailableError("Socket closed"),
+        flight.FlightInternalError("Received RST_STREAM with error code 2"),
+        flight.FlightInternalError("Stream removed"),
+    ],
+    ids=["unavailable", "reset", "removed"],
+)
 def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
-    plan: list[tuple[int, bool]], taken: list[int] | None
+    plan: list[tuple[int, bool]], taken: list[int] | None, failure: Exception
 ) -> None:
     with FlakyServer() as server:
+        server.failure = failure
         channel = Channel(Location.parse(f"grpc://127.0.0.1:{server.port}"), SOON)
         server.plan = [(0, False), *plan]
         channel.call(encode_frame({}), 10, "greet()", Numbers())
@@ -178,3 +193,61 @@ def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
         assert server.num_calls == 1 + len(plan)
         assert channel.close()
         server.shutdown()
+
+
+FORKED = """
+import os, sys, warnings
+from hopstream.errors import StateError
+from hopstream.store import open_store
+from hopstream.store.settings import StoreSettings
+
+warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads, which is the point
+store = open_store(sys.argv[1], StoreSettings(timeout_s=10, prefer_local=False))
+wanted = store.split("paper", "train").tolist()
+child = os.fork()
+if child == 0:
+    try:
+        store.split("paper", "train")
+    except StateError as error:
+        print(error, flush=True)
+        store.close()
+        sys.exit(7)
+    sys.exit(1)
+print(os.getpid(), child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert store.split("paper", "train").tolist() == wanted
+store.close()
+"""
+
+
+def test_a_fork_is_told_so_at_once_and_ends_well(typed_case: Case) -> None:
+    with ServerProcess(typed_case.root) as process:
+        done = subprocess.run(
+            [sys.executable, "-c", FORKED, process.location], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    said, numbers = done.stdout.splitlines()
+    parent, child, status = numbers.split()
+    assert status == "7", done.stderr
+    assert re.search(rf"was made in process {parent} and used in its fork {child}; .* workers with spawn$", said)
+
+
+@pytest.mark.parametrize(("given", "is_quiet"), [(None, True), ("ERROR", False)], ids=["as it is", "asked for"])
+def test_the_transport_writes_nothing_of_its_own_unless_it_is_asked_to(given: str | None, is_quiet: bool) -> None:
+    code = """
+import hopstream, socket, sys
+from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.server import _listen
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    try:
+        _listen(None, Location("127.0.0.1", taken.getsockname()[1]), ServerSecurity())
+    except hopstream.errors.StoreUnavailable as error:
+        print(error)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    if given is not None:
+        environment["GRPC_VERBOSITY"] = given
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment
+    )  # fmt: skip
+    assert done.returncode == 0 and "is in use; choose another" in done.stdout
+    assert (done.stderr == "") is is_quiet, done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hopstream
 from hopstream.errors import (
     AccessDenied,
     FormatError,
@@ -185,11 +186,12 @@ def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) ->
 
 
 def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="no store holds part 2; start a server"):
+    asked = ", ".join(server.location for server in servers[:2])
+    with pytest.raises(StoreUnavailable, match=rf"no server holds part 2 of 3; asked was {asked}; add the addresses"):
         open_store(f"{servers[0].location},{servers[1].location}", FAR)
     cluster = cluster_of(typed_case, servers)
     first_two = Cluster(dataset_id=cluster.dataset_id, servers=cluster.servers[:2])
-    with pytest.raises(StoreUnavailable, match="no store holds part 2; start a server"):
+    with pytest.raises(StoreUnavailable, match=rf"no server holds part 2 of 3; asked was {asked}; add the addresses"):
         open_store(write(tmp_path, first_two), FAR)
     outer = Cluster(dataset_id=cluster.dataset_id, servers=(cluster.servers[0], cluster.servers[2]))
     with pytest.raises(FormatError, match=r"cluster\.json names no server for part 1"):
@@ -281,3 +283,50 @@ def test_a_cluster_file_needs_the_parts_of_every_server(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="parts of every server"):
         write_cluster(tmp_path / "cluster.json", parse_locations(DEAD))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_servers_of_different_datasets_are_named_by_their_addresses(find_case: Callable[[str, int], Case]) -> None:
+    """Also where their folders are on this machine, and would be mapped."""
+    cases = [find_case("typed", 3), find_case("typed", 4)]
+    with (
+        StoreServer(cases[0].shared([0]), path=cases[0].root) as one,
+        StoreServer(cases[1].shared([1]), path=cases[1].root) as other,
+        pytest.raises(
+            VersionMismatch, match=rf"part 1 at {other.location} holds dataset .*; part 0 at {one.location} hol"
+        ),
+    ):
+        open_store(f"{one.location},{other.location}")
+
+
+def test_addresses_without_a_scheme_are_told_with_one(tmp_path: Path) -> None:
+    for text, told in (("127.0.0.1:9", "grpc://127.0.0.1:9"), ("a:1,b:2", "grpc://a:1,grpc://b:2")):
+        with pytest.raises(SettingsError, match=f"has no scheme; write {told}, or"):
+            open_store(text)
+        with pytest.raises(SettingsError, match=f"has no scheme; write {told}, or"):
+            read_cluster(Path(text))
+    with pytest.raises(SettingsError, match="'b:2' has no scheme; write grpc://b:2"):
+        parse_locations("grpc://a:1,b:2")
+
+
+def test_settings_of_another_kind_are_refused_at_once() -> None:
+    told = r"settings is a dict; it must be a StoreSettings: hopstream\.StoreSettings\(timeout_s=…\)"
+    with pytest.raises(SettingsError, match=told):
+        open_store("grpc://127.0.0.1:1", {"timeout_s": 3})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=told):
+        hopstream.RemoteGraph("grpc://127.0.0.1:1", settings={"timeout_s": 3})  # type: ignore[arg-type]
+
+
+def test_a_remote_graph_is_no_store() -> None:
+    graph = hopstream.RemoteGraph("grpc://127.0.0.1:1")
+
+    def walk(source: Any) -> object:
+        return hopstream.random_walks(source, [0], length=2)
+
+    def share(source: Any) -> object:
+        return hopstream.rank_nodes(source, rank=0, world_size=1)
+
+    for ask in (open_store, walk, share):
+        with pytest.raises(
+            SettingsError, match=r"give the cluster\.json, or the addresses, that you gave to RemoteGraph"
+        ):
+            ask(graph)

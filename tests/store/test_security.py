@@ -205,9 +205,18 @@ def test_loopback_is_what_only_this_machine_can_reach(location: str, is_loopback
     assert str(Location.parse(location)) == location
 
 
-def test_files_of_secrets_are_read_and_checked(tmp_path: Path, authority: Authority) -> None:
+def test_files_of_secrets_are_read_and_checked(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "token").write_text(f"  {TOKEN}\n", encoding="ascii")
-    assert read_token(tmp_path / "token") == TOKEN
+    (tmp_path / "token").chmod(0o640)  # a group that is meant to read it
+    assert read_token(tmp_path / "token") == TOKEN and caplog.records == []
+    (tmp_path / "token").chmod(0o644)
+    assert [read_token(tmp_path / "token") for _ in range(2)] == [TOKEN, TOKEN]
+    told = (
+        f"token file {tmp_path / 'token'} can be read by every user of the machine; run chmod 600 {tmp_path / 'token'}"
+    )
+    assert caplog.messages == [told]  # once
     (tmp_path / "empty").write_text("\n", encoding="ascii")
     (tmp_path / "root").write_bytes(authority.root)
     assert read_pem(tmp_path / "root") == authority.root

@@ -25,7 +25,7 @@ from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.security import ClientSecurity, Location, ServerSecurity
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import StoreSettings
+from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
@@ -98,7 +98,10 @@ def serve_here(
         for part in range(dataset.manifest.book.num_parts):
             service = SamplingService(open_graph, limits or SamplingLimits(threads=2))
             store = stack.enter_context(LocalStore(dataset, [part]))
-            server = StoreServer(store, security=ServerSecurity(token=token), operations=service.operations)
+            server = StoreServer(
+                store, security=ServerSecurity(token=token), operations=service.operations,
+                limits=ServerLimits(max_request_bytes=(limits or SamplingLimits()).max_request_bytes),
+            )  # fmt: skip
             stack.callback(server.close)
             served.services.append(service)
             served.servers.append(server)

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
+from hopstream.cli.units import printable_text
 from hopstream.errors import SettingsError
 
 LEVELS = ("debug", "info", "warning", "error")
+MAX_LINE = 2000
+"""Characters of a line that are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,22 @@ class LogSettings:
         """Check the level."""
         if self.log_level not in LEVELS:
             raise SettingsError(f"log_level is {self.log_level!r}; it must be one of {', '.join(LEVELS)}")
+
+
+class TextFormatter(logging.Formatter):
+    """Writes a record for people; what a client wrote can neither move the cursor nor look like a record of its own."""
+
+    def __init__(self) -> None:
+        """Level and message, and below them the exception if there is one."""
+        super().__init__("%(levelname)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """The first line and, indented, all others."""
+        return _printable_lines(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
+        """The traceback, indented."""
+        return "  " + _printable_lines(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,12 +78,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(value)
 
 
+def _printable_lines(text: str) -> str:
+    return "\n  ".join(printable_text(line, MAX_LINE) for line in text.split("\n"))
+
+
 @contextmanager
 def logs_on_stderr(settings: LogSettings) -> Iterator[JsonFormatter]:
     """Write the library's log records to stderr while inside; the formatter is to be told the server's address."""
     formatter = JsonFormatter()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter if settings.log_json else logging.Formatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(formatter if settings.log_json else TextFormatter())
     logger = logging.getLogger("hopstream")
     previous = logger.level
     logger.setLevel(settings.log_level.upper())

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopstream.cli.access import ServerAccess
+from hopstream.cli.memory import bound_memory
 from hopstream.cli.options import flag_name
 from hopstream.cli.units import printable_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.load.options import check_seconds
+from hopstream.store.settings import ServerLimits
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -108,10 +110,11 @@ class Leftovers:
 class Sampler:
     """The sampling of one server; all its methods do nothing where the server does not sample."""
 
-    def __init__(self, service: SamplingService | None, opener: _Opener) -> None:
+    def __init__(self, service: SamplingService | None, opener: _Opener, limits: SamplingLimits | None = None) -> None:
         """Use a service, or None."""
         self._service = service
         self._opener = opener
+        self._limits = limits or SamplingLimits()
 
     @property
     def service(self) -> SamplingService | None:
@@ -124,6 +127,16 @@ class Sampler:
         if self._service is None:
             return {"init_sampling_backend": _refuse_to_sample}
         return self._service.operations
+
+    @property
+    def server_limits(self) -> ServerLimits:
+        """Limits for ``StoreServer``."""
+        return ServerLimits(max_request_bytes=self._limits.max_request_bytes)
+
+    def bound_memory(self) -> None:
+        """From now on, let batches fail that need more memory than may be taken."""
+        if self._service is not None and self._limits.memory_bytes:
+            bound_memory(self._limits.memory_bytes)
 
     def serve_at(self, location: str) -> None:
         """Know where the own server listens, so that it is never asked."""
@@ -167,7 +180,7 @@ def sampler_of(
 
     service = SamplingService(opener, limits)
     try:
-        yield Sampler(service, opener)
+        yield Sampler(service, opener, limits)
     finally:
         service.close(MIN_JOIN_S)
 

@@ -23,7 +23,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.cli.watching import WatchSettings, watched
+from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.stream.settings import SamplingLimits
 
@@ -111,12 +111,14 @@ def run(  # noqa: PLR0913 - one record for each group of flags
         logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
         closing(_open_store(dataset, settings)) as store,
+        watched_early(watching) as endpoint,
         sampler_of(store, dataset, source, limits, access) as sampler,
         _listen(store, dataset, settings, access, sampler) as server,
-        watched(server, sampler.service, watching) as metrics,
+        watched(server, sampler.service, endpoint) as metrics,
     ):
         records.server = server.location
         sampler.serve_at(server.location)
+        sampler.bound_memory()
         stops.stop_also(server)
         with _announced(settings.announce, server.location, store, dataset):
             parts = parts_text(store.parts, store.book.num_parts)
@@ -162,7 +164,7 @@ def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
     text += f"; {plural_text(len(left.channels), 'channel')} left" if left.channels else ""
     facts: Facts = {
         "requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes, "left": left.facts,
-        "clean": ending.is_clean,
+        "clean": ending.is_clean, "stuck": ending.is_stuck,
     }  # fmt: skip
     output.stage("stop", server.location, text, facts)
 
@@ -226,6 +228,7 @@ def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
 def _listen(
     store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
 ) -> StoreServer:
+    from hopstream.kernels.compiling import compiling_told
     from hopstream.store.server import StoreServer
 
     security = access.read()
@@ -235,7 +238,11 @@ def _listen(
     if security.certificate is not None and not has_tls:
         raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
     try:
-        return StoreServer(store, settings.location, security=security, path=dataset, operations=sampler.operations)
+        with compiling_told():
+            return StoreServer(
+                store, settings.location, security=security, limits=sampler.server_limits, path=dataset,
+                operations=sampler.operations,
+            )  # fmt: skip
     except AccessDenied as error:  # where to listen is the user's choice
         raise SettingsError(str(error)) from error
 

@@ -32,8 +32,8 @@ CHANNEL_HEADERS = (
     "channel of", "worker key", "loader", ">epoch", ">fetched", ">credit", ">in flight", ">waiting", ">batches/s",
     ">sampling",
 )  # fmt: skip
-KEY_LENGTH = 40
-"""Characters of a worker key that are shown."""
+KEY_LENGTH = 60
+"""Characters of a worker key that are shown: rank, host and process, and what tells loaders apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

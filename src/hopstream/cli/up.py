@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -290,17 +291,20 @@ class _Fleet:
         facts: Facts = {"servers": len(stopped), **totals, "left": left}
         output.stage("stop", plural_text(len(stopped), "server"), text, facts, clock.cost())
         unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
-        if unclean:
-            raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
+        if not unclean:
+            return
+        if all(_said_last(child).get("stuck") is False for child in unclean):
+            num_left = plural_text(sum(bool(one.get("mid_epoch")) for one in left), "channel")
+            said = "".join(f"\n  {line}" for child in unclean for line in child.errors)
+            raise StoreUnavailable(f"stopped as asked; {num_left} left in mid-epoch{said}")
+        raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
 
     def _left_of(self, children: Sequence[Child]) -> list[Facts]:
         """The channels that servers left, by what each said last."""
         left: list[Facts] = []
         for server in self._servers:
             if server.child in children:
-                with suppress(ValueError, LookupError, TypeError):
-                    said = json_format.loads(server.child.lines[-1])
-                    left += [{"server": server.location, **one} for one in said.get("left", [])]
+                left += [{"server": server.location, **one} for one in _said_last(server.child).get("left", [])]
         return left
 
 
@@ -337,14 +341,20 @@ def _free_cluster_file(path: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's before the servers are ready.
 
     Raises:
-        SettingsError: The path is something else, or a server that it names is running.
+        SettingsError: The path is something else or cannot be written, or a server that it names is running.
     """
     from hopstream.store.cluster import read_cluster
 
     if not path.exists():
         if not path.parent.is_dir():
             raise SettingsError(f"{path} lies in no folder; give a path in one that exists")
-        return
+        try:
+            with TemporaryFile(dir=path.parent):
+                return
+        except OSError as error:
+            raise SettingsError(
+                f"the cluster file {path} cannot be written: {error.strerror}; give another --cluster-file"
+            ) from error
     try:
         cluster = read_cluster(path)
     except (FormatError, OSError) as error:
@@ -380,8 +390,16 @@ def _totals_of(children: Sequence[Child]) -> dict[str, int]:
     """What servers answered in all, by what each said last; one that was killed said nothing."""
     totals = dict.fromkeys(("requests", "failures", "bytes"), 0)
     for child in children:
-        with suppress(ValueError, LookupError, TypeError):
-            said = json_format.loads(child.lines[-1])
-            for name in totals:
-                totals[name] += int(said.get(name, 0))
+        said = _said_last(child)
+        for name in totals:
+            totals[name] += int(said.get(name, 0))
     return totals
+
+
+def _said_last(child: Child) -> dict[str, Any]:
+    """What a server told in its last line; nothing where it was killed before it told of its end."""
+    with suppress(ValueError, LookupError):
+        said = json_format.loads(child.lines[-1])
+        if isinstance(said, dict) and said.get("stage") == "stop":
+            return said
+    return {}

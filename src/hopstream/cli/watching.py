@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
     from hopstream.store.server import StoreServer
+    from hopstream.stream.endpoint import Endpoint
     from hopstream.stream.service import SamplingService
 
 LOOPBACK = "127.0.0.1"
@@ -42,8 +43,8 @@ class WatchSettings:
 
 
 @contextmanager
-def watched(server: StoreServer, service: SamplingService | None, settings: WatchSettings) -> Iterator[str | None]:
-    """Answer for a server while inside, if that was asked for; gives the address, such as ``http://127.0.0.1:9100``.
+def watched_early(settings: WatchSettings) -> Iterator[Endpoint | None]:
+    """Answer for a server that is starting, if that was asked for: kernels may be compiled for minutes.
 
     Raises:
         StoreUnavailable: The address cannot be listened at, for example because the port is in use.
@@ -51,7 +52,20 @@ def watched(server: StoreServer, service: SamplingService | None, settings: Watc
     if settings.metrics_port is None:
         yield None
         return
+    from hopstream.stream.endpoint import Endpoint
+    from hopstream.stream.metrics import starting_pages
+
+    with closing(Endpoint(settings.metrics_host, settings.metrics_port, starting_pages())) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def watched(server: StoreServer, service: SamplingService | None, endpoint: Endpoint | None) -> Iterator[str | None]:
+    """Answer for a server while inside, where something listens; gives the address, as ``http://127.0.0.1:9100``."""
+    if endpoint is None:
+        yield None
+        return
     from hopstream.stream.metrics import MetricsServer
 
-    with MetricsServer(settings.metrics_host, settings.metrics_port, server, service) as answering:
+    with MetricsServer(LOOPBACK, 0, server, service, endpoint=endpoint) as answering:
         yield answering.location

@@ -5,6 +5,7 @@ Loaders differ in how one batch is made; iteration, threads, saved states and cl
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -76,6 +77,7 @@ class EpochLoader:
         self._running: weakref.ref[EpochIterator] | None = None
         self._is_cold = True
         self._is_closed = False
+        self._process = os.getpid()
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
@@ -128,6 +130,7 @@ class EpochLoader:
         """
         if self._is_closed:
             raise StateError("the loader is closed; make a new one")
+        self._check_process()
         self._end_iteration("the loader was iterated again")
         self._place.begin()
         try:
@@ -170,6 +173,14 @@ class EpochLoader:
     def _all_facts(self) -> Facts:
         """The facts, and the kind of the loader."""
         return {KIND: class_name(self), **self.facts()}
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a fork, where the loader's threads are not."""
+        if os.getpid() != self._process:
+            raise StateError(
+                f"the loader was made in process {self._process} and is used in {os.getpid()}; make it there, or start "
+                "workers with spawn"
+            )
 
     def _on_begin(self, epoch: int, step: int) -> None:
         """An iteration begins with a batch of an epoch; before any maker makes one."""
@@ -227,6 +238,7 @@ class EpochIterator:
             if not self._end_reason:
                 raise StopIteration
             raise StateError(f"this iteration was ended because {self._end_reason}")
+        self._loader._check_process()
         if self._place.next_batch == len(self._loader):
             self.close()
             self._place.end_epoch()

@@ -147,7 +147,9 @@ def _stored_links(store: Store, edge_type: EdgeType, split: str | None) -> LinkI
     if split is None:
         return LinkInputs(edge_type=edge_type, num_links=store.book.num_edges(edge_type), name=f"{label}, all")
     if split not in splits[edge_type]:
-        raise UnknownNameError(f"{label} has no split {split!r}; known: {list(splits[edge_type])}")
+        known = list(splits[edge_type])
+        remedy = "; split_links(graph, …) makes splits before the parts are written" if not known else ""
+        raise UnknownNameError(f"{label} has no split {split!r}; known: {known}{remedy}")
     edge_keys = np.ascontiguousarray(store.edge_split(edge_type, split), np.int64)
     return LinkInputs(
         edge_type=edge_type, num_links=len(edge_keys), name=f"{label}, split {split!r}", edge_keys=edge_keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,36 @@ from hopstream.store.contract import Store
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
 
-__all__ = ["Source", "Store", "check_source", "open_store"]
+# The transport writes lines of its own to stderr, which belong to no log: a port in use, a handshake that failed. What
+# they say is in the errors that are raised. The variable is read when the transport is loaded, which comes later.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+__all__ = ["Source", "Store", "check_scheme", "check_source", "open_store"]
 
 Source = str | os.PathLike[str] | Store
 """What ``open_store`` takes."""
+
+
+ADDRESS = re.compile(r"[^\s/@,]+:\d{1,5}")
+
+
+def check_scheme(text: str) -> None:
+    """Raise ``SettingsError`` where a text is one address or several, and the scheme is missing."""
+    addresses = [one.strip() for one in text.split(",")]
+    if all(map(ADDRESS.fullmatch, addresses)) and not Path(text).exists():
+        wanted = ",".join(f"grpc://{one}" for one in addresses)
+        raise SettingsError(f"{text!r} has no scheme; write {wanted}, or grpc+tls:// where servers have TLS")
 
 
 def check_source(source: object) -> None:
     """Raise ``SettingsError`` where a source is no text and no path, and so nothing that can be opened."""
     if isinstance(source, str | os.PathLike):
         return
+    if type(source).__name__ == "RemoteGraph":  # of a room above this one
+        raise SettingsError(
+            "source is a RemoteGraph, which is for loaders; give the cluster.json, or the addresses, that you gave to "
+            "RemoteGraph"
+        )
     wanted = "the folder of a dataset, a cluster.json, an address such as grpc://host:7001, or an open store"
     if isinstance(source, list | tuple):
         raise SettingsError(
@@ -55,6 +76,8 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     if isinstance(source, Store):
         return source
     check_source(source)
+    if isinstance(source, str):
+        check_scheme(source)
     # Imported when they are needed: a dataset on this machine is opened without the network's libraries.
     if isinstance(source, str) and "://" in source:
         from hopstream.store.cluster import open_cluster, parse_locations

@@ -108,7 +108,7 @@ class StoreAnswers:
         if name != "hello" and frame.text("dataset") != self._store.dataset_id:
             raise VersionMismatch(
                 f"the server serves dataset {self._store.dataset_id}; the request is for "
-                f"{frame.text('dataset')[:100]}; open the store again"
+                f"{frame.text('dataset')[:100]}; restart the server with that dataset, or open the store again"
             )
         return self._bounded(operation(frame))
 

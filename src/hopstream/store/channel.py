@@ -6,14 +6,17 @@ is noticed in time.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 import time
+import weakref
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
 
-from hopstream.errors import AccessDenied, HopstreamError, RemoteError, StoreTimeout, StoreUnavailable
+from hopstream.errors import AccessDenied, HopstreamError, RemoteError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import MAX_FRAME_BYTES, Bytes, Frame, decode_frame, from_batch, raise_error
@@ -41,11 +44,13 @@ REASONS = (
     ),
     (("unreachable", "no route"), "no network leads there; check the address, the network and the firewall"),
     (
-        ("socket closed", "stream removed", "reset", "goaway", "broken pipe", "cancelled", "end of file"),
+        ("socket closed", "stream removed", "reset", "rst_stream", "goaway", "broken pipe", "cancelled", "end of file"),
         "the connection was lost; see what ended the server, and start the server again",
     ),
 )
 """Words of the transport, any of which stands for a reason with its remedy; the first that fits is told."""
+BROKEN_OFF = ("stream removed", "rst_stream", "connection reset")
+"""What the transport says of a connection that ended in mid-answer where it calls that an internal error."""
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + (1 << 20)),
     # A connection of its own for every client: those that are shared stay refused for a while after a server came back.
@@ -78,12 +83,14 @@ class Channel:
         """The server as messages name it; with its parts once they are known."""
         self._headers = security.headers()
         self._options = security.flight_options(location)
+        self._process = os.getpid()
         self._client = self._new_client()
         self._is_new = True
         self._changed = threading.Condition()
         self._streams: set[Any] = set()
         self._num_calls = 0
         self._is_closed = False
+        _CHANNELS.add(self)
 
     def call(self, request: Bytes, timeout_s: float, what: str, reader: FrameReader) -> None:
         """Send a request and hand the frames of the answer to a reader.
@@ -97,7 +104,9 @@ class Channel:
             AccessDenied: The server refused the token or certificate.
             RemoteError: The server failed.
             FormatError: The answer makes no sense.
+            StateError: The process was forked since the channel was made.
         """
+        self.check_process()
         ends = time.monotonic() + timeout_s
         with self._changed:
             self.check_open(what)
@@ -136,6 +145,20 @@ class Channel:
                 self._client = self._new_client()
             return self._client
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process was forked from the one that made the channel: the transport's threads stayed there."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise ``StateError`` in a fork of the channel's process. Takes no lock, which may be held there."""
+        if self.is_foreign:
+            raise StateError(
+                f"the connection to {self.name} was made in process {self._process} and used in its fork "
+                f"{os.getpid()}; "
+                "make the loader or the store there, or start workers with spawn"
+            )
+
     def check_open(self, what: str) -> None:
         """Raise ``StoreUnavailable`` after the connection was closed."""
         if self._is_closed:
@@ -150,6 +173,8 @@ class Channel:
         Returns:
             True where no thread is inside a call any more.
         """
+        if self.is_foreign:
+            return False
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
             for stream in self._streams:
@@ -197,7 +222,7 @@ class Channel:
             return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
             return AccessDenied(f"{self.name} refused {what}: {text}; give the token that the server was started with")
-        if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | OSError):
+        if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | OSError) or _is_lost(error):
             return StoreUnavailable(f"{self.name} cannot be reached for {what}: {_reason(text)}")
         return RemoteError(f"{self.name} failed in {what}: {text}; is it a hopstream server?", str(error))
 
@@ -223,8 +248,21 @@ def _reason(text: str) -> str:
 
 
 def _is_lost(error: Exception | None) -> bool:
-    """Whether a call found no connection; another may be found now."""
+    """Whether a call found no connection, or lost it; another may be found now."""
+    if isinstance(error, flight.FlightInternalError):
+        return any(words in str(error).lower() for words in BROKEN_OFF)
     return isinstance(error, flight.FlightUnavailableError)
+
+
+def _keep_clients() -> None:
+    """Never free what a fork inherited: the transport would wait for threads that are not there, or abort."""
+    for channel in list(_CHANNELS):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel._client))
+
+
+_CHANNELS: weakref.WeakSet[Channel] = weakref.WeakSet()
+"""All channels of this process, those of the process that it was forked from included."""
+os.register_at_fork(after_in_child=_keep_clients)
 
 
 class _Taker:

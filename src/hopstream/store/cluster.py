@@ -20,13 +20,14 @@ from hopstream.errors import (
     VersionMismatch,
 )
 from hopstream.partition.layout import open_dataset
+from hopstream.store import check_scheme
 from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, parts_label
-from hopstream.store.routed import RoutedStore
+from hopstream.store.routed import RoutedStore, check_same_dataset
 from hopstream.store.security import Location
-from hopstream.store.settings import StoreSettings
+from hopstream.store.settings import StoreSettings, check_store_settings
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
@@ -79,12 +80,14 @@ def read_cluster(path: Path) -> Cluster:
 
     Raises:
         FormatError: The file is missing, of another format, or leaves a part without server.
+        SettingsError: It is no path, but an address without a scheme.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is not a cluster file")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
+        check_scheme(str(path))
         raise FormatError(f"{path} is missing; start the servers, or give the path of a dataset") from error
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
@@ -143,12 +146,13 @@ def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own
             say, and neither it nor any replica of its parts alone is asked.
 
     Raises:
+        SettingsError: ``settings`` are no ``StoreSettings``.
         StoreTimeout: A server that is needed gave no answer in time.
         StoreUnavailable: A server that is needed cannot be reached, or no server holds some part.
         AccessDenied: A server refused the token or certificate.
         VersionMismatch: The servers serve different datasets, or not the cluster's.
     """
-    settings = settings or StoreSettings()
+    settings = check_store_settings(settings)
     opening = _Opening(cluster, settings, own)
     try:
         return opening.open()
@@ -176,6 +180,7 @@ class _Opening:
         remote = [entry for entry in others if not self._is_here(entry.path, entry.parts)]
         found = self._connect(remote)
         self._stores += found
+        check_same_dataset(found)  # before some are mapped, whose addresses are then not known any more
         for store in found:
             if self._is_own(store.parts) or self._is_here(store.facts.path, store.parts, store.dataset_id):
                 self._stores.remove(store)
@@ -188,6 +193,7 @@ class _Opening:
             only = self._stores[0]
             if len(only.parts) == only.book.num_parts:
                 return only
+        self._check_parts()
         return RoutedStore(self._stores, self._settings)
 
     def close(self) -> None:
@@ -250,6 +256,17 @@ class _Opening:
                     f"{where} serves dataset {store.dataset_id}; the cluster is of {wanted}; "
                     "restart the server with the cluster's dataset, or write the cluster file again"
                 )
+
+    def _check_parts(self) -> None:
+        """Raise ``StoreUnavailable`` where no server holds some part."""
+        held = {part for store in self._stores for part in store.parts}
+        missing = sorted(set(range(self._stores[0].book.num_parts)) - held) if self._stores else []
+        if missing:
+            asked = ", ".join(entry.location for entry in self._cluster.servers)
+            raise StoreUnavailable(
+                f"no server holds {parts_label(missing)} of {self._stores[0].book.num_parts}; asked was {asked}; "
+                "add the addresses of the servers that hold the rest, or start them"
+            )
 
     def _add_dead(self) -> None:
         """Keep a server that cannot be reached as a replica where others serve all of its parts; else give up."""

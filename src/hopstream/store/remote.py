@@ -134,7 +134,11 @@ class RemoteStore(Store):
         Args:
             work: What to do with this store, as seen from its own thread; it must ask once, within the deadline.
             describe: Gives the operation as messages name it.
+
+        Raises:
+            StateError: The process was forked since the store was opened.
         """
+        self._channel.check_process()
         inside = copy.copy(self)
         inside._is_inside = True
         answer: Future[T] = Future()
@@ -262,7 +266,10 @@ class RemoteStore(Store):
 
         Safe to call while other threads are inside. It takes milliseconds, and no array of a caller is written after
         it; only a thread of the store that waits for a server which says nothing ends later, at the call's deadline.
+        In a process that was forked since the store was opened it does nothing.
         """
+        if self._channel.is_foreign:
+            return
         is_idle = self._channel.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:

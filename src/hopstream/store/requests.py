@@ -67,7 +67,8 @@ def check_split(store: Store, node_type: str, name: str) -> None:
     store.schema.check_node_type(node_type)
     known = store.schema.splits.get(node_type, ())
     if name not in known:
-        raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; known: {list(known)}")
+        remedy = "; split_nodes(graph, …) makes splits before the parts are written, or give keys" if not known else ""
+        raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; known: {list(known)}{remedy}")
 
 
 def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
@@ -75,7 +76,8 @@ def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
     store.schema.check_edge_type(edge_type)
     known = store.schema.edge_splits.get(edge_type, ())
     if name not in known:
-        raise UnknownNameError(f"edge type {type_label(edge_type)} has no split {name!r}; known: {list(known)}")
+        remedy = "; split_links(graph, …) makes splits before the parts are written" if not known else ""
+        raise UnknownNameError(f"edge type {type_label(edge_type)} has no split {name!r}; known: {list(known)}{remedy}")
 
 
 def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:

@@ -71,13 +71,8 @@ class RoutedStore(Store):
         self._timeout_s = settings.timeout_s
         if not self._stores:
             raise StoreUnavailable("no store was given; a routed store needs one for every part")
+        check_same_dataset(self._stores)
         first = self._stores[0]
-        for store in self._stores:
-            if store.dataset_id != first.dataset_id:
-                raise VersionMismatch(
-                    f"{store_label(store)} holds dataset {store.dataset_id}; {store_label(first)} holds "
-                    f"{first.dataset_id}; serve the same dataset everywhere"
-                )
         self.schema, self.book, self.directions = first.schema, first.book, first.directions
         self.dataset_id = first.dataset_id
         self.graph_id = first.graph_id
@@ -260,6 +255,16 @@ class _Asking(Generic[T]):
             for note in getattr(failure, "__notes__", []):
                 error.add_note(note)
         return error
+
+
+def check_same_dataset(stores: Sequence[Store]) -> None:
+    """Raise ``VersionMismatch`` unless all stores are of one dataset."""
+    for store in stores[1:]:
+        if store.dataset_id != stores[0].dataset_id:
+            raise VersionMismatch(
+                f"{store_label(store)} holds dataset {store.dataset_id}; {store_label(stores[0])} holds "
+                f"{stores[0].dataset_id}; serve the same dataset everywhere"
+            )
 
 
 def store_label(store: Store) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,13 @@ from urllib.parse import urlsplit
 from pyarrow import flight
 
 from hopstream.errors import AccessDenied, SettingsError
+from hopstream.store import check_scheme
 
 SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 TOKEN_HEADER = "authorization"
 LOG = logging.getLogger(__name__)
+_WARNED_OF: set[Path] = set()
+"""Token files that others can read, of which a warning was written: a server reads its own several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Location:
         Raises:
             SettingsError: The text is neither.
         """
+        check_scheme(text)
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
@@ -201,16 +206,20 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def read_token(path: Path) -> str:
-    """Read a token from a file; white space around it does not belong to it.
+    """Read a token from a file; white space around it does not belong to it. One that all users can read is warned of.
 
     Raises:
         SettingsError: The file is missing or holds no token.
     """
     try:
         token = path.read_text(encoding="ascii").strip()
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"token file {path} cannot be read: {error}") from error
     _check_token(token)
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH and path not in _WARNED_OF:
+        _WARNED_OF.add(path)
+        LOG.warning("token file %s can be read by every user of the machine; run chmod 600 %s", path, path)
     return token
 
 

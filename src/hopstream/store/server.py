@@ -116,6 +116,7 @@ class StoreServer:
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
         self._operations = {**(operations or {}), "stats": self._answer_stats}
+        self._max_request_bytes = limits.max_request_bytes
         self.observer: Observer | None = None
         """Told of every request from when it is set on."""
         self._stats, self._started_at = ServerStats(), time.monotonic()
@@ -162,6 +163,11 @@ class StoreServer:
     def _answer(self, ticket: bytes, course: _Course) -> Iterator[pa.RecordBatch]:
         self._count(num_requests=1)
         try:
+            if len(ticket) > self._max_request_bytes:
+                raise SettingsError(
+                    f"the request has {len(ticket)} bytes; the server takes {self._max_request_bytes} "
+                    "(--max-request-bytes)"
+                )
             request = decode_frame(ticket)
             course.operation = str(request.header.get("op"))
             for frame in self._answers.answer(request, self._operations):

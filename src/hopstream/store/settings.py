@@ -48,6 +48,7 @@ class ServerLimits:
     max_ids: int = field(
         default=1 << 20, metadata={"help": "most ids in one request; clients cut larger requests by themselves"}
     )
+    max_request_bytes: int = field(default=256 << 20, metadata={"help": "most bytes in one request"})
     max_reply_bytes: int = field(default=16 << 30, metadata={"help": "most bytes in the answer to one request"})
     max_row_bytes: int = field(
         default=32 << 20,
@@ -60,9 +61,26 @@ class ServerLimits:
     def __post_init__(self) -> None:
         """Check every field."""
         _check_int("max_ids", self.max_ids, 1, 1 << 32)
+        _check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         _check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
         _check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
         _check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
+
+
+def check_store_settings(settings: object) -> StoreSettings:
+    """Settings as they were given, or the defaults in place of None.
+
+    Raises:
+        SettingsError: They are something else, such as a dict.
+    """
+    if settings is None:
+        return StoreSettings()
+    if not isinstance(settings, StoreSettings):
+        shown = ", ".join(f"{name}=…" for name in settings) if isinstance(settings, dict) else "…"
+        raise SettingsError(
+            f"settings is a {type(settings).__name__}; it must be a StoreSettings: hopstream.StoreSettings({shown})"
+        )
+    return settings
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

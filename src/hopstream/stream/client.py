@@ -36,6 +36,7 @@ from hopstream.load.batch import MiniBatch
 from hopstream.load.buffers import Buffers
 from hopstream.load.options import check_seconds
 from hopstream.load.service import BatchService, BatchSession, Recipe
+from hopstream.store import check_source
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.security import Location
@@ -437,6 +438,7 @@ class _OneFrame:
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:
+    check_source(source)
     if isinstance(source, str) and "://" in source:
         return parse_locations(source)
     path = Path(source)

@@ -6,6 +6,7 @@ nothing: it has a deadline, and where there are too many the oldest is cut off t
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import socketserver
@@ -72,13 +73,19 @@ class Endpoint:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _Listener(family, address, pages)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-            raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {error}") from error
+            is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            reason = f"port {port} is in use; choose another, or port 0 to let the system choose" if is_taken else error
+            raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {reason}") from error
         self.location = f"http://{shown}:{self._listener.socket.getsockname()[1]}"
         """Where it listens, with the port that the system chose."""
         self._thread = threading.Thread(
             target=self._listener.serve_forever, args=(POLL_S,), name="hopstream-http", daemon=True
         )
         self._thread.start()
+
+    def answer(self, pages: Pages) -> None:
+        """Answer with other pages from now on."""
+        self._listener.pages = pages
 
     def close(self) -> None:
         """Release the port, cut off all connections and end the threads; a second call does nothing."""

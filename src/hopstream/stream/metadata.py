@@ -24,7 +24,7 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, ty
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.requests import check_owner, check_split
-from hopstream.store.settings import StoreSettings
+from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.stream.owners import Owners
 from hopstream.stream.sharding import join_rows
 
@@ -63,9 +63,13 @@ class GraphQuestions:
     """What a cluster tells beside batches. Safe to use from many threads."""
 
     def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
-        """Remember where the servers are; nothing is asked yet."""
+        """Remember where the servers are; nothing is asked yet.
+
+        Raises:
+            SettingsError: ``settings`` are no ``StoreSettings``.
+        """
         self._cluster = cluster
-        self._settings = settings
+        self._settings = check_store_settings(settings)
         self._owners = Owners(cluster, settings)
         self._opening = threading.Lock()
         self._is_closed = False

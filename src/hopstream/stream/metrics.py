@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from hopstream.errors import StateError
 from hopstream.store.server import Outcome, StoreServer
-from hopstream.stream.endpoint import Endpoint, Page
+from hopstream.stream.endpoint import Endpoint, Page, Pages
 from hopstream.stream.service import SamplingService
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,13 @@ class MetricsServer:
     """
 
     def __init__(
-        self, location_host: str, port: int, server: StoreServer, service: SamplingService | None = None
+        self,
+        location_host: str,
+        port: int,
+        server: StoreServer,
+        service: SamplingService | None = None,
+        *,
+        endpoint: Endpoint | None = None,
     ) -> None:
         """Listen and count from now on.
 
@@ -73,6 +79,7 @@ class MetricsServer:
             port: 0 lets the system choose.
             server: Whose requests are counted.
             service: What samples there; None where nothing does.
+            endpoint: What listens already, with ``starting_pages``, in place of host and port; it is taken over.
 
         Raises:
             SettingsError: ``port`` is no port.
@@ -88,7 +95,10 @@ class MetricsServer:
         ProcessCollector(registry=self._registry)
         self._readiness = Readiness(server, service)
         pages = {"/metrics": self._metrics, "/healthz": lambda: Page.of_text("ok"), "/readyz": self._ready}
-        self._endpoint = Endpoint(location_host, port, pages)
+        if endpoint is None:
+            endpoint = Endpoint(location_host, port, pages)
+        endpoint.answer(pages)
+        self._endpoint = endpoint
         self.location = self._endpoint.location
         """Where it listens, as ``http://host:port``, with the port that the system chose."""
         server.observer = meter
@@ -121,6 +131,15 @@ class MetricsServer:
     def _ready(self) -> Page:
         reason = self._readiness.why_not(READY_WAIT_S)
         return Page.of_text(reason, HTTPStatus.SERVICE_UNAVAILABLE) if reason else Page.of_text("ready")
+
+
+def starting_pages() -> Pages:
+    """What is answered before there is a server: the process lives, and is not ready."""
+
+    def not_yet() -> Page:
+        return Page.of_text("the server is starting", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/metrics": not_yet, "/healthz": lambda: Page.of_text("ok"), "/readyz": not_yet}
 
 
 @dataclass(slots=True)

@@ -176,7 +176,6 @@ class SamplingService:
             SettingsError: The options are not those of the backend, the key is taken, or there are too many channels.
             HopstreamError: Whatever the loader says of its options.
         """
-        _check_size(frame, self._limits.max_request_bytes, "start servers with a larger --max-request-bytes")
         backend = self._backend(_integer(frame, "backend_id"))
         key = _key(frame, "worker_key")
         first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)

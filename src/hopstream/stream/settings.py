@@ -26,8 +26,13 @@ class SamplingLimits:
     buffer_bytes: int = field(
         default=2 << 30, metadata={"help": "bytes of waiting batches over all channels above which none is made ahead"}
     )
+    memory_bytes: int = field(
+        default=0,
+        metadata={"help": "bytes that a server may take beyond what it has at the start; a batch that needs more fails; "
+                          "0 means no bound (Linux)"},
+    )  # fmt: skip
     max_request_bytes: int = field(
-        default=256 << 20, metadata={"help": "largest request that registers an input; seeds take 8 bytes each"}
+        default=256 << 20, metadata={"help": "largest request; seeds of an input take 8 bytes each"}
     )
     lease_s: float = field(
         default=120.0, metadata={"help": "seconds after which a channel that nobody asks for is given up"}
@@ -40,6 +45,7 @@ class SamplingLimits:
         read_integer("max_channels", self.max_channels, 1, 1 << 16)
         read_integer("credit", self.credit, 1, 1 << 16)
         read_integer("buffer_bytes", self.buffer_bytes, 0, 1 << 62)
+        read_integer("memory_bytes", self.memory_bytes, 0, 1 << 62)
         read_integer("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         check_seconds("lease_s", self.lease_s)
         check_seconds("slow_s", self.slow_s)

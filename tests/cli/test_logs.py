@@ -1,0 +1,39 @@
+"""Can what a client wrote do harm where it is logged?"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from hopstream.cli.logs import LogSettings, logs_on_stderr
+
+LOG = logging.getLogger("hopstream.tests")
+BAD = "rank 0\x1b[2J\nERROR: forged"
+
+
+def logged(settings: LogSettings, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that a warning with a client's text, and then an exception with it, become."""
+    with logs_on_stderr(settings):
+        LOG.warning("channel of %s was left", BAD)
+        try:
+            raise ValueError(BAD)
+        except ValueError:
+            LOG.exception("a request failed")
+    return capsys.readouterr().err.splitlines()
+
+
+def test_text_of_clients_is_shown_without_control_characters_and_never_as_a_record(capsys: pytest.CaptureFixture[str]):
+    lines = logged(LogSettings(), capsys)
+    assert lines[:2] == ["WARNING: channel of rank 0?[2J", "  ERROR: forged was left"]
+    assert lines[2] == "ERROR: a request failed" and lines[3] == "  Traceback (most recent call last):"
+    assert [line for line in lines if not line.startswith("  ")] == [lines[0], lines[2]]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_objects_hold_it_escaped(capsys: pytest.CaptureFixture[str]):
+    first, second = logged(LogSettings(log_json=True), capsys)
+    assert "\x1b" not in first + second
+    assert json.loads(first)["message"] == f"channel of {BAD} was left"
+    assert BAD in json.loads(second)["exception"]

@@ -1,0 +1,15 @@
+"""Does the example whose servers sample train on two ranks, tell what came of it, and end what it started?"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.examples.real_data import run_script
+
+
+@pytest.mark.parametrize(("wanted", "status"), [("0", 0), ("1.01", 1)], ids=["as wanted", "not as wanted"])
+def test_two_ranks_train_on_what_servers_sample(wanted: str, status: int):
+    found, said = run_script("graph_store.py", "--epochs", "1", "--wanted", wanted)
+    assert found == status, said
+    assert said.count("rng_seed 0: test accuracy 0.") == 1, said
+    assert "left in mid-epoch" not in said and "did not end" not in said, said
