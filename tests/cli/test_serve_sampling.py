@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hopstream
 from hopstream.cli.access import TOKEN_VARIABLE
 from hopstream.cli.sampling import Leftovers, Sampler
-from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import SettingsError, StoreError, StoreTimeout, StoreUnavailable
 from hopstream.partition.layout import write_parts
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
 from hopstream.store.security import ClientSecurity
@@ -156,6 +158,27 @@ def test_one_server_of_all_parts(processes, parts: Path):
     assert all_batches(RemoteGraph(location, settings=REMOTE), 1) == all_batches(parts, 1)
     result = stop(processes, server)
     assert (result.status, result.err) == (0, "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bound is one of Linux")
+def test_a_batch_that_needs_more_memory_than_there_is_fails_and_nothing_else(processes, tmp_path: Path):
+    keys = np.random.default_rng(0).integers(0, 2000, (2, 40_000))
+    hopstream.write_parts(hopstream.graph_from_arrays(keys, num_nodes=2000), tmp_path / "parts", method="hash")
+    words = (tmp_path / "parts", "--sample", "--threads", 1, "--memory-bytes", 400 << 20, "--json")
+    server = processes.start("serve", *words)
+    graph = RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE)
+    small: dict[str, Any] = {"num_neighbors": [3], "batch_size": 2000, "collate": "numpy"}
+    with hopstream.NeighborLoader(graph, **small) as loader:
+        wanted = [batch.node_keys["node"].tolist() for batch in loader]
+        large = {**small, "num_neighbors": [20_000], "replace": True}
+        with (
+            hopstream.NeighborLoader(graph, **large) as hungry,
+            pytest.raises((SettingsError, MemoryError, StoreError), match="memory"),
+        ):
+            next(iter(hungry))
+        loader.set_epoch(0)
+        assert [batch.node_keys["node"].tolist() for batch in loader] == wanted
+    assert stop(processes, server).status == 0
 
 
 def test_a_channel_in_mid_epoch_is_named(processes, parts: Path, half_fetched):

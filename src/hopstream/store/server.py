@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from hopstream.errors import StoreUnavailable
+from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore

@@ -28,8 +28,8 @@ class SamplingLimits:
     )
     memory_bytes: int = field(
         default=0,
-        metadata={"help": "bytes that a server may take beyond what it has at the start; a batch that needs more fails; "
-                          "0 means no bound (Linux)"},
+        metadata={"help": "bytes that a server may take beyond what it has at the start, after which batches fail that "
+                          "need more; 0 means no bound (Linux)"},
     )  # fmt: skip
     max_request_bytes: int = field(
         default=256 << 20, metadata={"help": "largest request; seeds of an input take 8 bytes each"}
