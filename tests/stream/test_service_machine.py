@@ -146,7 +146,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         }  # fmt: skip
         model = Model(client, config, -1, backend_id, key, first, stride, credit)
         if sum(one.is_there for one in self.models) == 6:
-            with pytest.raises(SettingsError, match="as many as it may have"):
+            with pytest.raises(StoreUnavailable, match="as many as it may have"):
                 self.ask("register_sampling_input", **header)
             model.is_there = False
         else:
@@ -269,7 +269,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         there = {model.channel_id: model for model in self.models if model.is_there}
         with self.scheduler._lock:
             channels = dict(self.scheduler._channels)
-            waiting = sum(len(message) for one in channels.values() for message in one.done.values())
+            waiting = sum(len(made.message) for one in channels.values() for made in one.done.values())
             assert self.scheduler._buffered_bytes == waiting
             for channel_id, channel in channels.items():
                 model = there[channel_id]

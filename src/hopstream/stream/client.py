@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,7 @@ LATE_S = 1.0
 """How much later than a batch's deadline an answer may come."""
 DESTROY_S = 4.0
 """How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
+DESTROY_TRIES = 4
 RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
 AVOID_S = 5.0
@@ -293,10 +293,15 @@ class RemoteSession(BatchSession):
         ends = time.monotonic() + DESTROY_S
         is_mine = server.lock.acquire(timeout=DESTROY_S / 2)  # a channel that is being made is there a moment later
         try:
-            if server.was_asked:
-                with suppress(HopstreamError):
-                    left_s = ends - time.monotonic()
+            for _ in range(DESTROY_TRIES if server.was_asked else 0):
+                try:
+                    left_s = max(LATE_S, ends - time.monotonic())
                     self._call(server, "destroy_sampling_input", {"worker_key": self._key}, timeout_s=left_s)
+                    break
+                except StoreUnavailable:  # a connection that broke is made again; a server that is gone stays gone
+                    time.sleep(RETRY_S)
+                except HopstreamError:
+                    break
         finally:
             if is_mine:
                 server.lock.release()
