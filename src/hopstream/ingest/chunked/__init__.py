@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.memory import chunked_of_graph
 from hopstream.ingest.chunked.opening import is_chunked, open_chunked
 from hopstream.ingest.chunked.sources import (
@@ -16,7 +17,7 @@ from hopstream.ingest.chunked.sources import (
     Piece,
     Span,
 )
-from hopstream.ingest.chunked.writing import ChunkSettings, write_chunked
+from hopstream.ingest.chunked.writing import write_chunked
 
 __all__ = [
     "ChunkSettings",

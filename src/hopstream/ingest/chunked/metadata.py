@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.chunk_settings import DELIMITER, EDGE_FORMATS, FEATURE_FORMATS, FileFormat, check_delimiter
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import EdgeType
-
-FileFormat = Literal["csv", "numpy", "parquet"]
 
 OWN_FIELDS = frozenset({"graph_name", "node_type", "edge_type"})
 TABLES_FIELD = "nodes"
 """What only the metadata of tables has."""
-EDGE_FORMATS: tuple[FileFormat, ...] = ("csv", "parquet", "numpy")
-FEATURE_FORMATS: tuple[FileFormat, ...] = ("numpy", "parquet")
-DELIMITER = " "
-REFUSED_DELIMITERS = frozenset("0123456789-+\"'\r\n\0")
 MAX_COUNT = (1 << 63) - 1
 
 
@@ -194,13 +189,6 @@ def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[F
     delimiter = value.get("delimiter", DELIMITER)
     check_delimiter(f"{where}.delimiter", delimiter)
     return cast(FileFormat, name), delimiter
-
-
-def check_delimiter(where: str, delimiter: object) -> None:
-    """Raise ``SchemaError`` unless a delimiter is one ASCII character that no integer holds."""
-    is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
-    if not is_character or delimiter in REFUSED_DELIMITERS:
-        raise SchemaError(f"{where} is {delimiter!r}; wanted one ASCII character that is no digit, sign or quote")
 
 
 def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:

@@ -20,13 +20,11 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
-from hopstream.schema import NUMERIC_DTYPES
+from hopstream.ingest.arrow_types import dtype_name
 
 SHAPE = b"shape"
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
-ARROW_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""Dtypes that Arrow calls by other names than numpy."""
 PARQUET_ERRORS = (pa.ArrowException, OSError)
 _SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\]")
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
@@ -273,8 +271,8 @@ def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
 
 
 def _numpy_dtype(shown: str, arrow_type: pa.DataType) -> np.dtype[Any]:
-    name = ARROW_NAMES.get(str(arrow_type), str(arrow_type))
-    if name not in NUMERIC_DTYPES:
+    name = dtype_name(arrow_type)
+    if name is None:
         raise SchemaError(f"{shown} is {arrow_type}, which is no dtype of a feature; wanted numbers or bool")
     return np.dtype(name)
 

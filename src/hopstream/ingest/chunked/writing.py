@@ -13,9 +13,9 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,50 +26,18 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of, w
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.attributes import MASKS
-from hopstream.ingest.chunked.metadata import DELIMITER, EDGE_FORMATS, FEATURE_FORMATS, check_delimiter
+from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.parquet import SHAPE
 from hopstream.schema import EdgeType, type_label
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``."""
-EdgesFormat = Literal["csv", "parquet", "numpy"]
-DataFormat = Literal["numpy", "parquet"]
 SUFFIX_OF_FORMAT = {"csv": ".csv", "numpy": ".npy", "parquet": ".parquet"}
 WRITTEN_ROWS = 1 << 20
 GROUP_BYTES = 16 << 20
 MASK_OF_SPLIT = {split: mask for mask, split in MASKS.items()}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSettings:
-    """How a chunked graph is written."""
-
-    num_chunks: int = field(default=4, metadata={"help": "how many files each table is cut into"})
-    edges_format: EdgesFormat = field(default="csv", metadata={"help": "how edges are written"})
-    data_format: DataFormat = field(default="numpy", metadata={"help": "how features are written"})
-    vector_rows: bool = field(
-        default=False, metadata={"help": "parquet features: one column of lists, not one column per dimension"}
-    )
-    delimiter: str = field(default=DELIMITER, metadata={"help": "what stands between the two keys on a line of csv"})
-    leave_out: tuple[str, ...] = field(
-        default=(), metadata={"help": "feature not to write, as paper.title or author__writes__paper.note"}
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse what is not written."""
-        if not isinstance(self.num_chunks, int) or not 1 <= self.num_chunks <= 1_000_000:
-            raise SettingsError(f"num_chunks is {self.num_chunks!r}; wanted 1 to 1000000")
-        for name, known in (("edges_format", EDGE_FORMATS), ("data_format", FEATURE_FORMATS)):
-            if getattr(self, name) not in known:
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; wanted one of {', '.join(known)}")
-        if self.vector_rows and self.data_format != "parquet":
-            raise SettingsError(f"vector_rows is for parquet features; data_format is {self.data_format}")
-        try:
-            check_delimiter("delimiter", self.delimiter)
-        except SchemaError as error:
-            raise SettingsError(str(error)) from error
 
 
 def write_chunked(
