@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.csv as pacsv
 
 from hopstream.arrays import IntArray
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.chunked.edge_files import EdgeFile, Rows
 from hopstream.ingest.chunked.sources import Span
 
 SHORTEST_LINE = 4
@@ -27,58 +27,57 @@ NAMES = ["src", "dst"]
 LINE_FEED = ord("\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinesFile:
-    """One CSV file.
+class LinesFile(EdgeFile):
+    """One CSV file."""
 
-    Attributes:
-        path: The file.
-        shown: What messages call it.
-        delimiter: What separates the two integers of a line.
-        num_bytes: Size of the file.
-    """
-
-    path: Path
-    shown: str
-    delimiter: str
-    num_bytes: int
+    def __init__(self, path: Path, shown: str, delimiter: str) -> None:
+        """Look at the size of the file."""
+        self._path = path
+        self.shown = shown
+        self._delimiter = delimiter
+        self._num_bytes = path.stat().st_size
 
     def place(self, row: int) -> str:
         """A row, as messages show it: its line, from 1."""
         return f"{self.shown} line {row + 1}"
 
-    def spans(self, file: int, max_rows: int) -> list[Span]:
-        """Count the lines, and cut them into spans of at most ``max_rows``.
+    def count(self, declared: int | None) -> int | None:
+        """As ``EdgeFile.count``."""
+        shortest = (declared or 0) * SHORTEST_LINE - 1  # the last line may end without a line feed
+        if declared is not None and (bool(declared) != bool(self._num_bytes) or self._num_bytes < shortest):
+            raise SchemaError(f"{self.shown} is {self._num_bytes} bytes; the metadata says {declared} edges")
+        return declared if self._num_bytes else 0
+
+    def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
+        """As ``EdgeFile.spans``; lines are counted where the whole file is not one span of rows that are declared.
 
         Raises:
             FormatError: The file cannot be read, or is shorter than it was.
         """
+        if declared is not None and declared <= max_rows:
+            return [_span(number, 0, declared, 0, self._num_bytes)] if declared else []
         found: list[Span] = []
         num_lines, first_byte, at = 0, 0, 0
-        for block in self._blocks(0, self.num_bytes, COUNTED_BYTES):
+        for block in self._blocks(0, self._num_bytes, COUNTED_BYTES):
             values = np.frombuffer(block, np.uint8)
             here = int(np.count_nonzero(values == LINE_FEED))
             wanted = (len(found) + 1) * max_rows - num_lines
             if here >= wanted:
                 ends = np.flatnonzero(values == LINE_FEED)
                 for end in ends[wanted - 1 :: max_rows]:
-                    found.append(_span(file, len(found) * max_rows, max_rows, first_byte, at + int(end) + 1))
+                    found.append(_span(number, len(found) * max_rows, max_rows, first_byte, at + int(end) + 1))
                     first_byte = found[-1].end_byte
             num_lines += here
             at += len(block)
             is_ended = values[-1] == LINE_FEED
-        if first_byte < self.num_bytes:
+        if first_byte < self._num_bytes:
             first_row = len(found) * max_rows
             num_rows = num_lines + (not is_ended) - first_row
-            found.append(_span(file, first_row, num_rows, first_byte, self.num_bytes))
+            found.append(_span(number, first_row, num_rows, first_byte, self._num_bytes))
         return found
 
-    def whole(self, file: int, num_rows: int) -> Span:
-        """The whole file as a span of rows that somebody else has counted."""
-        return _span(file, 0, num_rows, 0, self.num_bytes)
-
-    def read(self, span: Span) -> Iterator[tuple[int, IntArray, IntArray]]:
-        """First row, first column and second column of each block of lines.
+    def read(self, span: Span) -> Iterator[Rows]:
+        """As ``EdgeFile.read``.
 
         Raises:
             FormatError: A line has not two cells, or the file is shorter than it was.
@@ -100,7 +99,7 @@ class LinesFile:
         if not lines:
             return
         read = pacsv.ReadOptions(column_names=NAMES, use_threads=False, block_size=len(lines) + 1)
-        parse = pacsv.ParseOptions(delimiter=self.delimiter, quote_char=False, ignore_empty_lines=False)
+        parse = pacsv.ParseOptions(delimiter=self._delimiter, quote_char=False, ignore_empty_lines=False)
         convert = pacsv.ConvertOptions(column_types=dict.fromkeys(NAMES, pa.int64()), null_values=[])
         try:
             table = pacsv.read_csv(pa.BufferReader(lines), read, parse, convert)
@@ -113,14 +112,14 @@ class LinesFile:
 
     def _error(self, row: int, lines: bytes, error: Exception | None) -> FormatError | SchemaError:
         """What is wrong with the first bad line; slow, but only an error reads lines this way."""
-        delimiter = self.delimiter.encode()
+        delimiter = self._delimiter.encode()
         for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), row):
             cells = line.removesuffix(b"\r").split(delimiter)
             if len(cells) != len(NAMES):
                 shown = line[:100].decode(errors="backslashreplace")
                 return FormatError(
-                    f"{self.place(number)} is {shown!r}, {len(cells)} cells with delimiter {self.delimiter!r}; wanted "
-                    f"two integers, as in '0{self.delimiter}1'"
+                    f"{self.place(number)} is {shown!r}, {len(cells)} cells with delimiter {self._delimiter!r}; wanted "
+                    f"two integers, as in '0{self._delimiter}1'"
                 )
             bad = next((cell for cell in cells if not _is_int64(cell)), None)
             if bad is not None:
@@ -131,7 +130,7 @@ class LinesFile:
 
     def _blocks(self, first_byte: int, end_byte: int, block_bytes: int) -> Iterator[bytes]:
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with self._path.open("rb", buffering=0) as file:
                 file.seek(first_byte)
                 while first_byte < end_byte:
                     block = file.read(min(block_bytes, end_byte - first_byte))

@@ -15,6 +15,8 @@ from hopstream.schema import EdgeType
 OWN_FIELDS = frozenset({"graph_name", "node_type", "edge_type"})
 TABLES_FIELD = "nodes"
 """What only the metadata of tables has."""
+SHAPE = b"shape"
+"""Key of the schema metadata of a Parquet file that gives the shape of its whole array."""
 MAX_COUNT = (1 << 63) - 1
 
 

@@ -15,14 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.arrow_types import dtype_name
+from hopstream.ingest.chunked.metadata import SHAPE
 
-SHAPE = b"shape"
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 PARQUET_ERRORS = (pa.ArrowException, OSError)
@@ -38,14 +37,14 @@ class ParquetFile:
         path: The file.
         shown: What messages call it.
         footer: Its footer.
-        columns: Names of its columns.
+        schema: Its Arrow schema.
         group_offsets: int64[row groups + 1], first row of each row group.
     """
 
     path: Path
     shown: str
     footer: Any
-    columns: tuple[str, ...]
+    schema: pa.Schema
     group_offsets: IntArray
 
     @property
@@ -137,7 +136,7 @@ class ParquetColumn:
         self._check_values(row, column)
         while _is_list(column.type):
             if not pa.types.is_fixed_size_list(column.type):
-                lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+                lengths = np.diff(column.offsets.to_numpy())
                 unequal = np.flatnonzero(lengths != lengths[:1])
                 if len(unequal):
                     place = self.file.place(row + int(unequal[0]) * num_rows // len(lengths))
@@ -176,22 +175,7 @@ def open_parquet(path: Path, shown: str) -> ParquetFile:
     if index is not None:
         raise SchemaError(f"{shown} has column {index!r}, an index of pandas; write it with index=False")
     offsets = offsets_of(np.array(group_rows, np.int64))
-    return ParquetFile(path=path, shown=shown, footer=footer, columns=tuple(schema.names), group_offsets=offsets)
-
-
-def open_parquet_edges(path: Path, shown: str) -> ParquetFile:
-    """Read the footer of a Parquet file of edges.
-
-    Raises:
-        FormatError: The file is damaged or truncated.
-        SchemaError: It has not two columns of integers.
-    """
-    file = open_parquet(path, shown)
-    schema = file.footer.schema.to_arrow_schema()
-    if len(schema) != 2 or not all(pa.types.is_integer(field.type) for field in schema):
-        columns = {field.name: str(field.type) for field in schema}
-        raise SchemaError(f"{shown} has columns {columns}; wanted two of integers, sources and destinations")
-    return file
+    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets)
 
 
 def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
@@ -202,7 +186,7 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
         SchemaError: Its columns are of several dtypes or none that can be stored, or their shape cannot be told.
     """
     file = open_parquet(path, shown)
-    schema = file.footer.schema.to_arrow_schema()
+    schema = file.schema
     types = list(dict.fromkeys(field.type for field in schema))
     if len(types) != 1:
         columns = {field.name: str(field.type) for field in schema}

@@ -18,17 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of, write_array, write_text
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
+from hopstream.ingest.chunked.metadata import SHAPE
 from hopstream.ingest.chunked.opening import METADATA
-from hopstream.ingest.chunked.parquet import SHAPE
 from hopstream.schema import EdgeType, type_label
 
 Progress = Callable[[str, int, int], None]
@@ -274,6 +271,9 @@ def _file_name(name: str, number: int, what: str) -> str:
 
 
 def _write_lines(path: Path, src_keys: IntArray, dst_keys: IntArray, delimiter: str) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
     options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
     with path.open("wb") as file:
         for start in range(0, len(src_keys), WRITTEN_ROWS):
@@ -282,6 +282,9 @@ def _write_lines(path: Path, src_keys: IntArray, dst_keys: IntArray, delimiter: 
 
 
 def _write_parquet(path: Path, columns: Mapping[str, Array]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     schema = pa.schema([(name, pa.from_numpy_dtype(values.dtype)) for name, values in columns.items()])
     num_rows = len(next(iter(columns.values())))
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
@@ -292,6 +295,9 @@ def _write_parquet(path: Path, columns: Mapping[str, Array]) -> None:
 
 def _write_feature(path: Path, array: Array, *, is_list: bool) -> None:
     """One column, one column of lists, or one column per dimension; the shape is in the schema metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     width = math.prod(array.shape[1:])
     value_type = pa.from_numpy_dtype(array.dtype)
     is_list = is_list and array.ndim > 1
