@@ -20,7 +20,7 @@ from hopstream.ingest.chunked.edge_files import EdgeFile, Rows
 from hopstream.ingest.chunked.sources import Span
 
 SHORTEST_LINE = 4
-PARSED_BYTES = 4 << 20
+PARSED_BYTES = (4 << 20) - SHORTEST_LINE
 """How much is parsed at once: at most ``BLOCK_ROWS`` of the shortest lines."""
 COUNTED_BYTES = 1 << 20
 NAMES = ["src", "dst"]
