@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +21,10 @@ def test_all_of_it(folder):
     graph = open_chunked(root)
     assert (graph.name, graph.root, graph.metadata_filename) == ("g", root, "metadata.json")
     assert {t: nodes.num_nodes for t, nodes in graph.nodes.items()} == {"author": 5, "paper": 4, "place": 0}
-    assert {t: edges.num_edges for t, edges in graph.edges.items()} == {AUTHOR_WRITES: 7, ("paper", "cites", "paper"): 0}
+    assert {t: edges.num_edges for t, edges in graph.edges.items()} == {
+        AUTHOR_WRITES: 7,
+        ("paper", "cites", "paper"): 0,
+    }
     assert list(graph.nodes["paper"].features) == ["feat"]
     found = read_graph(root)
     np.testing.assert_array_equal(found.edges[AUTHOR_WRITES].src_keys, PAIRS[:, 0])
@@ -120,7 +123,9 @@ REFUSALS = {
     "two words": (change_of("edge_type", 0, to="a:b"), SchemaError, "'a:b'; wanted source:relation:destination"),
     "unknown end": (change_of("edge_type", 0, to="x:b:paper"), SchemaError, "joins node type 'x'"),
     "counts missing": (
-        lambda m: [m.pop(f"num_nodes_per_{what}") for what in ("type", "chunk")], SchemaError, "has neither",
+        lambda m: [m.pop(f"num_nodes_per_{what}") for what in ("type", "chunk")],
+        SchemaError,
+        "has neither",
     ),
     "too few counts": (change_of("num_nodes_per_type", to=[5]), SchemaError, "num_nodes_per_type has 1 entries"),
     "negative count": (change_of("num_nodes_per_type", 0, to=-1), SchemaError, r"per_type\[0\] is -1"),
@@ -128,15 +133,25 @@ REFUSALS = {
     "count true": (change_of("num_nodes_per_type", 0, to=True), SchemaError, r"per_type\[0\] is True"),
     "huge count": (change_of("num_nodes_per_type", 0, to=2**63), SchemaError, "wanted an integer from 0"),
     "chunks no list": (change_of("num_nodes_per_chunk", 0, to=5), SchemaError, r"per_chunk\[0\] is 5"),
-    "nodes disagree": (change_of("num_nodes_per_type", 0, to=6), SchemaError, "says that author has 6; .* adds up to 5"),
+    "nodes disagree": (
+        change_of("num_nodes_per_type", 0, to=6),
+        SchemaError,
+        "says that author has 6; .* adds up to 5",
+    ),
     "edges disagree": (change_of("num_edges_per_chunk", 0, 0, to=5), SchemaError, "has 7; .* adds up to 8"),
     "more chunks than files": (
-        change_of("num_edges_per_chunk", 0, to=[4, 0, 2, 1]), SchemaError, "lists 3 files; .* counts 4 chunks",
+        change_of("num_edges_per_chunk", 0, to=[4, 0, 2, 1]),
+        SchemaError,
+        "lists 3 files; .* counts 4 chunks",
     ),
     "no files": (change_of("edges", WRITES, to=None), SchemaError, "lists no file; 7 edges are declared"),
     "unknown edge type": (change_of("edges", "a:b:c", to=spec()), SchemaError, "edges has 'a:b:c'"),
     "unknown node type": (change_of("node_data", "plaec", to={}), SchemaError, "node_data has 'plaec'"),
-    "features no object": (change_of("node_data", "paper", to=[]), SchemaError, "is list; wanted an object of features"),
+    "features no object": (
+        change_of("node_data", "paper", to=[]),
+        SchemaError,
+        "is list; wanted an object of features",
+    ),
     "spec no object": (change_of(*FEAT_AT, to="n/0.npy"), SchemaError, "wanted an object with format and data"),
     "spec without data": (change_of(*FEAT_AT, "data", to=None), SchemaError, r"is \['format'\]; wanted"),
     "spec with more": (change_of(*FEAT_AT, to=spec(dtype="int8")), SchemaError, r"'dtype', 'format'\]; wanted"),
@@ -145,10 +160,14 @@ REFUSALS = {
     "format no object": (change_of(*FEAT_AT, to=spec(format="numpy")), SchemaError, "format is 'numpy'; wanted"),
     "csv features": (change_of(*FEAT_AT, to=spec(format={"name": "csv"})), FormatError, "'csv'; wanted one of numpy"),
     "unknown format": (
-        change_of("edges", WRITES, "format", "name", to="orc"), FormatError, "'orc'; wanted one of csv, parquet, numpy",
+        change_of("edges", WRITES, "format", "name", to="orc"),
+        FormatError,
+        "'orc'; wanted one of csv, parquet, numpy",
     ),
     "unknown key": (
-        change_of("edges", WRITES, "format", "header", to=True), SchemaError, "unknown key 'header'",
+        change_of("edges", WRITES, "format", "header", to=True),
+        SchemaError,
+        "unknown key 'header'",
     ),
     "long delimiter": (change_of("edges", WRITES, "format", "delimiter", to=", "), SchemaError, "delimiter is ', '"),
     "digit delimiter": (change_of("edges", WRITES, "format", "delimiter", to="1"), SchemaError, "delimiter is '1'"),
@@ -158,17 +177,22 @@ REFUSALS = {
     "escaping": (change_of(*FEAT_AT, "data", 1, to="n/../../x.npy"), SchemaError, "without .."),
     "escaping absolutely": (change_of(*FEAT_AT, "data", 1, to="/tmp/../etc/x"), SchemaError, "without .."),
     "features of some chunks": (
-        change_of(*FEAT_AT, to=spec(data=["n/1.npy"])), SchemaError,
+        change_of(*FEAT_AT, to=spec(data=["n/1.npy"])),
+        SchemaError,
         r"paper.feat has 3 rows in 1 file \(n/1.npy 3\); 4 nodes are declared",
     ),
     "edge features of some chunks": (
-        change_of("edge_data", WRITES, "weight", "data", to=["w/0.npy"]), SchemaError, "has 2 rows .*; 7 edges are",
+        change_of("edge_data", WRITES, "weight", "data", to=["w/0.npy"]),
+        SchemaError,
+        "has 2 rows .*; 7 edges are",
     ),
     "a mask of numbers": (
-        change_of("node_data", "paper", "train_mask", to=spec()), SchemaError, "a split is bool.*choose one of its columns",
+        change_of("node_data", "paper", "train_mask", to=spec()),
+        SchemaError,
+        "a split is bool.*choose one of its columns",
     ),
     "unprintable type": (change_of("node_type", 2, to="\n"), SchemaError, "printable characters"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSALS)
@@ -210,7 +234,7 @@ def test_a_folder_without_metadata(tmp_path):
 
 def test_descriptors_are_closed(folder):
     folder.save()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     graph = open_chunked(folder.root)
     graph.load()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -124,10 +124,8 @@ class FileEdges(EdgeSource):
                 key += len(src_keys)
             if row != end:
                 got = f"more than {span.num_rows}" if row > end else row - span.first_row
-                place = file.place(span.first_row)
-                raise SchemaError(
-                    f"{place} is followed by {got} edges; the metadata or an earlier count says {span.num_rows}"
-                )
+                where = f"{file.place(span.first_row)} and on holds {got} edges"
+                raise SchemaError(f"{where}; the metadata or an earlier count says {span.num_rows}")
 
     def _check_total(self, counts: Sequence[int]) -> None:
         if sum(counts) != self.num_edges:

@@ -68,22 +68,22 @@ class ParquetFile:
         """
         if start >= stop:
             return
-        first_group, last_group = self.group_of(start), self.group_of(stop - 1)
-        row = int(self.group_offsets[first_group])
+        group, last_group = self.group_of(start), self.group_of(stop - 1)
         try:
             with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as reader:
-                groups = list(range(first_group, last_group + 1))
-                for batch in reader.iter_batches(batch_rows, row_groups=groups, use_threads=False):
-                    first, last = max(start, row), min(stop, row + batch.num_rows)
-                    if first < last:
-                        yield first, [_storage(column.slice(first - row, last - first)) for column in batch.columns]
-                    row += batch.num_rows
-                    if row >= stop:
-                        return
+                for group in range(group, last_group + 1):  # noqa: B020  named in errors of opening too
+                    row = int(self.group_offsets[group])
+                    for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+                        first, last = max(start, row), min(stop, row + batch.num_rows)
+                        if first < last:
+                            yield first, [_storage(column.slice(first - row, last - first)) for column in batch.columns]
+                        row += batch.num_rows
+                        if row >= stop:
+                            return
+                    if row != self.group_offsets[group + 1]:
+                        raise FormatError(f"{self.shown} row group {group} ends at row {row}; its footer disagrees")
         except PARQUET_ERRORS as error:
-            group = self.group_of(min(row, stop - 1))
             raise FormatError(f"{self.shown} row group {group} cannot be read as parquet ({error})") from error
-        raise FormatError(f"{self.shown} row group {last_group} ends at row {row}; its footer says {stop} or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
