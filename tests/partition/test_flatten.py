@@ -29,7 +29,7 @@ def adjacency_of(graph: Graph, memory_bytes: int = 1 << 30, scratch: Path | None
         return builder.finish()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graph=typed_graphs())
 @pytest.mark.parametrize("chunk_ends", [3, 1 << 22])
 @pytest.mark.parametrize("memory_bytes", [64, 400, 1 << 30])

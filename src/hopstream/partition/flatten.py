@@ -37,9 +37,12 @@ class Adjacency:
         indptr: int64[num_nodes + 1], where each node's neighbours stand among those of all nodes.
     """
 
-    def __init__(self, indptr: IntArray, neighbors: NDArray[np.uint32] | IO[bytes]) -> None:
-        """Take what a builder made; a file is closed by ``close``."""
+    def __init__(
+        self, indptr: IntArray, neighbors: NDArray[np.uint32] | IO[bytes], *, max_ends: int | None = None
+    ) -> None:
+        """Take what a builder made; a file is closed by ``close``, and read in blocks of so many neighbours."""
         self.indptr = indptr
+        self._max_ends = max_ends
         self._neighbors = neighbors
 
     @classmethod
@@ -60,9 +63,9 @@ class Adjacency:
         """Stretches of nodes, in order: the first node, one past the last, and their neighbours, ascending per node.
 
         Args:
-            max_ends: Neighbours of a stretch at most, unless one node has more; ``CHUNK_ENDS`` if None.
+            max_ends: Neighbours of a stretch at most, unless one node has more; None leaves it to the graph.
         """
-        for first, stop in _stretches(self.indptr, CHUNK_ENDS if max_ends is None else max_ends):
+        for first, stop in _stretches(self.indptr, max_ends or self._max_ends or CHUNK_ENDS):
             begin, end = int(self.indptr[first]), int(self.indptr[stop])
             if isinstance(self._neighbors, np.ndarray):
                 yield first, stop, self._neighbors[begin:end]
@@ -174,7 +177,7 @@ class AdjacencyBuilder:
         self._spill.close()
         out.flush()
         self._files.pop_all()  # what is left open belongs to the result
-        return Adjacency(indptr, out)
+        return Adjacency(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
 
     def close(self) -> None:
         """Remove files, if the graph was not finished."""
