@@ -23,7 +23,7 @@ import typer.main
 import hopstream
 from hopstream.cli import INTERRUPTED, assign, chunk, ingest, inspect, partition, serve, top, up
 from hopstream.cli.words import command_words
-from hopstream.errors import HopstreamError, StoreError
+from hopstream.errors import EngineError, HopstreamError, StoreError
 
 USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
 WITH_OWN_SIGNALS = (serve, up)
@@ -71,7 +71,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, UsageProblem):
         message, status = _usage_text(error), USERS_FAULT
     elif isinstance(error, HopstreamError | OSError):
-        is_ours = isinstance(error, StoreError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
+        is_ours = isinstance(error, StoreError | EngineError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
         message, status = _error_text(error), OUR_FAULT if is_ours else USERS_FAULT
     elif isinstance(error, MemoryError):
         message, status = f"out of memory: {error}", OUR_FAULT

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.engine.contract import Engine, OnDone
+from hopstream.engine.losses import Losses
 from hopstream.engine.settings import EngineSettings, check_num_workers
 from hopstream.engine.tasks import Task, check_names, outcome, run_task
 from hopstream.engine.worker_process import WorkerProcess
-from hopstream.errors import TaskTimeout, WorkerLost
+from hopstream.errors import TaskTimeout
 
 LOOK_S = 1.0
 """How often deadlines are looked at."""
@@ -74,7 +75,7 @@ class WorkerPool(Engine):
         """See ``Engine.map``."""
         check_names(tasks)
         waiting = deque(tasks)
-        losses: dict[str, int] = {}
+        losses = Losses(self._settings.retries)
         try:
             while waiting or self._busy():
                 self._give_out(waiting)
@@ -116,21 +117,15 @@ class WorkerPool(Engine):
         if task is not None:
             on_done(task, result)
 
-    def _replace_lost(self, waiting: deque[Task], losses: dict[str, int]) -> None:
+    def _replace_lost(self, waiting: deque[Task], losses: Losses) -> None:
         """Have the tasks of workers that have ended done again, first of all; the next worker is started for them."""
         for worker in [worker for worker in self._workers if worker.has_ended]:
             self._workers.remove(worker)
+            ending = worker.ending_text()
             worker.end(0.0)
-            if worker.task is None:
-                continue
-            name = worker.task.name
-            losses[name] = losses.get(name, 0) + 1
-            if losses[name] > self._settings.retries:
-                raise WorkerLost(
-                    f"task {name} lost its worker {_times(losses[name])} (SIGKILL may mean that memory ran out: run "
-                    f"fewer workers or give each less to do); the last: {worker.ending_text()}"
-                )
-            waiting.appendleft(worker.task)
+            if worker.task is not None:
+                losses.count(worker.task, ending)
+                waiting.appendleft(worker.task)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -158,7 +153,3 @@ class WorkerPool(Engine):
         for worker in list(workers):
             worker.end(deadline - time.monotonic())
             self._workers.remove(worker)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")

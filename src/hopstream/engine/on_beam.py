@@ -7,6 +7,7 @@ named ``stop`` makes the tasks that have not begun end at once.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -53,22 +54,27 @@ def beam_engine(
     except ImportError as error:
         raise MissingDependencyError("the Beam engine needs apache-beam; pip install 'hopstream[beam]'") from error
     parsed = PipelineOptions(list(options))
-    name = parsed.view_as(StandardOptions).runner or RUNNER_HERE
+    try:
+        name = parsed.view_as(StandardOptions).runner or RUNNER_HERE
+        at_once = num_workers or parsed.view_as(DirectOptions).direct_num_workers or 1
+    except SystemExit as error:  # Beam reads options as a program does
+        raise SettingsError(f"beam_options {list(options)} are not what Beam takes; stderr says which") from error
     try:
         create_runner(name)
     except (RuntimeError, ValueError, ImportError, AttributeError) as error:
         raise SettingsError(f"--runner={name} is no runner that Beam knows: {error}") from error
-    at_once = num_workers or parsed.view_as(DirectOptions).direct_num_workers or 1
     return BeamEngine([f"--runner={name}", *options], at_once, settings or EngineSettings())
 
 
-def run_into(line: str, name: str, folder: str) -> None:
-    """Run a task and write what came of it to a folder, unless it is there or work is to stop."""
+def run_into(line: str, folder: str) -> None:
+    """Run a task and write what came of it to a folder, unless it is there or nobody waits for it any more."""
     place = Path(folder)
-    path = place / f"{name}.json"
-    if path.exists() or (place / STOP_FILE).exists():
+    path = place / f"{json.loads(line)['name']}.json"
+    if path.exists() or (place / STOP_FILE).exists() or not place.exists():
         return
-    write_text(path, run_line(line))
+    answer = run_line(line)
+    if place.exists():
+        write_text(path, answer)
 
 
 class BeamEngine(Engine):
@@ -94,7 +100,7 @@ class BeamEngine(Engine):
         check_names(tasks)
         if not tasks:
             return
-        lines = [(task.to_line(), task.name) for task in tasks]
+        lines = [task.to_line() for task in tasks]
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix="outcomes-", dir=folder))
@@ -102,7 +108,7 @@ class BeamEngine(Engine):
         try:
             self._collect(run, {task.name: task for task in tasks}, on_done)
         except BaseException:
-            (place / STOP_FILE).touch()
+            (place / STOP_FILE).touch()  # the removal of the folder says the same, but may meet a file that is written
             run.cancel(self._settings.stop_s)
             raise
         finally:
@@ -134,7 +140,7 @@ class BeamEngine(Engine):
 class _Run:
     """A pipeline that runs, in a thread of its own: some runners return when it is done, others at once."""
 
-    def __init__(self, options: list[str], lines: list[tuple[str, str]], place: Path) -> None:
+    def __init__(self, options: list[str], lines: list[str], place: Path) -> None:
         self.place = place
         self.error: BaseException | None = None
         self._options, self._lines = options, lines
@@ -161,7 +167,7 @@ class _Run:
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(self._options))
             made = pipeline | "tasks" >> beam.Create(self._lines) | "spread" >> beam.Reshuffle()
-            _ = made | "run" >> beam.MapTuple(run_into, folder=str(self.place))
+            _ = made | "run" >> beam.Map(run_into, str(self.place))
             self._result = pipeline.run()
             self._result.wait_until_finish()
         except Exception as error:

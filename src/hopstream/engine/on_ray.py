@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.engine.contract import Engine, OnDone
+from hopstream.engine.losses import Losses
 from hopstream.engine.settings import EngineSettings, check_num_workers
 from hopstream.engine.tasks import Task, check_names, outcome, run_line
-from hopstream.errors import EngineError, MissingDependencyError, TaskTimeout, WorkerLost
+from hopstream.errors import EngineError, MissingDependencyError, TaskTimeout
 
 LOOK_S = 1.0
 """How often deadlines are looked at."""
@@ -91,7 +92,7 @@ class RayEngine(Engine):
         check_names(tasks)
         waiting = deque(tasks)
         running: dict[Any, _Running] = {}
-        losses: dict[str, int] = {}
+        losses = Losses(self._settings.retries)
         try:
             while waiting or running:
                 while waiting and len(running) < self._num_workers:
@@ -116,18 +117,14 @@ class RayEngine(Engine):
             self._is_ours = False
             self._ray.shutdown()
 
-    def _outcome_line(self, reference: Any, task: Task, losses: dict[str, int]) -> str | None:
+    def _outcome_line(self, reference: Any, task: Task, losses: Losses) -> str | None:
         """What a task answered, or None where its worker was lost and it is to be tried again."""
         try:
             return str(self._ray.get(reference))
         except (self._ray.exceptions.RayTaskError, self._ray.exceptions.RuntimeEnvSetupError) as error:
             raise EngineError(f"task {task.name} could not be run by Ray: {error}") from error
         except self._ray.exceptions.RayError as error:
-            losses[task.name] = losses.get(task.name, 0) + 1
-            if losses[task.name] > self._settings.retries:
-                raise WorkerLost(
-                    f"task {task.name} lost its worker {losses[task.name]} times; Ray says: {error}"
-                ) from error
+            losses.count(task, f"Ray says: {error}")
             return None
 
     def _check_deadlines(self, running: dict[Any, _Running]) -> None:

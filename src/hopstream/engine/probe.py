@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ from hopstream.engine.tasks import task
 def echo(args: dict[str, Any]) -> dict[str, Any]:
     """Give the arguments back."""
     return args
+
+
+@task
+def say(args: dict[str, Any]) -> None:
+    """Write to stdout as libraries do, by Python and past it."""
+    sys.stdout.write(f"{args['text']}\n")
+    sys.stdout.flush()
+    os.write(1, f"{args['text']}\n".encode())
 
 
 @task

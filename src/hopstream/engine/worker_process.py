@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import suppress
 from typing import IO
 
@@ -16,8 +15,8 @@ from hopstream.engine.tasks import Task
 from hopstream.errors import EngineError
 
 READ_BYTES = 1 << 18
-MAX_ERROR_LINES = 20
-"""Lines of a worker's stderr that are kept to explain its end."""
+MAX_ERROR_CHARS = 2000
+"""How much of a worker's stderr is kept to explain its end."""
 KILL_S = 10.0
 """How long the system may take to end a process that was killed."""
 
@@ -50,7 +49,7 @@ class WorkerProcess:
         self._selector = selector
         self._unsent = memoryview(b"")
         self._partial: list[bytes] = []
-        self._errors: deque[str] = deque(maxlen=MAX_ERROR_LINES)
+        self._said = ""
         self._open = [stream for stream in (self._process.stdout, self._process.stderr) if stream is not None]
         for stream in (*self._open, self._stdin):
             os.set_blocking(stream.fileno(), False)
@@ -92,7 +91,7 @@ class WorkerProcess:
             return []
         if stream is self._process.stderr:
             text = data.decode(errors="replace")
-            self._errors.extend(text.splitlines())
+            self._said = (self._said + text)[-MAX_ERROR_CHARS:]
             sys.stderr.write(text)
             return []
         self.last_sign = time.monotonic()
@@ -121,7 +120,7 @@ class WorkerProcess:
             how = f"was ended by {signal.Signals(-status).name}"
         else:
             how = f"ended with exit status {status}"
-        return f"worker process {self.pid} {how}" + "".join(f"\n  {line}" for line in self._errors)
+        return f"worker process {self.pid} {how}" + "".join(f"\n  {line}" for line in self._said.splitlines())
 
     def terminate(self) -> None:
         """Tell it to leave its task and end."""
