@@ -68,10 +68,11 @@ class ParquetFile:
         """
         if start >= stop:
             return
-        group, last_group = self.group_of(start), self.group_of(stop - 1)
+        groups = range(self.group_of(start), self.group_of(stop - 1) + 1)
+        group = groups.start
         try:
             with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as reader:
-                for group in range(group, last_group + 1):  # noqa: B020  named in errors of opening too
+                for group in groups:
                     row = int(self.group_offsets[group])
                     for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
                         first, last = max(start, row), min(stop, row + batch.num_rows)
