@@ -169,7 +169,10 @@ def test_what_a_chunked_graph_cannot_hold(graph, tmp_path):
         (mask, "author.val_mask would be read back as split 'val'"),
         (replace(graph, splits={"paper": {"holdout": np.arange(2)}}), "'holdout' of paper has no mask"),
         (replace(graph, edge_splits={WRITES: {"train": np.arange(2)}}), "has splits of edges"),
-        (replace(graph, edges={**graph.edges, LABEL: graph.edges[WRITES]}, label_types={LABEL: (WRITES,)}), "label types"),
+        (
+            replace(graph, edges={**graph.edges, LABEL: graph.edges[WRITES]}, label_types={LABEL: (WRITES,)}),
+            "label types",
+        ),
         (graph_from_arrays({("a:b", "r", "c"): np.zeros((2, 1), int)}), "type 'a:b' has a colon"),
     ]
     for bad, message in cases:
