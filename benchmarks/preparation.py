@@ -2,7 +2,7 @@
 
     python -m benchmarks.preparation --scale 18 --formats parquet csv --memory 2GiB
 
-The R-MAT graph of the other benchmarks is written as chunked folders once; each run then starts ``hopstream dispatch`` as
+The R-MAT graph of the other benchmarks is written as chunked folders once; each run starts ``hopstream dispatch`` as
 its own process and samples the resident memory of it and its children. Pages that processes share count once in PSS and
 once per process in RSS.
 """
