@@ -34,7 +34,7 @@ SUFFIX_OF_FORMAT = {"csv": ".csv", "numpy": ".npy", "parquet": ".parquet"}
 WRITTEN_ROWS = 1 << 20
 GROUP_BYTES = 16 << 20
 MASK_OF_SPLIT = {split: mask for mask, split in MASKS.items()}
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 def write_chunked(
@@ -127,10 +127,8 @@ class _Writer:
         num_tables = len(graph.edges) + sum(map(len, (*tables.nodes.values(), *tables.edges.values())))
         self._num_files = num_tables * self._settings.num_chunks
         edge_names = {t: ":".join(t) for t in graph.edges}
-        folders = {
-            owner: _file_name(label, number, "type")
-            for number, (owner, label) in enumerate((*((t, t) for t in graph.nodes), *edge_names.items()))
-        }
+        owners: list[str | EdgeType] = [*graph.nodes, *graph.edges]
+        folders = {owner: _file_name(type_label(owner), number, "type") for number, owner in enumerate(owners)}
         node_rows = [self._chunk_rows(table.num_nodes) for table in graph.nodes.values()]
         edge_rows = [self._chunk_rows(table.num_edges) for table in graph.edges.values()]
         return {
@@ -267,7 +265,7 @@ def _writable(label: str, features: Mapping[str, Column], settings: ChunkSetting
 
 def _file_name(name: str, number: int, what: str) -> str:
     """A name that any file system takes: the type's or feature's own where it is plain, or else its number."""
-    return name if all(map(_PLAIN_NAME.fullmatch, name.split(":"))) else f"~{what}{number}"
+    return name if _PLAIN_NAME.fullmatch(name) else f"~{what}{number}"
 
 
 def _write_lines(path: Path, src_keys: IntArray, dst_keys: IntArray, delimiter: str) -> None:
