@@ -31,11 +31,23 @@ class RayCluster:
         address: Where drivers find the cluster.
         environment: What drivers need beside their own environment: its token, foremost.
         nodes: The process of each node, the head first; ending one ends all that it started.
+        folder: Where they keep what they write.
     """
 
     address: str
     environment: dict[str, str]
     nodes: list[subprocess.Popen[bytes]]
+    folder: Path
+
+    @contextmanager
+    def one_more(self) -> Iterator[subprocess.Popen[bytes]]:
+        """A third node, which may be killed."""
+        node = _start(self.folder / "more", [f"--address={self.address}"], self.environment)
+        try:
+            _wait_for(self.folder / "more" / "log", node)
+            yield node
+        finally:
+            _end([node])
 
 
 @contextmanager
@@ -63,17 +75,21 @@ def two_nodes() -> Iterator[RayCluster]:
             nodes.append(_start(folder / name, where, environment))
         for name, process in zip(("head", "node"), nodes, strict=True):
             _wait_for(folder / name / "log", process)
-        yield RayCluster(address, {**environment, "RAY_ADDRESS": address}, nodes)
+        yield RayCluster(address, {**environment, "RAY_ADDRESS": address}, nodes, folder)
     finally:
-        for process in reversed(nodes):
-            process.terminate()
-        for process in nodes:
-            try:
-                process.wait(STOP_S)
-            finally:
-                process.kill()
+        _end(nodes)
         shutil.rmtree(folder)
     assert set(Path("/dev/shm").iterdir()) <= in_shared_memory
+
+
+def _end(nodes: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(nodes):
+        process.terminate()
+    for process in nodes:
+        try:
+            process.wait(STOP_S)
+        finally:
+            process.kill()
 
 
 def _free_ports(count: int) -> list[int]:

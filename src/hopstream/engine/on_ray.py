@@ -32,7 +32,8 @@ def ray_engine(
 
     Args:
         address: ``host:port`` of the cluster, ``auto`` for the one that runs on this machine, or None: the one that
-            this process is connected to, else one of this machine alone that is started for the engine.
+            this process is connected to, else the one that ``RAY_ADDRESS`` names, else one of this machine alone that
+            is started for the engine. A process that is connected keeps its connection.
         num_workers: How many tasks run at once; None means as many as the cluster has processors now.
         settings: Deadlines and retries; ``silence_s`` is Ray's own affair.
 

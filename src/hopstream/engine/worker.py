@@ -41,12 +41,17 @@ def main() -> None:
     tasks_in, lines_out = _own_pipes()
     send = _sender(lines_out)
     lines: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_watch, args=(tasks_in, lines, send), name="stdin", daemon=True).start()
+    is_busy = threading.Event()
+    threading.Thread(target=_watch, args=(tasks_in, lines, is_busy, send), name="stdin", daemon=True).start()
 
     from hopstream.engine.tasks import run_line
 
     while True:
-        send(run_line(lines.get()))
+        line = lines.get()
+        is_busy.set()
+        answer = run_line(line)
+        is_busy.clear()
+        send(answer)
 
 
 def _own_pipes() -> tuple[int, int]:
@@ -74,8 +79,11 @@ def _sender(descriptor: int) -> Callable[[str], None]:
     return send
 
 
-def _watch(descriptor: int, lines: SimpleQueue[str], send: Callable[[str], None]) -> None:
-    """Take lines from stdin as they come, give signs of life, and end the process when stdin or its parent does."""
+def _watch(descriptor: int, lines: SimpleQueue[str], is_busy: threading.Event, send: Callable[[str], None]) -> None:
+    """Take lines from stdin as they come, give signs of life, and end the process when stdin or its parent does.
+
+    A worker at rest gives none: nobody may read what it says until it has a task again.
+    """
     parent = os.getppid()
     partial = bytearray()
     while True:
@@ -83,7 +91,8 @@ def _watch(descriptor: int, lines: SimpleQueue[str], send: Callable[[str], None]
         if os.getppid() != parent:  # another child of the parent may hold the other end of stdin
             os._exit(1)
         if not readable:
-            send(BEAT)
+            if is_busy.is_set():
+                send(BEAT)
             continue
         data = os.read(descriptor, READ_BYTES)
         if not data:
