@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.partition import libraries
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis, fit_weights, write_parhip
 from hopstream.partition.settings import PartitionSettings
 from tests.partition.graphs import community_graph
@@ -74,3 +75,16 @@ def test_weights_fit_the_library():
     assert fit_weights(weights, 1 << 40) is weights
     fitted = fit_weights(weights, 1000)
     assert fitted.min() == 1 and fitted.sum() <= 1000 + len(weights) and fitted.tolist() == sorted(fitted.tolist())
+
+
+def test_a_big_graph_is_cut_compressed(flat, monkeypatch):
+    weights, seen = np.ones(len(flat.connected()), np.int64), []
+    load = kaminpar.load_graph
+    monkeypatch.setattr(
+        kaminpar, "load_graph", lambda *a, compress: seen.append(compress) or load(*a, compress=compress)
+    )
+    for limit in (flat.num_ends, flat.num_ends - 1):
+        monkeypatch.setattr(libraries, "BIG_ENDS", limit)
+        first, again = (cut_with_kaminpar(flat, weights, PartitionSettings(num_parts=4), None) for _ in range(2))
+        assert first.tolist() == again.tolist() and np.bincount(first).max() <= 1.04 * len(weights) / 4
+    assert seen == [False, False, True, True]
