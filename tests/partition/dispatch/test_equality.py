@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.layout import open_dataset
@@ -150,6 +150,8 @@ def test_parts_are_counted(tmp_path, monkeypatch, rng):
     assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 3
     meta.write_text('{"version": "1.0", "num_parts": 5, "algo_name": "random"}')
     assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 5
+    with pytest.raises(SettingsError, match="is for 5 parts and 3 are asked for"):
+        dispatch(*places, num_workers=0, num_parts=3, overwrite=True)
     meta.write_text("{}")
-    with pytest.raises(ValueError, match="does not say num_parts"):
+    with pytest.raises(ValueError, match="has num_parts None"):
         dispatch(*places, num_workers=0, overwrite=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, read_header
-from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.partition.assign_folder import META, read_meta
 from hopstream.partition.paths import path_name
 from hopstream.partition.settings import MAX_PARTS
 
 BLOCK_ROWS = 1 << 20
 TEXT_BYTES = 1 << 20
-META = "partition_meta.json"
 
 
 def owners_path(folder: Path, node_type: str) -> Path:
@@ -53,30 +52,30 @@ def owner_blocks(path: Path, num_nodes: int, num_parts: int) -> Iterator[tuple[i
         raise SchemaError(f"{path} has {first} parts; it must be one integer for each of {num_nodes} nodes")
 
 
-def find_num_parts(folder: Path, sizes: dict[str, int]) -> int:
+def find_num_parts(folder: Path, sizes: dict[str, int], wanted: int | None) -> int:
     """How many parts there are: what ``partition_meta.json`` says, or one more than the largest that a file names.
 
     Args:
         folder: The folder.
         sizes: Node type to number of nodes.
+        wanted: The number that was asked for, if any.
 
     Raises:
-        FormatError: The file does not say it, or no part is named.
+        FormatError: A file cannot be read.
+        SettingsError: The folder was written for another number of parts than was asked for.
     """
-    meta = folder / META
-    if meta.is_file():
-        try:
-            num_parts = json.loads(meta.read_text(encoding="utf-8"))["num_parts"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{meta} does not say num_parts ({error!r}); mend it, or give the number") from error
-        if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
-            raise FormatError(f"{meta}: num_parts is {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
-        return num_parts
+    meta = read_meta(folder)
+    if meta is not None and wanted not in (None, meta.num_parts):
+        raise SettingsError(
+            f"{folder / META} is for {meta.num_parts} parts and {wanted} are asked for; give one number"
+        )
+    if meta is not None or wanted is not None:
+        return meta.num_parts if meta is not None else wanted or 1
     largest = 0
     for node_type, num_nodes in sizes.items():
         path = owners_path(folder, node_type)
-        largest = max((int(block.max()) for _, block in owner_blocks(path, num_nodes, MAX_PARTS) if len(block)),
-                      default=largest)  # fmt: skip
+        for _, block in owner_blocks(path, num_nodes, MAX_PARTS):
+            largest = max(largest, int(block.max(initial=0)))
     return largest + 1
 
 

@@ -131,7 +131,7 @@ def _plan(source: Path, owners: Path, metadata_filename: str, settings: Dispatch
         num_workers=max(1, num_workers),
     )
     graph = workplaces.open_source(draft)
-    num_parts = settings.num_parts or find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()})
+    num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
     budget = budget_of(memory_bytes(settings.memory), num_workers, mapped_bytes(graph, draft.settings))
     return replace(draft, settings=replace(draft.settings, num_parts=num_parts), budget_bytes=budget), graph
 
