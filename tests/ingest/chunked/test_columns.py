@@ -131,6 +131,11 @@ def shaped(text: str) -> pa.Table:
     return columns_table(FEAT).replace_schema_metadata({"shape": text})
 
 
+def huge() -> pa.Table:
+    """Lists in lists with a shape that would take four gigabytes to read."""
+    return pa.table({"a": [[[1.0]]] * 4}).replace_schema_metadata({"shape": "(4, 1000000000)"})
+
+
 NULLS = pa.table({"a": pa.array([1.0, 2.0, None, 4.0])})
 BAD_COLUMNS = {
     "mixed dtypes": (
@@ -209,13 +214,19 @@ BAD_COLUMNS = {
         SchemaError,
         "has 0 values; wan",
     ),
-    "lists in lists": ("parquet", [pa.table({"a": [[[1]]] * 4})], SchemaError, "no known length; give shape"),
-    "another width": ("parquet", [shaped("(4, 2)")], SchemaError, r"3 values per row; .* says shape \(2,\)"),
+    "lists in lists": ("parquet", [pa.table({"a": [[[1]]] * 4})], SchemaError, "of no known length; give shape"),
+    "another width": ("parquet", [shaped("(4, 2)")], SchemaError, r"3 values per row; its shape is said to be \(2,\)"),
     "another length": (
         "parquet",
         [shaped("(3, 3)")],
         SchemaError,
         r"has 4 rows; its schema metadata says shape \(3, 3\)",
+    ),
+    "more than there is": (
+        "parquet",
+        [huge()],
+        SchemaError,
+        r"1 values per row; its shape is said to be \(1000000000,\)",
     ),
     "code for a shape": (
         "parquet",

@@ -128,6 +128,9 @@ BAD_EDGES = {
         "1.csv line 3",
     ),
     "no integer": ("csv", [GOOD.replace("4 3", "4 x")], SchemaError, "0.csv line 2 has 'x'; wanted an integer"),
+    "hexadecimal": ("csv", [GOOD.replace("4 3", "4 0x3")], SchemaError, "line 2 has '0x3'; wanted an integer"),
+    "a plus": ("csv", [GOOD.replace("4 3", "4 +3")], SchemaError, "line 2 has '\\+3'; wanted an integer"),
+    "a lone return": ("csv", [GOOD.replace("4 3\n", "4 3\r")], FormatError, "line 2 is '4 3..2 2', 3 cells"),
     "a real": ("csv", [GOOD.replace("4 3", "4 3.0")], SchemaError, "line 2 has '3.0'; wanted an integer"),
     "a null": ("csv", [GOOD.replace("4 3", "4 NA")], SchemaError, "line 2 has 'NA'"),
     "no cell": ("csv", [GOOD.replace("4 3", "4 ")], SchemaError, "line 2 has ''; wanted"),
@@ -249,6 +252,12 @@ def test_files_that_shrink_while_they_are_read(folder, file_format):
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(FormatError, match=r"e/0\."):
         list(ends.read(pieces[0]))
+
+
+def test_a_piece_of_another_graph(folder):
+    ends = open_chunked(folder.save()).edges[TYPE].ends
+    with pytest.raises(FormatError, match="has 3 files; the piece is another graph's"):
+        list(ends.read(Piece.from_json([0, 1, [[3, 0, 1, 0, 4]]])))
 
 
 @pytest.mark.parametrize("value", [None, [], [1], [0, 1, [[0]]], [0, 1, 2], ["a", 1, []]])

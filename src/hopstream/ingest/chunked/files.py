@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
-from hopstream.errors import IdRangeError, SchemaError
+from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunked.edge_files import EdgeFile, open_edge_file
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec
 from hopstream.ingest.chunked.npy import NpyFile, open_npy
@@ -112,6 +112,8 @@ class FileEdges(EdgeSource):
         """As ``EdgeSource.read``."""
         key = piece.first
         for span in piece.spans:
+            if not 0 <= span.file < len(self._files):
+                raise FormatError(f"{self._spec.label} has {len(self._files)} files; the piece is another graph's")
             file = self._files[span.file]
             row, end = span.first_row, span.first_row + span.num_rows
             for first_row, src_keys, dst_keys in file.read(span):

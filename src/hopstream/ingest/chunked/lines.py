@@ -105,6 +105,8 @@ class LinesFile(EdgeFile):
             table = pacsv.read_csv(pa.BufferReader(lines), read, parse, convert)
         except pa.ArrowException as error:
             raise self._error(row, lines, error) from error
+        if b"x" in lines or b"X" in lines:  # Arrow reads 0x10 as 16
+            raise self._error(row, lines, None)
         if not table.num_rows or table.num_rows != lines.count(b"\n") + (lines[-1] != LINE_FEED):
             raise self._error(row, lines, None)
         for batch in table.to_batches():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -198,13 +198,19 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
     dims, leaf = _dims(types[0])
     dtype = _numpy_dtype(shown, leaf)
     told = _told_shape(shown, (schema.metadata or {}).get(SHAPE), file.num_rows)
-    found = _found_shape(file, dims, len(schema)) if is_list or len(schema) > 1 else ()
-    width = None if found is None else math.prod(found)
-    if told is not None and width is not None and math.prod(told) != width:
-        raise SchemaError(f"{shown} has {width} values per row; its schema metadata says shape {told}")
-    if told is None and found is None and file.num_rows:
-        raise SchemaError(f"{shown} has lists of no known length; give shape in the schema metadata")
-    return ParquetColumn(file=file, dtype=dtype, shape=found if told is None else told, is_list=is_list)
+    width = _list_width(file) if is_list else len(schema)
+    if told is None and is_list:
+        told = (width,) if dims == [None] else None if None in dims else cast(tuple[int, ...], tuple(dims))
+    elif told is None:
+        told = (width,) if len(schema) > 1 else ()
+    if told is None and file.num_rows:
+        raise SchemaError(f"{shown} has lists in lists of no known length; give shape in the schema metadata")
+    # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
+    if file.num_rows and told is not None and math.prod(told) not in (0, width):
+        raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {told}")
+    return ParquetColumn(
+        file=file, dtype=dtype, shape=told if file.num_rows or None not in dims else None, is_list=is_list
+    )
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
@@ -225,23 +231,14 @@ def _told_shape(shown: str, text: bytes | None, num_rows: int) -> tuple[int, ...
     return shape[1:]
 
 
-def _found_shape(file: ParquetFile, dims: Sequence[int | None], num_columns: int) -> tuple[int, ...] | None:
-    """Shape of one row as columns and footer tell it: lists of one length have as many values in each row group."""
-    if num_columns > 1:
-        return (num_columns,)
-    if None not in dims:
-        return cast(tuple[int, ...], tuple(dims))
-    if len(dims) > 1:
-        return None
-    widths = {
-        (file.footer.row_group(g).column(0).num_values, file.footer.row_group(g).num_rows)
-        for g in range(file.footer.num_row_groups)
-        if file.footer.row_group(g).num_rows
-    }
-    quotients = {num_values // num_rows for num_values, num_rows in widths}
-    if len(quotients) > 1 or any(num_values % num_rows for num_values, num_rows in widths):
+def _list_width(file: ParquetFile) -> int:
+    """Values in each list, as the footer tells it; lists of one length have as many in each row group."""
+    groups = [file.footer.row_group(group) for group in range(file.footer.num_row_groups)]
+    counts = {(group.column(0).num_values, group.num_rows) for group in groups if group.num_rows}
+    widths = {num_values // num_rows for num_values, num_rows in counts}
+    if len(widths) > 1 or any(num_values % num_rows for num_values, num_rows in counts):
         raise SchemaError(f"{file.shown} has lists of several lengths; a feature's rows have one shape")
-    return (quotients.pop(),) if quotients else None
+    return widths.pop() if widths else 0
 
 
 def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
