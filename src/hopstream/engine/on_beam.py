@@ -26,7 +26,7 @@ from hopstream.errors import EngineError, MissingDependencyError, SettingsError,
 LOOK_S = 0.05
 """How often the folder of outcomes is looked at."""
 STOP_FILE = "stop"
-RUNNER_HERE = "FnApiRunner"
+RUNNER_HERE = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 """Runs pipelines in this process. What Beam calls DirectRunner may first download a runner of another kind."""
 
 
