@@ -105,6 +105,15 @@ def test_rows_without_values(folder):
     assert column_of(folder).read(1, 3).shape == (2, 0)
 
 
+def test_an_empty_file_may_tell_the_shape(folder):
+    array = rows_of("int16", (2, 3))
+    folder.set_feat("parquet", [lists_table(array[:0], "list", is_told=True), lists_table(array, "fixed")])
+    np.testing.assert_array_equal(column_of(folder).read(0, 4), array)
+    folder.set_feat("parquet", [lists_table(array[:0], "list", is_told=True), lists_table(array[:, 0], "fixed")])
+    with pytest.raises(SchemaError, match=r"n/1.parquet is int16 with rows of shape \(3,\); n/0.parquet is"):
+        column_of(folder)
+
+
 def test_types_without_nodes(folder):
     folder.set_feat("parquet", [lists_table(FEAT[:0], "list")], num_nodes=0)
     folder.metadata["num_edges_per_type"] = [0, 0]

@@ -26,7 +26,7 @@ def cuts_of(num_rows: int):
 
 
 def lists_of(rows: np.ndarray) -> pa.Table:
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), 6)
     column = pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
     return pa.table([column], names=["v"]).replace_schema_metadata({"shape": str(rows.shape)})
 

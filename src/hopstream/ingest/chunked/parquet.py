@@ -197,20 +197,19 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
         raise SchemaError(f"{shown} has {len(schema)} columns of lists; a feature has one column of lists")
     dims, leaf = _dims(types[0])
     dtype = _numpy_dtype(shown, leaf)
-    told = _told_shape(shown, (schema.metadata or {}).get(SHAPE), file.num_rows)
     width = _list_width(file) if is_list else len(schema)
-    if told is None and is_list:
-        told = (width,) if dims == [None] else None if None in dims else cast(tuple[int, ...], tuple(dims))
-    elif told is None:
-        told = (width,) if len(schema) > 1 else ()
-    if told is None and file.num_rows:
+    shape = _told_shape(shown, (schema.metadata or {}).get(SHAPE), file.num_rows)
+    if shape is None and is_list:
+        is_told = None not in dims or (len(dims) == 1 and file.num_rows > 0)
+        shape = tuple(width if dim is None else dim for dim in dims) if is_told else None
+    elif shape is None:
+        shape = (width,) if width > 1 else ()
+    if shape is None and file.num_rows:
         raise SchemaError(f"{shown} has lists in lists of no known length; give shape in the schema metadata")
     # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
-    if file.num_rows and told is not None and math.prod(told) not in (0, width):
-        raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {told}")
-    return ParquetColumn(
-        file=file, dtype=dtype, shape=told if file.num_rows or None not in dims else None, is_list=is_list
-    )
+    if (file.num_rows or not is_list) and shape is not None and math.prod(shape) not in (0, width):
+        raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {shape}")
+    return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list)
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
