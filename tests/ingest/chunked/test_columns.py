@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
 from hopstream.ingest.chunked import open_chunked, parquet
 from hopstream.schema import NUMERIC_DTYPES
 from tests.ingest.chunked.folders import FEAT, Folder
@@ -273,6 +273,30 @@ def test_truncated_files(folder, file_format):
         path.write_bytes(content[:length])
         with pytest.raises(FormatError, match=r"paper.feat: n/0"):
             column_of(folder)
+
+
+@pytest.mark.parametrize("file_format", ["numpy", "parquet"])
+def test_damaged_files_are_errors_of_ours(folder, rng, file_format):
+    folder.set_feat(file_format, [FEAT if file_format == "numpy" else lists_table(FEAT, "list", is_told=True)])
+    path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
+    content = path.read_bytes()
+    for _ in range(50):
+        broken = bytearray(content)
+        broken[int(rng.integers(len(broken)))] = int(rng.integers(256))
+        path.write_bytes(bytes(broken))
+        try:
+            column = column_of(folder)
+            column.read(0, column.num_rows)
+        except HopstreamError as error:
+            assert "n/0." in str(error)
+
+
+def test_a_column_name_that_is_no_text(folder):
+    folder.set_feat("parquet", [pa.table({"abcdef": FEAT[:, 0]})])
+    path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
+    path.write_bytes(path.read_bytes().replace(b"abcdef", b"\xb9bcdef"))
+    with pytest.raises(FormatError, match=r"n/0.parquet cannot be read as parquet"):
+        column_of(folder)
 
 
 def test_a_file_that_shrinks_while_it_is_read(folder):

@@ -24,7 +24,7 @@ from hopstream.ingest.chunked.metadata import SHAPE
 
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
-PARQUET_ERRORS = (pa.ArrowException, OSError)
+PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 _SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\]")
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
 
@@ -167,12 +167,13 @@ def open_parquet(path: Path, shown: str) -> ParquetFile:
     try:
         footer = pq.read_metadata(path)
         schema = footer.schema.to_arrow_schema()
+        names = schema.names
     except PARQUET_ERRORS as error:
         raise FormatError(f"{shown} cannot be read as parquet ({error}); it may be truncated") from error
     group_rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(group_rows, default=0) < 0 or sum(group_rows) != footer.num_rows:
         raise FormatError(f"{shown} has row groups of {sum(group_rows)} rows; its footer says {footer.num_rows}")
-    index = next((name for name in schema.names if _INDEX_COLUMN.fullmatch(name)), None)
+    index = next((name for name in names if _INDEX_COLUMN.fullmatch(name)), None)
     if index is not None:
         raise SchemaError(f"{shown} has column {index!r}, an index of pandas; write it with index=False")
     offsets = offsets_of(np.array(group_rows, np.int64))
