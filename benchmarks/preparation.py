@@ -21,11 +21,21 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
+from hopstream.kernels.hashing import derive_seed
+from hopstream.kernels.permute import permute_range
+from hopstream.kernels.rmat import draw_edges
 
 NUM_PARTS, NUM_FEATURES, NUM_CHUNKS = 4, 100, 8
+LARGEST_IN_MEMORY = 21
+"""Larger scales are made chunk by chunk, as Parquet only."""
+
+GROUP_ROWS = 1 << 20
+EDGES = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
 RSS_S, PSS_S = 0.05, 0.5
 """How often memory is sampled; PSS is slow to read."""
 FORMATS = {
@@ -50,11 +60,50 @@ class Figures:
     stages: dict[str, float]
 
 
+def write_streamed(folder: Path, scale: int) -> None:
+    """Write the graph as Parquet edges and npy features, chunk by chunk, where it would not fit into memory."""
+    num_nodes, num_edges, num_chunks = 1 << scale, 32 << scale, NUM_CHUNKS << max(0, scale - 21)
+    key_of = np.empty(num_nodes, np.int64)
+    permute_range(0, num_nodes, np.uint64(derive_seed(0, "keys")), key_of)
+    for name in ("edges", "nodes"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    rows, nodes = num_edges // num_chunks, num_nodes // num_chunks
+    for chunk in range(num_chunks):
+        with pq.ParquetWriter(
+            folder / f"edges/{chunk}.parquet", EDGES, use_dictionary=False, compression="none"
+        ) as file:
+            for first in range(chunk * rows, (chunk + 1) * rows, GROUP_ROWS):
+                src, dst = np.empty((2, min(GROUP_ROWS, rows)), np.int64)
+                draw_edges(first, scale, np.uint64(derive_seed(0, "edges")), key_of, src, dst)
+                file.write_table(pa.table([src, dst], schema=EDGES))
+        values = np.random.default_rng(chunk).random((nodes, NUM_FEATURES), np.float32)
+        np.save(folder / f"nodes/x-{chunk}.npy", values)
+    metadata = {
+        "graph_name": "rmat", "node_type": ["node"], "num_nodes_per_type": [num_nodes],
+        "edge_type": ["node:to:node"], "num_edges_per_type": [num_edges],
+        "edges": {
+            "node:to:node": {
+                "format": {"name": "parquet"}, "data": [f"edges/{chunk}.parquet" for chunk in range(num_chunks)]
+            }
+        },
+        "node_data": {
+            "node": {
+                "x": {"format": {"name": "numpy"}, "data": [f"nodes/x-{chunk}.npy" for chunk in range(num_chunks)]}
+            }
+        },
+        "edge_data": {},
+    }  # fmt: skip
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+
+
 def prepare(folder: Path, scale: int, formats: list[str]) -> int:
     """Write the graph in each format, and random owners; the number of edges."""
     missing = [name for name in formats if not (folder / name / "metadata.json").exists()]
     num_edges = 32 << scale
-    if missing:
+    if scale > LARGEST_IN_MEMORY:
+        for name in missing:
+            write_streamed(folder / name, scale)
+    elif missing:
         graph = rmat_graph(scale, num_features=NUM_FEATURES, num_classes=16)
         for name in missing:
             write_chunked(graph, folder / name, num_chunks=NUM_CHUNKS, **FORMATS[name])

@@ -22,7 +22,7 @@ import numpy as np
 from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Engine, Task, kind_of, open_engine
 from hopstream.engine.job import Job, digest_of, job_digest
-from hopstream.errors import HopstreamError, SettingsError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut, StageCost
@@ -44,6 +44,9 @@ from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.times import check_time_schema
 from hopstream.partition.write import Written, graph_id_of, manifest_of, peak_bytes, schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+
+INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
+"""What is raised where the input or a setting is at fault."""
 
 FORMAT = 1
 """Of the hidden folder; a folder of another one is not gone on with."""
@@ -103,8 +106,8 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         with _open_job(hidden, digest, engine, run.tell) as job:
             try:
                 manifest = run.run(job)
-            except HopstreamError:
-                # The input is at fault, or a setting: there is nothing to go on with.
+            except INPUT_ERRORS:
+                # There is nothing to go on with; lost workers and full disks are another matter.
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
             place_folder(root / "dataset", out, overwrite=overwrite)
