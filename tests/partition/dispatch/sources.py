@@ -54,10 +54,9 @@ def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
-    for name in ("MIN_PIECE_EDGES", "MAX_PIECE_EDGES", "MIN_BUCKET_EDGES", "MAX_BUCKET_EDGES"):
-        monkeypatch.setattr(plan, name, max(1, size // (2 if "BUCKET" in name else 1)))
-    for name in ("MIN_COLUMN_BYTES", "MAX_COLUMN_BYTES"):
-        monkeypatch.setattr(plan, name, 16 * size)
+    bucket = max(1, size // 2)
+    limits = plan.Limits(piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size))
+    monkeypatch.setattr(plan, "LIMITS", limits)
     monkeypatch.setattr(plan, "GUESSES", 4)
     for module in (spill, finish):
         monkeypatch.setattr(module, "BLOCK_EDGES", 3)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,29 @@ REST_BYTES = 180 << 20
 """What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
 
 MIN_BUDGET_BYTES = 48 << 20
-MIN_PIECE_EDGES, MAX_PIECE_EDGES = 1 << 18, 1 << 24
-MIN_BUCKET_EDGES, MAX_BUCKET_EDGES = 1 << 16, 1 << 20
-MIN_COLUMN_BYTES, MAX_COLUMN_BYTES = 4 << 20, 64 << 20
 TASKS_PER_WORKER = 4
 """So many at least, where work allows, so that no worker waits long for the last."""
 
 GUESSES = 1 << 12
 """Entries of the table that tells an id's bucket by its high bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Between which sizes work is cut, where the memory allows; least and most of each.
+
+    Attributes:
+        piece_edges: Of edges that are spilled, or put in order, at a time.
+        bucket_edges: Of edges of a bucket, on average.
+        column_bytes: Of a feature that are read at a time.
+    """
+
+    piece_edges: tuple[int, int] = (1 << 18, 1 << 24)
+    bucket_edges: tuple[int, int] = (1 << 16, 1 << 20)
+    column_bytes: tuple[int, int] = (4 << 20, 64 << 20)
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,7 @@ class Plan:
         settings: How the dataset is cut; ``method`` is ``file``.
         budget_bytes: What one worker may take for its work.
         num_workers: How many work at once.
+        limits: Between which sizes the work is cut; part of the plan because all who work on it must agree.
     """
 
     source: str
@@ -54,47 +70,53 @@ class Plan:
     settings: PartitionSettings
     budget_bytes: int
     num_workers: int
+    limits: Limits = field(default_factory=lambda: LIMITS)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
         names = ("source", "metadata_filename", "owners", "budget_bytes", "num_workers")
-        return {**{name: getattr(self, name) for name in names}, "settings": self.settings.to_json()}
+        limits = {name: list(bounds) for name, bounds in asdict(self.limits).items()}
+        return {
+            **{name: getattr(self, name) for name in names}, "settings": self.settings.to_json(), "limits": limits,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
         """Read what ``to_json`` wrote."""
         settings = dict(value["settings"])
         settings["links"] = tuple(link if isinstance(link, str) else tuple(link) for link in settings["links"])
-        return cls(**{**value, "settings": PartitionSettings(**settings)})
+        limits = Limits(**{name: tuple(bounds) for name, bounds in value["limits"].items()})
+        return cls(**{**value, "settings": PartitionSettings(**settings), "limits": limits})
 
     def piece_edges(self, edges: ChunkedEdges) -> int:
         """How many edges are spilled at a time: ids of both ends, their buckets, and the grouped columns."""
         widest = max((column.row_bytes for column in edges.features.values()), default=0)
         most = self.budget_bytes // (44 + 3 * widest)
-        return _within(min(most, self._share(edges.num_edges)), MIN_PIECE_EDGES, MAX_PIECE_EDGES, most)
+        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
 
     def run_edges(self, edges: ChunkedEdges) -> int:
         """How many edges are put in order at a time: what is stored of each, and where its features are."""
         most = self.budget_bytes // (40 + sum(column.row_bytes for column in edges.features.values()))
-        return _within(min(most, self._share(edges.num_edges)), MIN_PIECE_EDGES, MAX_PIECE_EDGES, most)
+        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
 
     def column_rows(self, num_rows: int, row_bytes: int) -> int:
         """How many rows of a feature are read at a time."""
         most = self.budget_bytes // 4
-        num_bytes = _within(self._share(num_rows * row_bytes), MIN_COLUMN_BYTES, MAX_COLUMN_BYTES, most)
+        num_bytes = _within(self._share(num_rows * row_bytes), self.limits.column_bytes, most)
         return max(1, num_bytes // max(1, row_bytes))
 
     def bucket_edges(self, edges: ChunkedEdges) -> int:
         """How many edges a bucket has on average: a quarter of a run, so that runs are filled well."""
-        return min(max(self.run_edges(edges) // 4, MIN_BUCKET_EDGES), MAX_BUCKET_EDGES)
+        low, high = self.limits.bucket_edges
+        return min(max(self.run_edges(edges) // 4, low), high)
 
     def _share(self, amount: int) -> int:
         return -(-amount // (TASKS_PER_WORKER * self.num_workers))
 
 
-def _within(value: int, low: int, high: int, most: int) -> int:
+def _within(value: int, bounds: tuple[int, int], most: int) -> int:
     """The value between two bounds, but never above ``most``, and at least 1."""
-    return max(1, min(max(value, low), high, most))
+    return max(1, min(max(value, bounds[0]), bounds[1], most))
 
 
 def budget_of(memory_bytes: int, num_workers: int, mapped_bytes: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, extend_checksum, offsets_of
 from hopstream.engine import task
+from hopstream.errors import StateError
 from hopstream.ingest.chunked import Piece
 from hopstream.kernels.spill import count_between, find_buckets, group_buckets, take_ids
 from hopstream.partition.book import ends_of, neighbor_dtype
@@ -204,7 +205,11 @@ class SpillFile:
 
 
 def open_spill(workplace: Workplace, edge_type: EdgeType, direction: Direction, number: int) -> SpillFile:
-    """Look at a spilled piece: read where its buckets are."""
+    """Look at a spilled piece: read where its buckets are.
+
+    Raises:
+        StateError: The file is not as long as it must be, as after a power cut.
+    """
     path = workplace.spill_path(edge_type, direction, number)
     head = np.empty(2 + len(workplace.buckets(edge_type, direction)), np.int64)
     read_into(path, 0, head)
@@ -219,4 +224,6 @@ def open_spill(workplace: Workplace, edge_type: EdgeType, direction: Direction, 
     for name, (dtype, shape) in kinds.items():
         columns[name] = (first_byte, dtype, shape)
         first_byte += num_edges * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if path.stat().st_size != first_byte:
+        raise StateError(f"{path} is {path.stat().st_size} bytes, not {first_byte}; remove its folder and start again")
     return SpillFile(path, int(head[0]), head[1:], columns)
