@@ -138,6 +138,28 @@ def test_other_settings_start_anew(tmp_path, monkeypatch, rng):
     assert list(tmp_path.glob(".*")) == []
 
 
+@pytest.mark.parametrize("is_removed_in_part", [False, True])
+def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng, is_removed_in_part):
+    """What is left says that all is done, and holds no files: it must not be believed."""
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+
+    def stop(hidden: Path) -> None:
+        if is_removed_in_part:
+            (hidden / "job.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_discard", stop)
+        with pytest.raises(KeyboardInterrupt):
+            check_equal(graph, tmp_path, 2)
+    open_dataset(tmp_path / "got", verify=True)
+    assert resumed_folder(tmp_path / "got").is_dir()
+    check_equal(graph, tmp_path, 2)
+    assert list(tmp_path.glob(".*")) == []
+
+
 def test_two_jobs_do_not_write_to_one_place(tmp_path, monkeypatch, rng):
     graph = community_graph(rng, 60, 400)
     write_owners(tmp_path / "owners", graph, 2, rng)

@@ -21,7 +21,7 @@ import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Engine, Task, kind_of, open_engine
-from hopstream.engine.job import Job, digest_of, job_digest
+from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
@@ -108,9 +108,11 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
                 manifest = run.run(job)
             except INPUT_ERRORS:
                 # There is nothing to go on with; lost workers and full disks are another matter.
+                _discard(hidden)
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
             place_folder(root / "dataset", out, overwrite=overwrite)
+            _discard(hidden)
             shutil.rmtree(hidden, ignore_errors=True)
     return manifest
 
@@ -194,15 +196,23 @@ def _data_paths(value: object) -> Iterator[str]:
                 yield from _data_paths(entry)
 
 
+def _discard(hidden: Path) -> None:
+    """Remove what a job left: first what says that it may be gone on with, so that no half of it is ever believed."""
+    (hidden / JOB_FILE).unlink(missing_ok=True)
+    for path in hidden.iterdir():
+        if path.name != LOCK_FILE:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 @contextmanager
 def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress) -> Iterator[Job]:
     """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
     before = job_digest(hidden)
-    if before is not None and before != digest:
+    # A job whose dataset is not there was ended between bringing it into its place and removing the rest.
+    is_same = before == digest and (hidden / digest[:16] / "dataset").is_dir()
+    if before is not None and not is_same:
         with Job(hidden, before, engine):
-            for path in hidden.iterdir():
-                if path.name != "lock":
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _discard(hidden)
     elif before is None and hidden.exists():
         shutil.rmtree(hidden)
     with Job(hidden, digest, engine, progress) as job:
