@@ -42,7 +42,7 @@ TIMED = [("user", RATES, KNOWS), ("movie",), (LIKES,), ("user", "movie", RATES, 
 
 
 @pytest.mark.parametrize("timed", TIMED)
-@pytest.mark.parametrize(("direction", "size"), [("in", 7), ("both", 1000)])
+@pytest.mark.parametrize(("direction", "size"), [("in", 30), ("both", 1000)])
 def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size):
     graph = without_ragged(timed_graph(rng, timed=timed))
     write_owners(tmp_path / "owners", graph, 3, rng)
