@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 		|| { echo "error: $(PYTHON) is older than Python 3.11; run make PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setup   $(VENV)   (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,dev]' -c constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,ray,beam,dev]' -c constraints.txt
 	@touch $(READY)
 
 setup: $(READY) ## Make the environment; every other target does so by itself

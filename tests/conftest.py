@@ -16,6 +16,7 @@ import pytest
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from tests.processes import POOLED, ServerPool
+from tests.ray_cluster import RayCluster, two_nodes
 
 GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
@@ -37,6 +38,15 @@ def server_pool(own_temporary_folder: None) -> Iterator[ServerPool]:
     pool = ServerPool()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(own_temporary_folder: None) -> Iterator[RayCluster]:
+    """A Ray cluster of two nodes; this process finds it in its environment."""
+    with two_nodes() as cluster, pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.environment.items():
+            patch.setenv(name, value)
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +73,8 @@ def no_leaks() -> Iterator[None]:
 
 
 def _is_foreign(thread: threading.Thread) -> bool:
-    return isinstance(thread, threading._DummyThread)
+    """Threads that Python did not start, and those that Beam keeps for its next pipeline."""
+    return isinstance(thread, threading._DummyThread) or type(thread).__module__.startswith("apache_beam.")
 
 
 def _children() -> list[psutil.Process]:
@@ -83,6 +94,8 @@ def _descendants() -> list[int]:
     """Ids of this process's children and of theirs; psutil would read all processes of the machine, which adds up."""
     pids = [os.getpid()]
     for pid in pids:
+        if pid in POOLED:  # what it starts it ends
+            continue
         with suppress(OSError):  # it ended meanwhile, or one of its threads did
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):

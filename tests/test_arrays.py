@@ -17,8 +17,11 @@ from hopstream.arrays import (
     FileRecord,
     RaggedArray,
     check_file,
+    column_checksum,
     column_paths,
     column_schema,
+    combine_checksums,
+    extend_checksum,
     offsets_of,
     open_array,
     write_array,
@@ -374,3 +377,23 @@ def test_a_map_holds_no_file_descriptor_and_ends_with_its_last_view(tmp_path):
     del view
     gc.collect()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+@given(parts=st.lists(st.binary(max_size=70), max_size=6))
+@patient
+def test_checksums_of_parts_combine(parts: list[bytes]):
+    combined = extended = 0
+    for part in parts:
+        values = np.frombuffer(part, np.uint8)
+        combined = combine_checksums(combined, column_checksum(values), len(part))
+        extended = extend_checksum(extended, values)
+    assert combined == extended == column_checksum(np.frombuffer(b"".join(parts), np.uint8))
+
+
+def test_checksums_of_long_stretches_combine(rng):
+    values = rng.integers(0, 1 << 40, 700_001)
+    for cut in (0, 1, 131_072, 350_003, len(values)):
+        first, second = column_checksum(values[:cut]), extend_checksum(0, values[cut:])
+        assert combine_checksums(first, second, values[cut:].nbytes) == column_checksum(values)
+    table = rng.random((50, 7)).T  # rows are not contiguous
+    assert extend_checksum(0, table) == column_checksum(np.ascontiguousarray(table))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
+    from hopstream.partition.dispatch.run import dispatch
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
     from hopstream.partition.write import write_parts
@@ -47,6 +48,7 @@ __all__ = [
     "RandomNodeLoader",
     "RemoteGraph",
     "StoreSettings",
+    "dispatch",
     "graph_from_arrays",
     "graph_from_data",
     "hold_out_links",
@@ -78,6 +80,7 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
+    "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
     "hold_out_links": "hopstream.graph.held_out",

@@ -7,6 +7,8 @@ are written under a temporary name in the same folder and renamed; arrays are op
 from __future__ import annotations
 
 import ctypes
+import functools
+import io
 import math
 import mmap
 import operator
@@ -16,7 +18,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import google_crc32c
 import numpy as np
@@ -28,6 +30,12 @@ from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 IntArray = NDArray[np.int64]
 Array = NDArray[Any]
 CHUNK_BYTES = 8 << 20
+CHECKSUM_BYTES = 1 << 20
+"""Bytes that are summed at a time: the library takes ``bytes`` only, and a copy of this size stays in the cache."""
+
+_CRC32C = 0x82F63B78
+"""Castagnoli's polynomial, lowest power in the highest bit."""
+
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -213,6 +221,46 @@ def column_checksum(column: Column) -> int:
     return int.from_bytes(total.digest(), "big")
 
 
+def extend_checksum(checksum: int, array: Array) -> int:
+    """CRC-32C of what a checksum was taken of, followed by an array's values in C order."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(data), CHECKSUM_BYTES):
+        checksum = google_crc32c.extend(checksum, data[start : start + CHECKSUM_BYTES].tobytes())
+    return checksum
+
+
+def combine_checksums(first: int, second: int, num_second_bytes: int) -> int:
+    """CRC-32C of two stretches of bytes, one after the other, from the CRC-32C of each.
+
+    [Algorithm] Appending n bytes multiplies the first remainder by x^(8n), modulo the polynomial; the powers x^(2^k)
+        follow from each other by squaring. As zlib's ``crc32_combine`` does since 1.2.12.
+    [Cost] Some 0.1 ms for a new length, a few microseconds for one that was seen before.
+    """
+    return _multiply(_power_of_x(num_second_bytes), first) ^ second
+
+
+def _multiply(left: int, right: int) -> int:
+    """The product of two polynomials over GF(2), modulo Castagnoli's."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            product ^= right
+        right = right >> 1 ^ (_CRC32C if right & 1 else 0)
+    return product
+
+
+@functools.lru_cache(maxsize=1024)
+def _power_of_x(num_bytes: int) -> int:
+    """``x ** (8 * num_bytes)``, modulo Castagnoli's polynomial."""
+    power, square = 1 << 31, 1 << 23  # x ** 0 and x ** 8
+    while num_bytes:
+        if num_bytes & 1:
+            power = _multiply(square, power)
+        square = _multiply(square, square)
+        num_bytes >>= 1
+    return power
+
+
 def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
     """The files of a column: one, or values and offsets."""
     if feature.is_fixed_width:
@@ -266,14 +314,13 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
     if dtype.name not in NUMERIC_DTYPES:
         raise SchemaError(f"{path.name}: dtype {dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
     dtype = dtype.newbyteorder("=")
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     num_items = 0
     try:
         with partial.open("wb") as file:
             writer = _ChecksumWriter(file)
-            np.lib.format.write_array_header_1_0(cast(Any, writer), header)
+            writer.write(array_header(dtype, shape))
             for block in blocks:
                 num_items += block.size
                 writer.write(block.astype(dtype, copy=False).tobytes())
@@ -285,6 +332,14 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
         partial.unlink(missing_ok=True)
         raise
     return FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c)
+
+
+def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What stands before the values in a ``.npy`` file of version 1.0 and C order."""
+    header = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -40,11 +40,23 @@ class IdRangeError(HopstreamError, IndexError):
 
 
 class StateError(HopstreamError, ValueError):
-    """A saved state, a loader, a store or a connection is used where it does not belong, or after its end."""
+    """A saved state, a job, a loader, a store or a connection is used where it does not belong, or after its end."""
 
 
 class MissingDependencyError(HopstreamError, ImportError):
     """An optional library is needed and not installed; the message names the extra to install."""
+
+
+class EngineError(HopstreamError, RuntimeError):
+    """A task failed in a way that has no class of its own here, or an engine could not run it."""
+
+
+class WorkerLost(EngineError):
+    """The process or machine that ran a task ended before the task did."""
+
+
+class TaskTimeout(EngineError, TimeoutError):
+    """A task was not done within its deadline."""
 
 
 class StoreError(HopstreamError):

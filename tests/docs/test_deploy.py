@@ -22,6 +22,7 @@ import psutil
 import pytest
 import yaml
 
+import hopstream
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.local import LocalStore
@@ -346,3 +347,29 @@ def test_the_script_for_ray_starts_servers_that_there_are(serve_options):
         if any(isinstance(item, ast.Constant) and item.value == "serve" for item in node.elts)
     ]
     assert {word for word in words if word.startswith("--")} <= serve_options
+
+
+@pytest.mark.soak
+def test_the_example_for_ray_trains_on_two_nodes(ray_cluster, tmp_path):
+    edges = np.random.default_rng(0).integers(0, 2000, (2, 20_000))
+    hopstream.write_parts(
+        hopstream.graph_from_arrays(edges, num_nodes=2000), tmp_path / "parts", num_parts=2, method="hash"
+    )
+    words = [str(tmp_path / "parts"), "--parts", "2", "--trainers", "2", "--server-cpus", "1"]
+    environment = {**os.environ, **ray_cluster.environment}
+    ran = subprocess.run(
+        [sys.executable, str(DEPLOY / "on_ray.py"), *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "2000 seeds on 2 trainers" in ran.stdout
+    assert "exit statuses of servers: [0, 0]" in ran.stdout
+    too_many = subprocess.run(
+        [sys.executable, str(DEPLOY / "on_ray.py"), *words[:-1], "9"],
+        capture_output=True, text=True, env=environment, timeout=100,
+    )  # fmt: skip
+    assert too_many.returncode == 1
+    assert "need 20 processors and 2 of the resource graph; the cluster has 4 and 2" in too_many.stderr

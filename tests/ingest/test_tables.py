@@ -557,7 +557,6 @@ def test_metadata_refusals(tables, change, error, message):
         ("{", "cannot be read as JSON"),
         ("[" * 100_000, "cannot be read as JSON"),
         ('{"nodes": {"a": {}, "a": {}}}', "a key is repeated"),
-        ('{"node_type": ["a"], "edge_type": [], "num_nodes_per_type": [1]}', "chunked graph of DGL"),
     ],
 )
 def test_files_that_are_no_metadata(tmp_path, text, message):

@@ -19,7 +19,7 @@ from hopstream.partition.weights import node_weights
 from hopstream.schema import EDGE, NODE
 from tests.partition.graphs import community_graph, path_graph, typed_graphs
 
-METHODS = ["kaminpar", "metis", "random", "hash"]
+METHODS = ["kaminpar", "metis", "ldg", "fennel", "random", "hash"]
 
 
 def loads_of(graph: Graph, owners, chosen: PartitionSettings) -> list[int]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopstream.arrays import write_array
 from hopstream.errors import ChecksumError, FormatError, HopstreamError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition import write
+from hopstream.partition import stored
 from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.partition.layout import Dataset, PartArrays, open_dataset, read_manifest, write_parts
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
@@ -93,8 +93,8 @@ def test_a_graph_is_written_and_read_back(tmp_path, graph, num_parts, method, di
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_blocks_do_not_show(tmp_path, monkeypatch, typed_graph: Graph, num_parts: int):
     whole = write_parts(typed_graph, tmp_path / "a", num_parts=num_parts, method="random", direction="both")
-    monkeypatch.setattr(write, "CHUNK_BYTES", 16)
-    monkeypatch.setattr(write, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(stored, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(stored, "CHUNK_ROWS", 3)
     blocks = write_parts(typed_graph, tmp_path / "b", num_parts=num_parts, method="random", direction="both")
     assert blocks.dataset_id == whole.dataset_id
 

@@ -9,33 +9,35 @@ import numpy as np
 import pytest
 
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.partition.flatten import flatten_graph
+from hopstream.partition import libraries
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis, fit_weights, write_parhip
 from hopstream.partition.settings import PartitionSettings
 from tests.partition.graphs import community_graph
+from tests.partition.test_flatten import adjacency_of
 
 
 @pytest.fixture
 def flat(rng):
-    return flatten_graph(community_graph(rng, 300, 2000))
+    return adjacency_of(community_graph(rng, 300, 2000))
 
 
 def test_kaminpar_reads_what_was_written(tmp_path, rng, flat):
-    weights = rng.integers(1, 1 << 40, len(flat.positions))
+    weights = rng.integers(1, 1 << 40, len(flat.connected()))
     with (tmp_path / "graph.parhip").open("wb") as file:
         write_parhip(file, flat, weights)
     graph = kaminpar.load_graph(str(tmp_path / "graph.parhip"), kaminpar.GraphFileFormat.PARHIP)
-    assert (graph.n(), graph.m()) == (len(flat.positions), len(flat.neighbors))
+    assert (graph.n(), graph.m()) == (len(flat.connected()), flat.num_ends)
     assert graph.is_node_weighted() and not graph.is_edge_weighted()
     assert [graph.node_weight(u) for u in range(graph.n())] == weights.tolist()
-    for node in range(graph.n()):
-        row = flat.neighbors[flat.indptr[node] : flat.indptr[node + 1]]
-        assert graph.neighbors(node) == [(v, 1) for v in row.tolist()]
+    compact = {position: node for node, position in enumerate(flat.connected().tolist())}
+    for node, position in enumerate(compact):
+        ((_, _, row),) = ((a, b, c) for a, b, c in flat.blocks(1) if a == position)
+        assert graph.neighbors(node) == [(compact[v], 1) for v in row.tolist()]
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "metis"])
 def test_the_seed_decides(flat, tmp_path, method):
-    weights = np.ones(len(flat.positions), np.int64)
+    weights = np.ones(len(flat.connected()), np.int64)
 
     def cut(rng_seed: int) -> list[int]:
         chosen = PartitionSettings(num_parts=4, method=method, rng_seed=rng_seed)
@@ -52,7 +54,7 @@ def test_the_seed_decides(flat, tmp_path, method):
 
 
 def test_a_missing_library_is_named(flat, monkeypatch):
-    weights = np.ones(len(flat.positions), np.int64)
+    weights = np.ones(len(flat.connected()), np.int64)
     chosen = PartitionSettings(num_parts=2)
     monkeypatch.setitem(sys.modules, "kaminpar", None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
@@ -65,7 +67,7 @@ def test_a_missing_library_is_named(flat, monkeypatch):
 def test_a_32_bit_kaminpar_is_refused_before_it_ends_the_process(flat, monkeypatch):
     monkeypatch.setattr(kaminpar, "__64bit__", False)
     with pytest.raises(SettingsError, match="64-bit"):
-        cut_with_kaminpar(flat, np.ones(len(flat.positions), np.int64), PartitionSettings(num_parts=2), None)
+        cut_with_kaminpar(flat, np.ones(len(flat.connected()), np.int64), PartitionSettings(num_parts=2), None)
 
 
 def test_weights_fit_the_library():
@@ -73,3 +75,16 @@ def test_weights_fit_the_library():
     assert fit_weights(weights, 1 << 40) is weights
     fitted = fit_weights(weights, 1000)
     assert fitted.min() == 1 and fitted.sum() <= 1000 + len(weights) and fitted.tolist() == sorted(fitted.tolist())
+
+
+def test_a_big_graph_is_cut_compressed(flat, monkeypatch):
+    weights, seen = np.ones(len(flat.connected()), np.int64), []
+    load = kaminpar.load_graph
+    monkeypatch.setattr(
+        kaminpar, "load_graph", lambda *a, compress: seen.append(compress) or load(*a, compress=compress)
+    )
+    for limit in (flat.num_ends, flat.num_ends - 1):
+        monkeypatch.setattr(libraries, "BIG_ENDS", limit)
+        first, again = (cut_with_kaminpar(flat, weights, PartitionSettings(num_parts=4), None) for _ in range(2))
+        assert first.tolist() == again.tolist() and np.bincount(first).max() <= 1.04 * len(weights) / 4
+    assert seen == [False, False, True, True]

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from hopstream.errors import ChannelLost, SettingsError, StateError
+from hopstream.errors import ChannelLost, StateError, StoreUnavailable
 from hopstream.load.buffers import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.partition.layout import open_dataset

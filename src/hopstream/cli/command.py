@@ -21,9 +21,9 @@ import typer
 import typer.main
 
 import hopstream
-from hopstream.cli import INTERRUPTED, ingest, inspect, partition, serve, top, up
+from hopstream.cli import INTERRUPTED, assign, chunk, dispatch, ingest, inspect, partition, serve, top, up
 from hopstream.cli.words import command_words
-from hopstream.errors import HopstreamError, StoreError
+from hopstream.errors import EngineError, HopstreamError, StoreError
 
 USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
 WITH_OWN_SIGNALS = (serve, up)
@@ -71,7 +71,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, UsageProblem):
         message, status = _usage_text(error), USERS_FAULT
     elif isinstance(error, HopstreamError | OSError):
-        is_ours = isinstance(error, StoreError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
+        is_ours = isinstance(error, StoreError | EngineError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
         message, status = _error_text(error), OUR_FAULT if is_ours else USERS_FAULT
     elif isinstance(error, MemoryError):
         message, status = f"out of memory: {error}", OUR_FAULT
@@ -108,7 +108,7 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    for module in (ingest, partition, inspect, serve, up, top):
+    for module in (ingest, assign, chunk, dispatch, partition, inspect, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )

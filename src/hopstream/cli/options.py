@@ -86,6 +86,7 @@ def _default(field: Field[Any]) -> object:
 def _annotation(field: Field[Any], hint: Any) -> Any:
     """What typer makes a flag of. A choice is read as a string, for the record to check."""
     flag = flag_name(field.name)
+    aliases = field.metadata.get("aliases", ())
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         return Annotated[str, typer.Option(flag, help=field.metadata["help"], metavar="|".join(choices))]
@@ -93,5 +94,6 @@ def _annotation(field: Field[Any], hint: Any) -> Any:
         both = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
     if get_origin(hint) is tuple:
-        return Annotated[list[str], typer.Option(flag, help=f"{field.metadata['help']}; may be given several times")]
-    return Annotated[hint, typer.Option(flag, help=field.metadata["help"])]
+        several = typer.Option(flag, help=f"{field.metadata['help']}; may be given several times")
+        return Annotated[list[float] if get_args(hint)[0] is float else list[str], several]
+    return Annotated[hint, typer.Option(flag, *aliases, help=field.metadata["help"])]

@@ -50,7 +50,7 @@ class Source:
 
     Attributes:
         graph: The graph.
-        kind: What it was read from: ``tables``, ``npz``, ``dataset``.
+        kind: What it was read from: ``tables``, ``chunked``, ``npz``, ``dataset``.
         num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
     """
 
@@ -82,7 +82,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     """Read a graph.
 
     Args:
-        path: An ``.npz`` file, a tables' JSON file or its folder, or the folder of a dataset of any number of parts.
+        path: An ``.npz`` file, the JSON file of tables or of a chunked graph, its folder, or the folder of a dataset of
+            any number of parts.
         settings: How tables are read.
 
     Raises:
@@ -99,6 +100,10 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         return Source(graph=read_dataset(path), kind="dataset")
     tables = path / "metadata.json" if path.is_dir() else path
     if tables.suffix == ".json" and tables.exists():
+        from hopstream.ingest.chunked import is_chunked, open_chunked
+
+        if is_chunked(tables):
+            return Source(graph=open_chunked(tables).load(), kind="chunked")
         from hopstream.ingest.tables import TableSettings, read_tables
 
         result = read_tables(

@@ -92,8 +92,7 @@ class Graph:
             for t, of in self.edge_splits.items()
             if of
         }
-        text = json.dumps([self.schema.to_json(), tables, splits, edge_splits], sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return fingerprint_of(self.schema, tables, splits, edge_splits)
 
     def check(self) -> Graph:
         """Check lengths, dtypes and id ranges; return the graph itself.
@@ -130,6 +129,24 @@ class Graph:
             for name, keys in splits.items():
                 where = f"split {name!r} of {type_label(edge_type)}"
                 _check_split(where, keys, self.edges[edge_type].num_edges, "edge")
+
+
+def fingerprint_of(
+    schema: GraphSchema,
+    tables: Mapping[str, list[int]],
+    splits: Mapping[str, Mapping[str, int]],
+    edge_splits: Mapping[str, Mapping[str, int]],
+) -> str:
+    """32 hexadecimal digits that name a graph, of which checksums are known.
+
+    Args:
+        schema: Its schema.
+        tables: Type label to the number of rows and the CRC-32C of each column, for edges those of the ends first.
+        splits: Node type to split to the CRC-32C of its keys.
+        edge_splits: The same by the labels of edge types; those without splits are left out.
+    """
+    text = json.dumps([schema.to_json(), tables, splits, edge_splits], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _check_lengths(where: str, features: Mapping[str, Column], num_rows: int) -> None:

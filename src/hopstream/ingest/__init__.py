@@ -14,15 +14,19 @@ from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
 METADATA = "metadata.json"
-READABLE = "an .npz file, a .json file that describes tables, a folder with metadata.json, or a PyG Data or HeteroData"
+READABLE = (
+    "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, or a PyG Data "
+    "or HeteroData"
+)
 
 
 def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
     """Read a graph, whatever it is kept in.
 
     Args:
-        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables,
-            a folder with such a ``metadata.json``, or a PyG ``Data`` or ``HeteroData``.
+        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
+            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, or a PyG ``Data`` or
+            ``HeteroData``.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
             names of arrays to leave out, or ``"all"`` for all that become nothing of the graph.
 
@@ -51,6 +55,11 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
             raise SettingsError(f"ignore is {ignore!r}; wanted a list of names of arrays, or 'all'")
         return read_npz(path, ignore)
     if path.suffix == ".json":
+        from hopstream.ingest.chunked import is_chunked, open_chunked
+
+        if is_chunked(path):
+            _refuse_options(options, "chunked graphs")
+            return open_chunked(path).load()
         from hopstream.ingest.tables import TableSettings, read_tables
 
         known = list(TableSettings.__dataclass_fields__)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
 from hopstream.errors import SchemaError
+from hopstream.ingest.arrow_types import dtype_name
 from hopstream.ingest.ids import INTEGER, NAME, holds_integers, strings_column
 from hopstream.ingest.table_files import Batch, Origin, shown_path
 from hopstream.ingest.table_metadata import FeatureSpec
@@ -202,8 +203,7 @@ def leaf_name(arrow_type: pa.DataType) -> str | None:
         arrow_type = arrow_type.value_type
     if _is_text(arrow_type):
         return STRING
-    is_number = pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_boolean(arrow_type)
-    return np.dtype(arrow_type.to_pandas_dtype()).name if is_number else None
+    return dtype_name(arrow_type)
 
 
 def _file(origin: Origin) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.json_files import read_json
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, type_label
 
 TableFormat = Literal["csv", "parquet"]
@@ -114,14 +114,9 @@ def read_metadata(path: Path) -> TablesMetadata:
         SchemaError: A key is unknown, missing or of the wrong kind, a type is described twice, or a path leads out of
             the folder.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_refuse_repeated_keys)
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except (ValueError, OSError, RecursionError) as error:
-        raise FormatError(f"{path} cannot be read as JSON ({error})") from error
+    value = read_json(path)
     if isinstance(value, dict) and {"node_type", "edge_type"} <= value.keys():
-        raise FormatError(f"{path} describes a chunked graph of DGL, which this version does not read")
+        raise FormatError(f"{path} describes a chunked graph of DGL, no tables; hopstream.read_graph reads either")
     top = _Fields(str(path), value)
     node_values, edge_values = top.mapping("nodes"), top.list("edges", [])
     top.finish()
@@ -137,13 +132,6 @@ def read_metadata(path: Path) -> TablesMetadata:
                 raise SchemaError(f"{where} joins node type {end!r}; nodes describe {list(nodes)}")
         edges[edge_type] = spec
     return TablesMetadata(path=path, nodes=nodes, edges=edges)
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a key is repeated among {[key for key, _ in pairs]}")
-    return found
 
 
 def _node_table(root: Path, where: str, value: object) -> NodeTableSpec:

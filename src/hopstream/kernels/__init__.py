@@ -18,6 +18,7 @@ SHARED_FILES = (
     "labor.py",
     "memory.py",
     "neighbors.py",
+    "placement.py",
     "ppr.py",
     "reals.py",
     "relabel.py",

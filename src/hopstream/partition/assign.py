@@ -3,38 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopstream.arrays import Array, IntArray, open_array
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.arrays import IntArray
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.hashing import derive_seed, hash_keys
-from hopstream.partition.flatten import flatten_graph
+from hopstream.kernels.refinement import count_cut
+from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
+from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, read_owners, write_owners
+from hopstream.partition.assign_source import AssignSource, source_of
+from hopstream.partition.assign_stream import stream_owners
+from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis
-from hopstream.partition.paths import path_name
 from hopstream.partition.settings import PartitionSettings
-from hopstream.partition.weights import node_weights
+from hopstream.partition.weights import LoadCounter
+
+if TYPE_CHECKING:
+    from hopstream.ingest.chunked import ChunkedGraph
 
 OwnersSource = str | Path | Mapping[str, ArrayLike]
 """A folder with one file per node type, or node type to the part of each node."""
 
-OwnerArray = NDArray[np.int32]
+MEMORY_BYTES = 1 << 30
+"""What edges may take in memory while nodes are assigned, unless said otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assignment:
+    """The parts of all nodes.
+
+    Attributes:
+        owners: Node type to int32[num_nodes], the part of the node with each key.
+        cut: The share of pairs of joined nodes that are in two parts, each pair counted once whatever edges join it;
+            None for methods that do not look at edges.
+        largest: What was to be even, by name, to how many times its share the fullest part holds.
+    """
+
+    owners: Mapping[str, OwnerArray]
+    cut: float | None = None
+    largest: Mapping[str, float] = field(default_factory=dict)
+
+
+def assign_folder(
+    graph: Graph | ChunkedGraph,
+    out: str | Path,
+    settings: PartitionSettings,
+    *,
+    classes: NodeClasses | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    overwrite: bool = False,
+) -> Assignment:
+    """Assign every node to a part and write the parts as a folder, which ``write_parts`` and others take as ``owners``.
+
+    Args:
+        graph: A graph in memory, or a chunked folder.
+        out: The folder to write.
+        settings: The method and what it needs.
+        classes: Node type to the class of each node, of which each part gets its share, beside what
+            ``settings.balance_ntypes`` names: an array, a file, a feature, or None for all nodes of the type.
+        memory_bytes: What edges may take in memory; more of them go through files beside ``out``.
+        overwrite: Replace a folder of parts that is there.
+
+    Raises:
+        SettingsError: ``out`` may not be written, or the method cannot do what is asked.
+        SchemaError: ``classes`` are not one integer for each node.
+    """
+    out = Path(out)
+    if settings.method == "file":
+        raise SettingsError("method 'file' assigns nothing; choose another")
+    check_owners_target(out, overwrite=overwrite)
+    with write_owners(out, settings.num_parts, settings.method, overwrite=overwrite) as (folder, write):
+        found = assign_nodes(graph, settings, scratch=folder, classes=classes, memory_bytes=memory_bytes)
+        write(found.owners)
+    return found
 
 
 def assign_owners(
-    graph: Graph, settings: PartitionSettings, source: OwnersSource | None = None, *, scratch: Path | None = None
+    graph: Graph | ChunkedGraph,
+    settings: PartitionSettings,
+    source: OwnersSource | None = None,
+    *,
+    scratch: Path | None = None,
 ) -> dict[str, OwnerArray]:
-    """Assign every node to a part.
+    """Assign every node to a part, or take the parts from elsewhere.
 
     Args:
         graph: The graph, checked.
         settings: The method and what it needs.
         source: Where ``method="file"`` reads the parts; None for every other method.
-        scratch: A folder on a disk with room for the graph, for KaMinPar.
+        scratch: A folder on a disk with room for the edges.
 
     Returns:
         Node type to int32[num_nodes], the part of the node with each key.
@@ -48,18 +111,43 @@ def assign_owners(
         wanted = "give owners, a folder or a mapping" if source is None else "leave owners out or use method='file'"
         raise SettingsError(f"method is {settings.method!r} and owners are {'not ' * (source is None)}given; {wanted}")
     if source is not None:
-        return _given_owners(graph, settings.num_parts, source)
+        return _given_owners(source_of(graph), settings.num_parts, source)
+    return dict(assign_nodes(graph, settings, scratch=scratch).owners)
+
+
+def assign_nodes(
+    graph: Graph | ChunkedGraph,
+    settings: PartitionSettings,
+    *,
+    scratch: Path | None = None,
+    classes: NodeClasses | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Assignment:
+    """Assign every node to a part by any method but ``file``; arguments are those of ``assign_folder``.
+
+    Raises:
+        SettingsError: The method cannot do what is asked.
+        SchemaError: ``classes`` are not one integer for each node.
+        UnknownNameError: What is to be even names a node type or feature that is not there.
+    """
+    if classes and settings.method == "hash":
+        raise SettingsError("classes are given and method 'hash' puts a node where its key says; choose another method")
+    source = source_of(graph)
     if settings.num_parts == 1:
-        return {t: np.zeros(table.num_nodes, np.int32) for t, table in graph.nodes.items()}
+        return Assignment(owners={t: np.zeros(num_nodes, np.int32) for t, num_nodes in source.num_nodes.items()})
     if settings.method in ("random", "hash"):
         assign = random_owners if settings.method == "random" else hash_owners
-        return {t: assign(t, table.num_nodes, settings) for t, table in graph.nodes.items()}
-    return _cut(graph, settings, scratch)
+        owners = {t: assign(t, num_nodes, settings) for t, num_nodes in source.num_nodes.items()}
+        is_even = not settings.has_constraints and not classes
+        return Assignment(owners=owners) if is_even else _mend(source, settings, classes, owners)
+    return _cut(source, settings, scratch, classes, memory_bytes)
 
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
-    """int32[num_nodes], a hash of each key: it depends on type, key, rng_seed and number of parts, and nothing else."""
+    """int32[num_nodes], a hash of each key: type, key, rng_seed, number and weights of parts decide, nothing else."""
     high_bits = _hashes("hash", node_type, num_nodes, settings) >> np.uint64(32)
+    if settings.part_weights:
+        return _parts_of_shares(high_bits / 2.0**32, settings)
     return (high_bits * np.uint64(settings.num_parts) >> np.uint64(32)).astype(np.int32)
 
 
@@ -74,8 +162,19 @@ def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -
     )  # a bijection of the key, so there are no ties
     first = derive_seed("first part", node_type, settings.rng_seed) % settings.num_parts
     owner = np.empty(num_nodes, np.int32)
+    if settings.part_weights:
+        # The middles of n equal steps: each part's count is its share rounded, up or down.
+        turned = (np.arange(num_nodes) + 0.5) / max(1, num_nodes) + first / settings.num_parts
+        owner[order] = _parts_of_shares(turned % 1.0, settings)
+        return owner
     owner[order] = (np.arange(num_nodes, dtype=np.int64) + first) % settings.num_parts
     return owner
+
+
+def _parts_of_shares(places: NDArray[np.float64], settings: PartitionSettings) -> OwnerArray:
+    """The part in whose stretch of [0, 1) each place lies, where parts have stretches as long as their shares."""
+    parts = np.searchsorted(np.cumsum(settings.shares)[:-1], places, side="right")
+    return parts.astype(np.int32)
 
 
 def _hashes(purpose: str, node_type: str, num_nodes: int, settings: PartitionSettings) -> NDArray[np.uint64]:
@@ -85,21 +184,82 @@ def _hashes(purpose: str, node_type: str, num_nodes: int, settings: PartitionSet
     return hashes
 
 
-def _cut(graph: Graph, settings: PartitionSettings, scratch: Path | None) -> dict[str, OwnerArray]:
-    """Cut the connected nodes with a library, then fill the parts up with the isolated ones."""
-    weights = np.concatenate(list(node_weights(graph, settings).values()))
-    flat = flatten_graph(graph)
-    owner = np.full(len(weights), -1, np.int32)
-    if len(flat.positions) > settings.num_parts:
-        connected_weights = weights[flat.positions]
-        if settings.method == "kaminpar":
-            owner[flat.positions] = cut_with_kaminpar(flat, connected_weights, settings, scratch)
+def _mend(
+    source: AssignSource, settings: PartitionSettings, classes: NodeClasses | None, owners: dict[str, OwnerArray]
+) -> Assignment:
+    """Move as few nodes as it takes to give each part its share of what is asked, whatever edges that cuts."""
+    degrees = None
+    if settings.balance_edges:
+        counter = LoadCounter(source, settings)
+        for edge_type, edges in source.edges.items():
+            for block in edges.blocks():
+                counter.add(edge_type, *block)
+        degrees = np.concatenate(list(counter.degrees().values()))
+    owner = np.concatenate(list(owners.values()))
+    constraints = make_constraints(source, settings, None, degrees, classes)
+    refine_owners(Adjacency.empty(len(owner)), constraints, owner)
+    largest = constraints.largest_over_share(constraints.loads_of(owner), settings.shares)
+    return Assignment(owners=_by_type(source, owner), largest=largest)
+
+
+def _cut(
+    source: AssignSource, settings: PartitionSettings, scratch: Path | None, classes: NodeClasses | None,
+    memory_bytes: int,
+) -> Assignment:  # fmt: skip
+    """Assign the connected nodes by their edges, fill the parts up with the isolated ones, and mend what is uneven."""
+    graph, weights, degrees = _survey(source, settings, scratch, memory_bytes)
+    with graph:
+        constraints = make_constraints(source, settings, weights, degrees, classes)
+        del degrees
+        owner = np.full(len(weights), -1, np.int32)
+        if settings.method in ("ldg", "fennel"):
+            stream_owners(graph, constraints, settings, owner)
         else:
-            owner[flat.positions] = cut_with_metis(flat, connected_weights, settings)
-    del flat
-    _fill_up(owner, weights, settings)
-    stops = np.cumsum([table.num_nodes for table in graph.nodes.values()])
-    return dict(zip(graph.nodes, np.split(owner, stops[:-1]), strict=True))
+            _cut_with_library(graph, weights, settings, scratch, owner)
+        _fill_up(owner, weights, settings)
+        if len(constraints.names) > 1:
+            refine_owners(graph, constraints, owner)
+        num_cut = sum(
+            count_cut(first, stop, graph.indptr, neighbors, owner) for first, stop, neighbors in graph.blocks()
+        )
+        cut = num_cut / max(1, graph.num_ends)
+    largest = constraints.largest_over_share(constraints.loads_of(owner), settings.shares)
+    return Assignment(owners=_by_type(source, owner), cut=cut, largest=largest)
+
+
+def _survey(
+    source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int
+) -> tuple[Adjacency, IntArray, IntArray]:
+    """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes."""
+    counter = LoadCounter(source, settings)
+    firsts = type_offsets(source.num_nodes)
+    num_nodes = sum(source.num_nodes.values())
+    with AdjacencyBuilder(num_nodes, source.num_edges, memory_bytes=memory_bytes, scratch=scratch) as builder:
+        for edge_type, edges in source.edges.items():
+            for first, src_keys, dst_keys in edges.blocks():
+                counter.add(edge_type, first, src_keys, dst_keys)
+                builder.add(src_keys + firsts[edge_type[0]], dst_keys + firsts[edge_type[2]])
+        weights, degrees = (np.concatenate(list(of.values())) for of in (counter.weights(), counter.degrees()))
+        del counter
+        return builder.finish(), weights, degrees
+
+
+def _cut_with_library(
+    graph: Adjacency, weights: IntArray, settings: PartitionSettings, scratch: Path | None, owner: OwnerArray
+) -> None:
+    """Let KaMinPar or METIS assign the connected nodes, in place, unless there are so few that each can have a part."""
+    positions = graph.connected()
+    if len(positions) <= settings.num_parts:
+        return
+    if settings.method == "kaminpar":
+        owner[positions] = cut_with_kaminpar(graph, weights[positions], settings, scratch)
+    else:
+        owner[positions] = cut_with_metis(graph, weights[positions], settings)
+
+
+def _by_type(source: AssignSource, owner: OwnerArray) -> dict[str, OwnerArray]:
+    stops = np.cumsum(list(source.num_nodes.values()))
+    return dict(zip(source.num_nodes, np.split(owner, stops[:-1]), strict=True))
 
 
 def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings) -> None:
@@ -116,74 +276,42 @@ def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings) 
     is_owned = owner >= 0
     loads = np.bincount(owner[is_owned], weights=weights[is_owned], minlength=settings.num_parts)
     free_weights = weights[free].astype(np.float64)
-    limit = (1 + settings.imbalance) * float(weights.sum()) / settings.num_parts
-    shares = even_shares(np.maximum(limit - loads, 0.0), float(free_weights.sum()))
+    part_weights = np.array(settings.part_weights or (1.0,) * settings.num_parts)
+    limits = (1 + settings.imbalance) * float(weights.sum()) * part_weights / part_weights.sum()
+    shares = even_shares(np.maximum(limits - loads, 0.0), float(free_weights.sum()), part_weights)
     middles = np.cumsum(free_weights) - free_weights / 2
     parts = np.searchsorted(np.cumsum(shares), middles, side="right")
     owner[free] = np.minimum(parts, settings.num_parts - 1)
 
 
-def even_shares(room: NDArray[np.float64], amount: float) -> NDArray[np.float64]:
-    """float64[num_parts], equal shares of an amount, but none larger than the part's room.
+def even_shares(
+    room: NDArray[np.float64], amount: float, part_weights: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """float64[num_parts], shares of an amount as the parts' weights are, but none larger than the part's room.
 
-    What does not fit into one part is shared out evenly among the others. The amount is at most ``room.sum()``.
+    What does not fit into one part is shared out among the others. The amount is at most ``room.sum()``.
     """
-    ascending = np.sort(room)
-    filled = np.cumsum(ascending) - ascending  # taken by the k smallest, if they are filled
-    others = np.arange(len(room), 0, -1)
-    # The share grows until it fills the smallest part, then the next: ``taken[k]`` is the amount when it fills part k.
-    taken = filled + ascending * others
+    wanted = np.ones(len(room)) if part_weights is None else part_weights
+    order = np.argsort(room / wanted, kind="stable")
+    filled = np.cumsum(room[order]) - room[order]  # taken by the first k parts, if they are filled
+    others = np.cumsum(wanted[order][::-1])[::-1]
+    # The level grows until it fills one part, then the next: ``taken[k]`` is the amount when it fills the k-th.
+    taken = filled + room[order] / wanted[order] * others
     num_full = min(int(np.searchsorted(taken, amount)), len(room) - 1)
-    share = (amount - filled[num_full]) / others[num_full]
-    return cast(NDArray[np.float64], np.minimum(room, share))
+    level = (amount - filled[num_full]) / others[num_full]
+    return cast(NDArray[np.float64], np.minimum(room, level * wanted))
 
 
-def _given_owners(graph: Graph, num_parts: int, source: OwnersSource) -> dict[str, OwnerArray]:
-    given: dict[str, tuple[str, ArrayLike]]
-    if isinstance(source, Mapping):
-        unknown = [t for t in source if t not in graph.nodes]
-        if unknown:
-            raise UnknownNameError(f"owners name node type {unknown[0]!r}; known: {list(graph.nodes)}")
-        given = {t: (f"owners[{t!r}]", source[t]) for t in graph.nodes if t in source}
-    else:
-        given = {t: _read_owners(Path(source), t) for t in graph.nodes}
-    missing = [t for t in graph.nodes if t not in given]
+def _given_owners(source: AssignSource, num_parts: int, given: OwnersSource) -> dict[str, OwnerArray]:
+    if not isinstance(given, Mapping):
+        return read_owners(given, source.num_nodes, num_parts)[0]
+    unknown = [t for t in given if t not in source.num_nodes]
+    if unknown:
+        raise UnknownNameError(f"owners name node type {unknown[0]!r}; known: {list(source.num_nodes)}")
+    missing = [t for t in source.num_nodes if t not in given]
     if missing:
         raise SchemaError(f"owners have no node type {missing[0]!r}; give the part of each of its nodes")
     return {
-        t: check_owners(where, np.asarray(value), graph.nodes[t].num_nodes, num_parts)
-        for t, (where, value) in given.items()
+        t: check_owners(f"owners[{t!r}]", np.asarray(given[t]), num_nodes, num_parts)
+        for t, num_nodes in source.num_nodes.items()
     }
-
-
-def _read_owners(folder: Path, node_type: str) -> tuple[str, ArrayLike]:
-    """Where the parts of a node type were read, and the parts."""
-    binary, text = (folder / f"{path_name(node_type)}{suffix}" for suffix in (".npy", ".txt"))
-    if binary.exists():
-        return str(binary), open_array(binary)
-    try:
-        if text.stat().st_size == 0:
-            return str(text), np.empty(0, np.int32)
-        return str(text), np.loadtxt(text, np.int64, ndmin=1, comments=None)
-    except FileNotFoundError as error:
-        raise FormatError(f"{folder} has neither {binary.name} nor {text.name}; write the part of each node") from error
-    except ValueError as error:
-        raise FormatError(f"{text} must have one part number per line ({error})") from error
-
-
-def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> OwnerArray:
-    """The parts as int32[num_nodes], checked.
-
-    Raises:
-        SchemaError: They are not one integer per node.
-        IdRangeError: One is not a part.
-    """
-    if owner.shape != (num_nodes,) or not (np.issubdtype(owner.dtype, np.integer) or not num_nodes):
-        raise SchemaError(
-            f"{where} is {owner.dtype}{list(owner.shape)}; it must be one integer for each of {num_nodes} nodes"
-        )
-    outside = np.flatnonzero((owner < 0) | (owner >= num_parts))
-    if len(outside):
-        row = int(outside[0])
-        raise IdRangeError(f"{where}[{row}] is {owner[row]}; parts are numbered 0..{num_parts - 1}")
-    return owner.astype(np.int32)

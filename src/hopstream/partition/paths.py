@@ -125,21 +125,28 @@ class Contents(Protocol):
 def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
     """Every file of one part with what it must hold, by path relative to the dataset."""
     schema = contents.schema
-    yield from _expected_nodes(schema, contents.book, part)
+    yield from expected_nodes(schema, contents.book, part)
     for edge_type in schema.edges:
         for direction in contents.directions:
-            yield from _expected_edges(contents, part, edge_type, direction)
+            yield from expected_edges(contents, part, edge_type, direction)
     for edge_type, splits in schema.edge_splits.items():
-        folder = link_folder(part, edge_type)
         offsets = contents.book.link_offsets(edge_type)
-        num_links = int(offsets[part + 1] - offsets[part])
-        for name in ("src_key.npy", "dst_key.npy", *["time.npy"] * (contents.time_attr in schema.edges[edge_type])):
-            yield str(folder / name), Expected("int64", (num_links,))
+        yield from expected_links(contents, part, edge_type, int(offsets[part + 1] - offsets[part]))
         for split in splits:
-            yield str(split_path(folder, split)), Expected("int64", (None,))
+            yield str(split_path(link_folder(part, edge_type), split)), Expected("int64", (None,))
 
 
-def _expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iterator[tuple[str, Expected]]:
+def expected_links(
+    contents: Contents, part: int, edge_type: EdgeType, num_links: int
+) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's links of one edge type, but for splits."""
+    times = ["time.npy"] * (contents.time_attr in contents.schema.edges[edge_type])
+    for name in ("src_key.npy", "dst_key.npy", *times):
+        yield str(link_folder(part, edge_type) / name), Expected("int64", (num_links,))
+
+
+def expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's nodes; the shapes of splits are not known."""
     for node_type, features in schema.nodes.items():
         folder = node_folder(part, node_type)
         num_rows = _range_length(book, node_type, part)
@@ -152,9 +159,10 @@ def _expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iter
             yield from _expected_column(folder, name, feature, num_rows)
 
 
-def _expected_edges(
+def expected_edges(
     contents: Contents, part: int, edge_type: EdgeType, direction: Direction
 ) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's edges of one type and direction."""
     book, features = contents.book, contents.schema.edges[edge_type]
     folder = edge_folder(part, edge_type, direction)
     owner_type, other_type = ends_of(edge_type, direction)

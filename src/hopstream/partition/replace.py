@@ -13,24 +13,37 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
 
-_HIDDEN_NAME = re.compile(r"\.([^/]+)\.\d+\.(?:partial|old)(?=/|$)")
+_HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.(?:partial|old)|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)")
 _BEING_WRITTEN: set[Path] = set()
 """Hidden folders of this process, whose number an earlier process may have had."""
 
 
+class CheckTarget(Protocol):
+    """Refuses a place that must not be replaced, as ``check_target`` does for datasets."""
+
+    def __call__(self, out: Path, /, *, overwrite: bool) -> None:
+        """Raise SettingsError."""
+
+
 @contextmanager
-def replaced_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
+def replaced_folder(out: Path, *, overwrite: bool, check: CheckTarget | None = None) -> Iterator[Path]:
     """A hidden folder to write to, which takes the place of ``out`` when all is done, and is gone if anything fails.
+
+    Args:
+        out: The place.
+        overwrite: Replace what is there.
+        check: Refuses places that must not be replaced; ``check_target`` if None.
 
     Raises:
         SettingsError: ``out`` may not be written, or came to be while the folder was written.
         OSError: The system failed; the error names a path that the caller knows.
     """
-    with errors_named(out), _hidden_folder(out, overwrite) as new:
+    with errors_named(out), _hidden_folder(out, overwrite, check or check_target) as new:
         yield new
 
 
@@ -46,19 +59,19 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _hidden_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+def _hidden_folder(out: Path, overwrite: bool, check: CheckTarget) -> Iterator[Path]:
     root = Path(os.path.realpath(out))
     new, old = (root.with_name(f".{root.name}.{os.getpid()}.{what}") for what in ("partial", "old"))
     missing = [folder for folder in root.parents if not folder.exists()]
     try:
         _put_back(root)
-        check_target(out, overwrite=overwrite)
+        check(out, overwrite=overwrite)
         _remove_leftovers(root)
         root.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
         _BEING_WRITTEN.add(new)
         yield new
-        check_target(out, overwrite=overwrite)
+        check(out, overwrite=overwrite)
         _swap(new, root, old)
     except BaseException:
         if new in _BEING_WRITTEN:
@@ -69,6 +82,36 @@ def _hidden_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         raise
     finally:
         _BEING_WRITTEN.discard(new)
+
+
+def resumed_folder(out: Path) -> Path:
+    """The hidden folder beside ``out`` in which work goes on that was ended; it may not be there."""
+    root = Path(os.path.realpath(out))
+    return root.with_name(f".{root.name}.dispatch.partial")
+
+
+def place_folder(new: Path, out: Path, *, overwrite: bool) -> None:
+    """Bring a whole dataset into its place; one that is there is replaced where that is allowed.
+
+    Raises:
+        SettingsError: ``out`` may not be written.
+    """
+    root = Path(os.path.realpath(out))
+    old = root.with_name(f".{root.name}.{os.getpid()}.old")
+    check_target(out, overwrite=overwrite)
+    try:
+        _swap(new, root, old)
+    except BaseException:
+        if old.exists() and not root.exists():
+            old.rename(root)
+        raise
+
+
+def put_back(out: Path) -> None:
+    """Put back what a process that was killed while it replaced ``out`` had moved away, and remove what it left."""
+    root = Path(os.path.realpath(out))
+    _put_back(root)
+    _remove_leftovers(root)
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, cast, get_args
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType
 
-Method = Literal["kaminpar", "metis", "random", "hash", "file"]
+Method = Literal["kaminpar", "metis", "ldg", "fennel", "random", "hash", "file"]
 Balance = Literal["bytes", "edges", "nodes"]
 Sides = Literal["in", "out", "both"]
 
@@ -31,12 +31,12 @@ class PartitionSettings:
     num_parts: int = field(default=1, metadata={"help": "number of parts"})
     method: Method = field(
         default="kaminpar",
-        metadata={"help": "how nodes are assigned: kaminpar or metis cut few edges; random and hash ignore edges; "
-                          "file reads the part of each node from files"},
+        metadata={"help": "how nodes are assigned: kaminpar or metis cut few edges; ldg or fennel stream over them; "
+                          "random and hash ignore them; file reads the part of each node from files"},
     )  # fmt: skip
     balance: Balance = field(
         default="bytes",
-        metadata={"help": "what kaminpar and metis keep equal between parts: bytes held, edges held, or nodes"},
+        metadata={"help": "what methods that look at edges keep equal between parts: bytes held, edges held, or nodes"},
     )
     direction: Sides = field(
         default="in",
@@ -44,7 +44,7 @@ class PartitionSettings:
     )
     rng_seed: int = field(default=0, metadata={"help": "seed of every random choice, 0 to 2**64 - 1"})
     imbalance: float = field(
-        default=0.03, metadata={"help": "how much heavier than the mean a part may be for kaminpar and metis, 0 to 1"}
+        default=0.03, metadata={"help": "how much heavier than its share a part may be, where shares are kept, 0 to 1"}
     )
     keep_edge_keys: bool = field(
         default=True, metadata={"help": "store the original key of each edge (8 bytes per edge and direction)"}
@@ -67,6 +67,21 @@ class PartitionSettings:
     num_threads: int = field(
         default=1, metadata={"help": "threads of kaminpar; with more than one, runs differ though the seed is the same"}
     )
+    passes: int = field(default=3, metadata={"help": "how often ldg and fennel go over all nodes"})
+    balance_ntypes: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "node type of which each part gets its share; as type=feature or type=file.npy, its share of "
+                          "the nodes of each value"},
+    )  # fmt: skip
+    balance_edges: bool = field(
+        default=False, metadata={"help": "give each part its share of edges too, of each value of balance_ntypes"}
+    )
+    balance_splits: bool = field(
+        default=False, metadata={"help": "give each part its share of the nodes of each split, such as train"}
+    )
+    part_weights: tuple[float, ...] = field(
+        default=(), metadata={"help": "how much each part is to hold, in any unit; equal shares if left out"}
+    )
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -86,15 +101,60 @@ class PartitionSettings:
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
         object.__setattr__(self, "links", _checked_links(self.links))
+        _check_int("passes", self.passes, 1, 100)
+        self._check_balance()
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """The directions that are written."""
         return ("in", "out") if self.direction == "both" else (self.direction,)
 
+    def _check_balance(self) -> None:
+        """Check what else is to be even, and that the method can see to it.
+
+        Raises:
+            SettingsError: It is not what it must be, or the method cannot.
+        """
+        for name in ("balance_edges", "balance_splits"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        of = self.balance_ntypes
+        if not isinstance(of, list | tuple) or not all(isinstance(t, str) and t for t in of):
+            raise SettingsError(f"balance_ntypes is {of!r}; it must be a list of 'type', 'type=feature' or 'type=file'")
+        shares = self.part_weights
+        if not isinstance(shares, list | tuple) or not all(map(_is_share, shares)):
+            raise SettingsError(f"part_weights is {shares!r}; it must be a list of numbers above 0")
+        if shares and len(shares) != self.num_parts:
+            raise SettingsError(
+                f"part_weights is {len(shares)} numbers; it must be one for each of {self.num_parts} parts"
+            )
+        object.__setattr__(self, "balance_ntypes", tuple(of))
+        object.__setattr__(self, "part_weights", tuple(map(float, shares)))
+        asked = [name for name in ("balance_ntypes", "balance_edges", "balance_splits") if getattr(self, name)]
+        if asked and self.method in ("hash", "file"):
+            why = "puts a node where its key says" if self.method == "hash" else "takes the parts as they are"
+            raise SettingsError(f"{asked[0]} is given and method {self.method!r} {why}; choose another method")
+        if shares and self.method == "file":
+            raise SettingsError("part_weights are given and method 'file' takes the parts as they are; leave them out")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of each part; they add up to 1."""
+        weights = self.part_weights or (1.0,) * self.num_parts
+        return tuple(weight / sum(weights) for weight in weights)
+
+    @property
+    def has_constraints(self) -> bool:
+        """Whether more is to be even than ``balance``."""
+        return bool(self.balance_ntypes or self.balance_edges or self.balance_splits)
+
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON value."""
-        return {**asdict(self), "links": [link if isinstance(link, str) else list(link) for link in self.links]}
+        return {
+            **asdict(self),
+            "links": [link if isinstance(link, str) else list(link) for link in self.links],
+            "balance_ntypes": list(self.balance_ntypes), "part_weights": list(self.part_weights),
+        }  # fmt: skip
 
 
 class PartitionOptions(TypedDict, total=False):
@@ -112,6 +172,15 @@ class PartitionOptions(TypedDict, total=False):
     neighbor_keys: bool
     links: tuple[EdgeType | str, ...]
     num_threads: int
+    passes: int
+    balance_ntypes: tuple[str, ...]
+    balance_edges: bool
+    balance_splits: bool
+    part_weights: tuple[float, ...]
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, column_schema
+from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.rows import sort_rows
 from hopstream.partition.book import ends_of
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.split import EdgeSplit, NodeSplit
-from hopstream.schema import Direction, EdgeType, type_label
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 
 CHUNK_ROWS = 1 << 20
 MAX_TIME = np.iinfo(np.int64).max
@@ -30,21 +30,24 @@ class EdgeTimes:
     """Where the times of one type's edges in one direction come from; at least one of the two is there.
 
     Attributes:
-        own: integer[num_edges], the time of each edge key, or None where edges have none of their own.
+        own: integer[num_edges], the time of each edge (by key, or by its place in a run), or None where edges have none
+            of their own.
         neighbor: integer[num_nodes], the time of each key of the neighbours' type, or None where it has none.
-        neighbor_keys: integer[num_nodes], the key of each neighbour's id.
+        neighbor_keys: integer[num_nodes], the key of each neighbour's id; None where ``neighbor`` has the time of each
+            id.
     """
 
     own: Array | None
     neighbor: Array | None
-    neighbor_keys: Array
+    neighbor_keys: Array | None
 
-    def of(self, edge_keys: Array, neighbor_ids: Array) -> IntArray:
-        """int64[n], the times of edges given by key and neighbour."""
-        times = None if self.own is None else self.own[edge_keys].astype(np.int64, copy=False)
+    def of(self, places: Array, neighbor_ids: Array) -> IntArray:
+        """int64[n], the times of edges given by where ``own`` has theirs and by neighbour."""
+        times = None if self.own is None else self.own[places].astype(np.int64, copy=False)
         if self.neighbor is None:
             return times if times is not None else np.empty(0, np.int64)
-        later: IntArray = self.neighbor[self.neighbor_keys[neighbor_ids]].astype(np.int64, copy=False)
+        neighbors = neighbor_ids if self.neighbor_keys is None else self.neighbor_keys[neighbor_ids]
+        later: IntArray = self.neighbor[neighbors].astype(np.int64, copy=False)
         return later if times is None else np.maximum(times, later)
 
 
@@ -67,13 +70,25 @@ def _values(column: Column | None) -> Array | None:
 
 def sort_by_time(split: EdgeSplit, times: EdgeTimes) -> None:
     """Bring the edges of each row into the order of their times, in place; edges of one time keep their order."""
-    for first, last, start, stop in row_chunks(split.indptr):
-        keys, indices = split.keys[start:stop], split.indices[start:stop]
-        offsets = split.indptr[first : last + 1] - start
-        places = row_order(offsets, times.of(keys, indices), is_descending=False) + np.repeat(
-            offsets[:-1], np.diff(offsets)
-        )
-        keys[:], indices[:] = keys[places], indices[places]
+    sort_edges(split.indptr, split.keys, split.indices, times)
+
+
+def sort_edges(indptr: IntArray, places: Array, indices: Array, times: EdgeTimes, *others: Array) -> None:
+    """Bring the edges of each row into the order of their times, in place.
+
+    Args:
+        indptr: int64[num_rows + 1], from 0.
+        places: integer[num_edges], where ``times`` has the time of each edge; put in order too.
+        indices: integer[num_edges], ids of neighbours; put in order too.
+        times: Where times come from.
+        *others: More columns of num_edges rows to put in order.
+    """
+    for first, last, start, stop in row_chunks(indptr):
+        offsets = indptr[first : last + 1] - start
+        order = row_order(offsets, times.of(places[start:stop], indices[start:stop]), is_descending=False)
+        order = order + np.repeat(offsets[:-1], np.diff(offsets))
+        for column in (places, indices, *others):
+            column[start:stop] = column[start:stop][order]
 
 
 def row_order(offsets: IntArray, values: Array, *, is_descending: bool) -> Array:
@@ -97,27 +112,40 @@ def check_times(graph: Graph, time_attr: str) -> None:
         UnknownNameError: No node or edge type has the feature.
         SchemaError: A type's feature of this name is not one integer per row, or does not fit int64.
     """
+    check_time_schema(graph.schema, time_attr)
     tables: dict[str | EdgeType, Mapping[str, Column]] = {t: n.features for t, n in graph.nodes.items()}
     tables |= {t: e.features for t, e in graph.edges.items()}
-    if not any(time_attr in features for features in tables.values()):
-        known = {type_label(t): list(features) for t, features in tables.items() if features}
-        raise UnknownNameError(f"time_attr is {time_attr!r}; no node or edge type has such a feature; known: {known}")
     for owner, features in tables.items():
-        if time_attr in features:
-            _check_column(f"{type_label(owner)}.{time_attr}", features[time_attr])
+        column = _values(features.get(time_attr))
+        if column is not None:
+            for start in range(0, len(column), CHUNK_ROWS):
+                check_time_values(f"{type_label(owner)}.{time_attr}", start, column[start : start + CHUNK_ROWS])
 
 
-def _check_column(where: str, column: Column) -> None:
-    schema = column_schema(column)
-    if not isinstance(column, np.ndarray) or schema.shape or column.dtype.kind not in "iu":
+def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
+    """Refuse types of columns that cannot be times; see ``check_times``."""
+    tables: list[tuple[str | EdgeType, Mapping[str, FeatureSchema]]] = [*schema.nodes.items(), *schema.edges.items()]
+    if not any(time_attr in features for _, features in tables):
+        known = {type_label(t): list(features) for t, features in tables if features}
+        raise UnknownNameError(f"time_attr is {time_attr!r}; no node or edge type has such a feature; known: {known}")
+    for owner, features in tables:
+        feature = features.get(time_attr)
+        if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):
+            continue
         remedy = "one integer per row, or rename the feature"
-        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+        if feature.is_fixed_width and feature.numpy_dtype.kind == "f":
             remedy = "integers: choose a unit in which they are whole, for example milliseconds, and convert to int64"
-        raise SchemaError(f"{where} is {schema}; times are {remedy}")
-    if column.dtype != np.uint64:
-        return
-    for start in range(0, len(column), CHUNK_ROWS):
-        is_late = column[start : start + CHUNK_ROWS] > MAX_TIME
-        if is_late.any():
-            row = start + int(np.argmax(is_late))
-            raise SchemaError(f"{where}[{row}] is {int(column[row])}; times fit int64: subtract an epoch of your own")
+        raise SchemaError(f"{type_label(owner)}.{time_attr} is {feature}; times are {remedy}")
+
+
+def check_time_values(where: str, first_row: int, values: Array) -> None:
+    """Refuse times that do not fit int64, in rows of a column from ``first_row``.
+
+    Raises:
+        SchemaError: One does not.
+    """
+    if values.dtype == np.uint64 and (is_late := values > MAX_TIME).any():
+        row = int(np.argmax(is_late))
+        raise SchemaError(
+            f"{where}[{first_row + row}] is {int(values[row])}; times fit int64: subtract an epoch of your own"
+        )

@@ -1,0 +1,65 @@
+"""How are the nodes of a graph assigned to parts from the command line, without writing the parts?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.source import SourceSettings, read_and_show
+from hopstream.cli.units import percent_text, plural_text
+from hopstream.partition.settings import PartitionSettings
+
+
+@with_settings("tables", SourceSettings)
+@with_settings("settings", PartitionSettings)
+def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="a chunked folder, which is read without loading it, or what partition reads", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
+    memory: Annotated[
+        str, typer.Option(help="what edges may take in memory, beside what nodes take; more go through files")
+    ] = "1GiB",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: PartitionSettings,
+    tables: SourceSettings,
+) -> None:
+    """Assign every node to a part, for partition and dispatch to read."""
+    from hopstream.ingest.chunked import is_chunked, open_chunked
+    from hopstream.partition.assign import assign_folder
+    from hopstream.partition.assign_folder import META, check_owners_target
+    from hopstream.partition.dispatch.settings import memory_bytes
+
+    output = Output(is_json=json)
+    num_bytes = memory_bytes(memory)
+    check_owners_target(out, overwrite=overwrite)
+    metadata = source / "metadata.json" if source.is_dir() else source
+    is_streamed = metadata.suffix == ".json" and metadata.exists() and is_chunked(metadata)
+    graph = open_chunked(metadata) if is_streamed else read_and_show(output, source, tables).graph
+    clock = Clock()
+    found = assign_folder(graph, out, settings, memory_bytes=num_bytes, overwrite=overwrite)
+    num_nodes = sum(map(len, found.owners.values()))
+    text = f"{plural_text(num_nodes, 'node')} to {plural_text(settings.num_parts, 'part')}"
+    if found.cut is not None:
+        text += f", {percent_text(found.cut)} of joined pairs cut"
+    facts: Facts = {
+        "method": settings.method,
+        "parts": settings.num_parts,
+        "nodes": num_nodes,
+        "pairs_cut": found.cut,
+        "largest_over_share": dict(found.largest),
+    }
+    output.stage("assign", settings.method, text, facts, clock.cost())
+    if found.largest:
+        loads = ", ".join(f"{name} {value:.2f}x" for name, value in found.largest.items())
+        output.text(f"{'':<7} {'balance':<8} fullest part over its share: {loads}")
+    output.stage("done", str(out / META), "", {"meta": str(out / META)})

@@ -1,0 +1,86 @@
+"""How is a chunked graph written as a dataset from the command line, given the part of each node?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.units import bytes_text, percent_text, plural_text
+from hopstream.cli.written import show_written
+from hopstream.errors import SettingsError
+from hopstream.partition.dispatch.settings import DispatchSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.dispatch.plan import Estimate, Plan
+
+
+@with_settings("settings", DispatchSettings)
+def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
+    in_dir: Annotated[
+        Path, typer.Option("--in-dir", help="folder of the chunked graph, with its metadata.json", show_default=False)
+    ],
+    partitions_dir: Annotated[
+        Path,
+        typer.Option(
+            "--partitions-dir", help="folder with <node type>.npy or .txt, the part of each node", show_default=False
+        ),
+    ],
+    out_dir: Annotated[Path, typer.Option("--out-dir", help="the folder to write the dataset to", show_default=False)],
+    metadata_filename: Annotated[str, typer.Option(help="the graph's metadata, in --in-dir")] = "metadata.json",
+    save_orig_nids: Annotated[
+        bool, typer.Option("--save-orig-nids", help="keep the keys of nodes; a dataset always does")
+    ] = False,
+    save_orig_eids: Annotated[
+        bool, typer.Option("--save-orig-eids", help="keep the keys of edges; the default: see --no-keep-edge-keys")
+    ] = False,
+    overwrite: OverwriteFlag = False,
+    json: JsonFlag = False,
+    *,
+    settings: DispatchSettings,
+) -> None:
+    """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
+    from hopstream.partition.dispatch.run import dispatch
+
+    del save_orig_nids  # a dataset cannot be without them
+    if save_orig_eids and not settings.keep_edge_keys:
+        raise SettingsError("--save-orig-eids and --no-keep-edge-keys contradict each other; leave one of them out")
+    output, clock = Output(is_json=json), Clock()
+
+    def show_plan(costs: Estimate, plan: Plan) -> None:
+        _show_plan(output, costs, plan, settings)
+
+    with progress_bars() as progress:
+        manifest = dispatch(
+            in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
+            overwrite=overwrite, progress=progress, on_estimate=show_plan,
+        )  # fmt: skip
+    cut = manifest.report.cut
+    text = f"{percent_text(cut.fraction)} of {plural_text(cut.num_edges, 'edge')} cut"
+    facts: Facts = {
+        "cut": cut.fraction, "cut_edges": cut.num_cut, "edges": cut.num_edges, "balance": manifest.report.balance,
+    }  # fmt: skip
+    output.stage("measure", "cut", text, facts)
+    if manifest.book.num_parts > 1:
+        loads = ", ".join(f"{name} {value:.2f}x" for name, value in manifest.report.balance.items())
+        output.text(f"{'':<7} {'balance':<8} largest part over mean: {loads}")
+    show_written(output, out_dir, manifest)
+    seconds = clock.cost().seconds
+    output.text(f"{'':<7} {'speed':<8} {plural_text(int(cut.num_edges / max(seconds, 1e-9)), 'edge')}/s")
+
+
+def _show_plan(output: Output, costs: Estimate, plan: Plan, settings: DispatchSettings) -> None:
+    """Write what the work will take."""
+    text = (
+        f"{bytes_text(costs.input_bytes)} to read, {bytes_text(costs.disk_bytes)} of disk while it runs, "
+        f"{bytes_text(costs.dataset_bytes)} after; {settings.memory} of memory, "
+        f"{bytes_text(plan.budget_bytes)} for the work of each of {plural_text(plan.num_workers, 'worker')}"
+    )
+    facts: Facts = {
+        "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "dataset_bytes": costs.dataset_bytes,
+        "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
+    }  # fmt: skip
+    output.stage("plan", plural_text(plan.settings.num_parts, "part"), text, facts)

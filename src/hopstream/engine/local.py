@@ -1,0 +1,155 @@
+"""How are tasks run on this machine: in this process, or in processes of their own?"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopstream.engine.contract import Engine, OnDone
+from hopstream.engine.losses import Losses
+from hopstream.engine.settings import EngineSettings, check_num_workers
+from hopstream.engine.tasks import Task, check_names, outcome, run_task
+from hopstream.engine.worker_process import WorkerProcess
+from hopstream.errors import TaskTimeout
+
+LOOK_S = 1.0
+"""How often deadlines are looked at."""
+
+
+def local_engine(num_workers: int = 0, *, settings: EngineSettings | None = None) -> Engine:
+    """An engine of this machine.
+
+    Args:
+        num_workers: Processes that run tasks; 0 runs them in this process, without deadlines and one at a time.
+        settings: Deadlines and retries.
+
+    Raises:
+        SettingsError: ``num_workers`` is outside what can be had.
+    """
+    check_num_workers(num_workers)
+    return WorkerPool(num_workers, settings or EngineSettings()) if num_workers else InProcessEngine()
+
+
+class InProcessEngine(Engine):
+    """Runs tasks one after the other, here."""
+
+    @property
+    def num_workers(self) -> int:
+        """One task at a time."""
+        return 1
+
+    def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
+        """See ``Engine.map``."""
+        check_names(tasks)
+        for task in tasks:
+            task.to_line()  # refuses what could not travel
+            on_done(task, run_task(task.name, task.kind, task.args))
+
+
+class WorkerPool(Engine):
+    """Runs tasks in worker processes, which are started when they are first needed and kept until ``close``."""
+
+    def __init__(self, num_workers: int, settings: EngineSettings) -> None:
+        """Start none yet."""
+        self._num_workers = num_workers
+        self._num_threads = max(1, (os.cpu_count() or 1) // num_workers)
+        self._settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[WorkerProcess] = []
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes."""
+        return self._num_workers
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the worker processes there are now."""
+        return [worker.pid for worker in self._workers]
+
+    def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
+        """See ``Engine.map``."""
+        check_names(tasks)
+        waiting = deque(tasks)
+        losses = Losses(self._settings.retries)
+        try:
+            while waiting or self._busy():
+                self._give_out(waiting)
+                for worker, line in self._lines():
+                    self._on_line(worker, line, on_done)
+                self._replace_lost(waiting, losses)
+                self._check_deadlines()
+        except BaseException:
+            self._stop_busy()
+            raise
+
+    def close(self) -> None:
+        """End all workers."""
+        self._end(self._workers)
+        self._selector.close()
+
+    def _busy(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.task is not None]
+
+    def _give_out(self, waiting: deque[Task]) -> None:
+        """Give each idle worker a task, and start workers while there are tasks for them."""
+        for worker in self._workers:
+            if waiting and worker.task is None:
+                worker.give(waiting.popleft())
+        while waiting and len(self._workers) < self._num_workers:
+            worker = WorkerProcess(self._selector, self._num_threads)
+            self._workers.append(worker)
+            worker.give(waiting.popleft())
+
+    def _lines(self) -> list[tuple[WorkerProcess, str]]:
+        """Wait for news, a second at most; what workers have said."""
+        return [(key.data, line) for key, _ in self._selector.select(LOOK_S) for line in key.data.on_event(key.fileobj)]
+
+    def _on_line(self, worker: WorkerProcess, line: str, on_done: OnDone) -> None:
+        if line.startswith('{"beat"'):
+            return
+        task, worker.task = worker.task, None
+        _, result = outcome(line)
+        if task is not None:
+            on_done(task, result)
+
+    def _replace_lost(self, waiting: deque[Task], losses: Losses) -> None:
+        """Have the tasks of workers that have ended done again, first of all; the next worker is started for them."""
+        for worker in [worker for worker in self._workers if worker.has_ended]:
+            self._workers.remove(worker)
+            ending = worker.ending_text()
+            worker.end(0.0)
+            if worker.task is not None:
+                losses.count(worker.task, ending)
+                waiting.appendleft(worker.task)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        for worker in self._busy():
+            if now - worker.last_sign > self._settings.silence_s:
+                worker.kill()  # its task is tried again, as that of any lost worker
+            if worker.task is not None and now - worker.task_since > self._settings.task_timeout_s:
+                raise TaskTimeout(
+                    f"task {worker.task.name} was not done in {self._settings.task_timeout_s:g} s by worker process "
+                    f"{worker.pid}; allow more with task_timeout_s"
+                )
+
+    def _stop_busy(self) -> None:
+        """End the workers that run tasks; each may remove what its task had begun to write."""
+        busy = self._busy()
+        deadline = time.monotonic() + self._settings.stop_s
+        for worker in busy:
+            worker.terminate()
+        for worker in busy:
+            worker.wait(deadline - time.monotonic())
+        self._end(busy)
+
+    def _end(self, workers: Sequence[WorkerProcess]) -> None:
+        deadline = time.monotonic() + self._settings.stop_s
+        for worker in list(workers):
+            worker.end(deadline - time.monotonic())
+            self._workers.remove(worker)

@@ -1,0 +1,76 @@
+"""Does an engine do what jobs rely on? Tasks that try it, each of which does one thing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hopstream import errors
+from hopstream.engine.tasks import task
+
+
+@task
+def echo(args: dict[str, Any]) -> dict[str, Any]:
+    """Give the arguments back."""
+    return args
+
+
+@task
+def say(args: dict[str, Any]) -> None:
+    """Write to stdout as libraries do, by Python and past it."""
+    sys.stdout.write(f"{args['text']}\n")
+    sys.stdout.flush()
+    os.write(1, f"{args['text']}\n".encode())
+
+
+@task
+def where(args: dict[str, Any]) -> dict[str, Any]:
+    """Which process of which machine runs this, and which of some paths it sees."""
+    paths = args.get("paths", [])
+    return {"host": platform.node(), "pid": os.getpid(), "seen": [path for path in paths if Path(path).exists()]}
+
+
+@task
+def write(args: dict[str, Any]) -> int:
+    """Write some bytes to a file, whole or not at all; how many."""
+    path, data = Path(args["path"]), str(args["text"]).encode() * int(args.get("times", 1))
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+    return len(data)
+
+
+@task
+def wait(args: dict[str, Any]) -> int:
+    """Say in a file that this process has begun, and wait until another file comes; this process's id."""
+    deadline = time.monotonic() + float(args.get("timeout_s", 60.0))
+    begun = Path(args["begun"])
+    begun.with_name(begun.name + f".{os.getpid()}").touch()
+    while not Path(args["until"]).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@task
+def fail(args: dict[str, Any]) -> None:
+    """Raise an error of a class of this package, or a builtin one that says so."""
+    known = getattr(errors, args["class"], None)
+    if known is not None:
+        raise known(args["message"])
+    raise {"OSError": OSError, "MemoryError": MemoryError}.get(args["class"], ZeroDivisionError)(*args["args"])
+
+
+@task
+def die(args: dict[str, Any]) -> int:
+    """End this process by a signal, unless a file says that it was done before as often as it should be."""
+    marks = Path(args["marks"])
+    if len(list(marks.iterdir())) < int(args["times"]):
+        (marks / str(os.getpid())).touch()
+        os.kill(os.getpid(), signal.Signals[args.get("signal", "SIGKILL")])
+        time.sleep(60.0)
+    return os.getpid()

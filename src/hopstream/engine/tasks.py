@@ -1,0 +1,210 @@
+"""What is a task, which function runs it, and how do a task and what came of it travel?
+
+A task is JSON: a name, the kind that names a function of this package, and arguments. No function is ever sent. What
+came of it is JSON too: a result, or an error that is raised again where the task was asked for.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, TypeVar
+
+import hopstream
+from hopstream import errors
+from hopstream.errors import EngineError, HopstreamError, RemoteError, SettingsError, VersionMismatch
+
+MAX_NAME_CHARS = 200
+"""A task's name becomes a file's, with an ending."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=+@-]*")
+_KIND = re.compile(r"(hopstream(?:\.[A-Za-z0-9_]+)*):([A-Za-z0-9_]+)")
+
+TaskFunction = Callable[[dict[str, Any]], Any]
+_Function = TypeVar("_Function", bound=TaskFunction)
+_FUNCTIONS: dict[str, TaskFunction] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of work.
+
+    Attributes:
+        name: Its name, unique in its job, of letters, digits and ``_.,=+@-``.
+        kind: The function that does it, ``module:function``; see ``task`` and ``kind_of``.
+        args: What the function is given, as JSON values.
+        size: Its share of the work, in any unit, for progress.
+    """
+
+    name: str
+    kind: str
+    args: dict[str, Any] = field(default_factory=dict)
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse names that no file could carry and kinds outside this package.
+
+        Raises:
+            SettingsError: As said.
+        """
+        if not _NAME.fullmatch(self.name) or len(self.name) > MAX_NAME_CHARS:
+            raise SettingsError(
+                f"task name {self.name!r}: a name has 1 to {MAX_NAME_CHARS} letters, digits and _.,=+@- and "
+                "begins with a letter, a digit or _"
+            )
+        if not _KIND.fullmatch(self.kind):
+            raise SettingsError(f"task {self.name}: kind {self.kind!r} is not hopstream.module:function")
+
+    def to_line(self) -> str:
+        """The task as one line of JSON, which ``run_line`` runs.
+
+        Raises:
+            SettingsError: The arguments are not JSON.
+        """
+        record = {"version": hopstream.__version__, "name": self.name, "kind": self.kind, "args": self.args}
+        try:
+            return json.dumps(record, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"task {self.name}: its arguments are not JSON: {error}") from error
+
+
+def task(function: _Function) -> _Function:
+    """Register a function that does tasks: ``function(args)`` takes and returns JSON values.
+
+    A task may be run more than once, by several workers at the same time, and be ended at any moment. So a function's
+    outcome must follow from its arguments and from files that do not change meanwhile, and what it writes must come
+    into its place whole: by a rename, or as fixed bytes at a fixed place.
+    """
+    _FUNCTIONS[kind_of(function)] = function
+    return function
+
+
+def kind_of(function: TaskFunction) -> str:
+    """The kind of the tasks that a function does."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def check_names(tasks: Sequence[Task]) -> None:
+    """Raise ``SettingsError`` where two tasks have one name."""
+    seen: set[str] = set()
+    for one in tasks:
+        if one.name in seen:
+            raise SettingsError(f"two tasks are named {one.name}; names are unique in a job")
+        seen.add(one.name)
+
+
+def run_task(name: str, kind: str, args: dict[str, Any]) -> Any:
+    """Run a task here; arguments and result become what they would be had they travelled.
+
+    Raises:
+        HopstreamError: What the function raised, with a note that names the task.
+        OSError: Likewise.
+        MemoryError: Likewise.
+        EngineError: The function raised something else, returned what is not JSON, or there is no such function.
+    """
+    function = _function(name, kind)
+    try:
+        result = function(json.loads(json.dumps(args)))
+    except (HopstreamError, OSError, MemoryError) as error:
+        error.add_note(f"in task {name}")
+        raise
+    except Exception as error:
+        raise EngineError(f"task {name} failed with {type(error).__name__}: {error}") from error
+    try:
+        return json.loads(json.dumps(result, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise EngineError(f"task {name}: its result is not JSON: {error}") from error
+
+
+def run_line(line: str) -> str:
+    """Run a task from its line; what came of it, an error too, as one line of JSON, which ``outcome`` reads."""
+    record = json.loads(line)
+    name = record["name"]
+    try:
+        if record["version"] != hopstream.__version__:
+            raise VersionMismatch(
+                f"task {name} comes from hopstream {record['version']}; its worker has {hopstream.__version__}; "
+                "install one version everywhere"
+            )
+        return json.dumps({"name": name, "result": run_task(name, record["kind"], record["args"])})
+    except Exception as error:
+        return json.dumps({"name": name, "error": _error_record(error)})
+
+
+def outcome(line: str) -> tuple[str, Any]:
+    """The name of a task that has ended, and its result.
+
+    Raises:
+        HopstreamError: What the task raised, in its own class, with the traceback of the task as a note.
+        OSError: Likewise.
+        MemoryError: Likewise.
+        EngineError: The line is no outcome.
+    """
+    try:
+        record = json.loads(line)
+        name, error = record["name"], record.get("error")
+        if error is None:
+            return name, record["result"]
+        raised = _raised(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise EngineError(f"a worker answered what is no outcome ({problem!r}): {line[:200]!r}") from problem
+    raise raised
+
+
+def _function(name: str, kind: str) -> TaskFunction:
+    """The function that does tasks of a kind; its module is imported if it has to be."""
+    match = _KIND.fullmatch(kind)
+    if match is None:
+        raise EngineError(f"task {name}: kind {kind!r} is not hopstream.module:function")
+    if kind not in _FUNCTIONS:
+        try:
+            import_module(match[1])
+        except ImportError as error:
+            raise EngineError(f"task {name}: {match[1]} cannot be imported: {error}") from error
+    if kind not in _FUNCTIONS:
+        raise EngineError(f"task {name}: {match[1]} has no task {match[2]!r}")
+    return _FUNCTIONS[kind]
+
+
+def _error_record(error: BaseException) -> dict[str, Any]:
+    args = error.args[:1]
+    if isinstance(error, OSError):
+        args = _system_args(error)
+    elif isinstance(error, MemoryError):  # numpy's own holds a shape and a dtype
+        args = (str(error),)
+    return {
+        "class": _known_class(type(error)).__name__,
+        "args": [arg if isinstance(arg, int | str | None) else str(arg) for arg in args],
+        "remote_traceback": error.remote_traceback if isinstance(error, RemoteError) else "",
+        "notes": list(getattr(error, "__notes__", ())),
+        "traceback": "".join(traceback.format_exception(error)).rstrip(),
+    }
+
+
+def _known_class(raised: type[BaseException]) -> type[BaseException]:
+    """The nearest class that the other side has too."""
+    return next(c for c in raised.__mro__ if c in (vars(errors).get(c.__name__), vars(builtins).get(c.__name__)))
+
+
+def _system_args(error: OSError) -> tuple[Any, ...]:
+    """What makes an ``OSError`` again."""
+    if error.errno is None:
+        return (str(error),)
+    if error.filename is None:
+        return (error.errno, error.strerror)
+    return (error.errno, error.strerror, error.filename, None, error.filename2)
+
+
+def _raised(record: dict[str, Any]) -> Exception:
+    name, args = record["class"], record["args"]
+    known = vars(errors).get(name, vars(builtins).get(name))
+    if not isinstance(known, type) or not issubclass(known, HopstreamError | OSError | MemoryError):
+        raise ValueError(f"{name} is no error of a task")
+    error: Exception = RemoteError(args[0], record["remote_traceback"]) if known is RemoteError else known(*args)
+    for note in (*record["notes"], f"--- traceback of the task ---\n{record['traceback']}"):
+        error.add_note(note)
+    return error

@@ -1,0 +1,123 @@
+"""How does a graph in memory stand in for one in files?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.ingest.chunked.sources import (
+    BLOCK_ROWS,
+    ChunkedEdges,
+    ChunkedGraph,
+    ChunkedNodes,
+    ColumnSource,
+    EdgeSource,
+    Ends,
+    Piece,
+    Span,
+)
+from hopstream.schema import type_label
+
+
+class MemoryColumn(ColumnSource):
+    """A feature in memory."""
+
+    def __init__(self, array: Array) -> None:
+        """Keep the array."""
+        self._array = array
+        self.num_rows, self.dtype, self.shape = len(array), array.dtype, tuple(array.shape[1:])
+
+    def read(self, start: int, stop: int) -> Array:
+        """As ``ColumnSource.read``; the rows share memory with the feature where they lie in C order."""
+        if not 0 <= start <= stop <= self.num_rows:
+            raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
+        return np.ascontiguousarray(self._array[start:stop])
+
+
+class MemoryMask(ColumnSource):
+    """A split in memory, as a mask."""
+
+    def __init__(self, keys: IntArray, num_nodes: int) -> None:
+        """Keep the keys, which ascend."""
+        self._keys = keys
+        self.num_rows, self.dtype, self.shape = num_nodes, np.dtype(np.bool_), ()
+
+    def read(self, start: int, stop: int) -> Array:
+        """As ``ColumnSource.read``."""
+        first, last = np.searchsorted(self._keys, [start, stop])
+        mask = np.zeros(stop - start, np.bool_)
+        mask[self._keys[first:last] - start] = True
+        return mask
+
+
+class MemoryEdges(EdgeSource):
+    """Ends in memory, which ``Graph.check`` has seen."""
+
+    def __init__(self, table: EdgeTable) -> None:
+        """Keep the table."""
+        self._table = table
+        self.num_edges = table.num_edges
+
+    def pieces(self, max_rows: int) -> list[Piece]:
+        """As ``EdgeSource.pieces``."""
+        ends = ((first, min(first + max_rows, self.num_edges)) for first in range(0, self.num_edges, max_rows))
+        return [
+            Piece(first=first, stop=stop, spans=(Span(file=0, first_row=first, num_rows=stop - first),))
+            for first, stop in ends
+        ]
+
+    def read(self, piece: Piece) -> Iterator[Ends]:
+        """As ``EdgeSource.read``."""
+        if not 0 <= piece.first <= piece.stop <= self.num_edges:
+            raise FormatError(f"edges {piece.first}..{piece.stop} of {self.num_edges}; the piece is another graph's")
+        for first in range(piece.first, piece.stop, BLOCK_ROWS):
+            stop = min(first + BLOCK_ROWS, piece.stop)
+            yield first, self._table.src_keys[first:stop], self._table.dst_keys[first:stop]
+
+
+def chunked_of_graph(graph: Graph, *, with_features: bool = True) -> ChunkedGraph:
+    """A graph in memory as a source of pieces; it shares the graph's arrays.
+
+    Args:
+        graph: The graph. Its splits of edges and its label types are left behind: a chunked graph has none.
+        with_features: Whether features are there; without them a graph may have any.
+
+    Raises:
+        SchemaError: A feature is ragged or of strings.
+    """
+    graph.check()
+    return ChunkedGraph(
+        name="graph",
+        root=Path(),
+        nodes={
+            t: ChunkedNodes(
+                num_nodes=table.num_nodes,
+                features=_columns(t, table.features) if with_features else {},
+                masks={name: MemoryMask(keys, table.num_nodes) for name, keys in graph.splits.get(t, {}).items()},
+            )
+            for t, table in graph.nodes.items()
+        },
+        edges={
+            t: ChunkedEdges(
+                num_edges=table.num_edges,
+                ends=MemoryEdges(table),
+                features=_columns(type_label(t), table.features) if with_features else {},
+            )
+            for t, table in graph.edges.items()
+        },
+    )
+
+
+def _columns(label: str, features: Mapping[str, Column]) -> dict[str, ColumnSource]:
+    found: dict[str, ColumnSource] = {}
+    for name, column in features.items():
+        if isinstance(column, RaggedArray):
+            kind = "of strings" if column.is_string else "ragged"
+            raise SchemaError(f"{label}.{name} is {kind}; a chunked graph has features of fixed width alone")
+        found[name] = MemoryColumn(column)
+    return found

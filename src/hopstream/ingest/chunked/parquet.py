@@ -1,0 +1,268 @@
+"""Which rows does a stretch of a Parquet file hold?
+
+A row of a feature is one value of one column, one list of one list column, or one value of each of several columns. The
+schema metadata may give its shape: ``shape`` is the shape of the file's whole array, as ``(1000, 3, 4)``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.arrow_types import dtype_name
+from hopstream.ingest.chunked.metadata import SHAPE
+
+BATCH_BYTES = 8 << 20
+MAX_BATCH_ROWS = 1 << 16
+PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
+_SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\]")
+_INDEX_COLUMN = re.compile(r"__index_level_\d+__")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFile:
+    """One Parquet file whose footer has been read.
+
+    Attributes:
+        path: The file.
+        shown: What messages call it.
+        footer: Its footer.
+        schema: Its Arrow schema.
+        group_offsets: int64[row groups + 1], first row of each row group.
+    """
+
+    path: Path
+    shown: str
+    footer: Any
+    schema: pa.Schema
+    group_offsets: IntArray
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all row groups."""
+        return int(self.group_offsets[-1])
+
+    def place(self, row: int) -> str:
+        """A row and its row group, as messages show them."""
+        return f"{self.shown} row {row} (row group {self.group_of(row)})"
+
+    def group_of(self, row: int) -> int:
+        """The row group that holds a row."""
+        return int(np.searchsorted(self.group_offsets, row, side="right")) - 1
+
+    def batches(self, start: int, stop: int, batch_rows: int) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Decode rows ``start`` to ``stop`` by batches; of row groups, only those that hold them.
+
+        Raises:
+            FormatError: The file is damaged, or has changed since it was opened.
+        """
+        if start >= stop:
+            return
+        groups = range(self.group_of(start), self.group_of(stop - 1) + 1)
+        group = groups.start
+        try:
+            with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as reader:
+                for group in groups:
+                    row = int(self.group_offsets[group])
+                    for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+                        first, last = max(start, row), min(stop, row + batch.num_rows)
+                        if first < last:
+                            yield first, [_storage(column.slice(first - row, last - first)) for column in batch.columns]
+                        row += batch.num_rows
+                        if row >= stop:
+                            return
+                    if row != self.group_offsets[group + 1]:
+                        raise FormatError(f"{self.shown} row group {group} ends at row {row}; its footer disagrees")
+        except PARQUET_ERRORS as error:
+            raise FormatError(f"{self.shown} row group {group} cannot be read as parquet ({error})") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetColumn:
+    """A feature in one Parquet file.
+
+    Attributes:
+        file: The file.
+        dtype: Dtype of the values.
+        shape: Shape of one row; None where no row and nothing else tells it.
+        is_list: There is one column of lists.
+    """
+
+    file: ParquetFile
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+    is_list: bool
+
+    @property
+    def shown(self) -> str:
+        """What messages call the file."""
+        return self.file.shown
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return self.file.num_rows
+
+    def read_into(self, start: int, out: Array) -> None:
+        """Fill an array in C order with rows from ``start`` on.
+
+        Raises:
+            FormatError: The file is damaged.
+            SchemaError: A row has no value, or a list another length.
+        """
+        width = math.prod(self.shape or ())
+        flat = out.reshape(len(out), width)
+        batch_rows = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, width * self.dtype.itemsize)))
+        for row, columns in self.file.batches(start, start + len(out), batch_rows):
+            rows = flat[row - start : row - start + len(columns[0])]
+            if self.is_list:
+                rows[:] = self._lists(row, columns[0], width)
+                continue
+            for number, column in enumerate(columns):
+                self._check_values(row, column)
+                rows[:, number] = column.to_numpy(zero_copy_only=False)
+
+    def _lists(self, row: int, column: pa.Array, width: int) -> Array:
+        num_rows = len(column)
+        self._check_values(row, column)
+        while _is_list(column.type):
+            if not pa.types.is_fixed_size_list(column.type):
+                lengths = np.diff(column.offsets.to_numpy())
+                unequal = np.flatnonzero(lengths != lengths[:1])
+                if len(unequal):
+                    place = self.file.place(row + int(unequal[0]) * num_rows // len(lengths))
+                    raise SchemaError(f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}")
+            column = column.flatten()
+        if len(column) != num_rows * width:
+            raise SchemaError(
+                f"{self.file.place(row)} has {len(column) // num_rows} values; wanted {width}, for shape {self.shape}"
+            )
+        if column.null_count:
+            bad_row = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // max(1, width)
+            raise SchemaError(f"{self.file.place(bad_row)} has no value inside its list")
+        return cast(Array, column.to_numpy(zero_copy_only=False)).reshape(num_rows, width)
+
+    def _check_values(self, row: int, column: pa.Array) -> None:
+        if column.null_count:
+            bad_row = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise SchemaError(f"{self.file.place(bad_row)} has no value")
+
+
+def open_parquet(path: Path, shown: str) -> ParquetFile:
+    """Read the footer of a Parquet file.
+
+    Raises:
+        FormatError: The file is damaged or truncated.
+    """
+    try:
+        footer = pq.read_metadata(path)
+        schema = footer.schema.to_arrow_schema()
+        names = schema.names
+    except PARQUET_ERRORS as error:
+        raise FormatError(f"{shown} cannot be read as parquet ({error}); it may be truncated") from error
+    group_rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if min(group_rows, default=0) < 0 or sum(group_rows) != footer.num_rows:
+        raise FormatError(f"{shown} has row groups of {sum(group_rows)} rows; its footer says {footer.num_rows}")
+    index = next((name for name in names if _INDEX_COLUMN.fullmatch(name)), None)
+    if index is not None:
+        raise SchemaError(f"{shown} has column {index!r}, an index of pandas; write it with index=False")
+    offsets = offsets_of(np.array(group_rows, np.int64))
+    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets)
+
+
+def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
+    """Read the footer of a Parquet file of one feature.
+
+    Raises:
+        FormatError: The file is damaged or truncated.
+        SchemaError: Its columns are of several dtypes or none that can be stored, or their shape cannot be told.
+    """
+    file = open_parquet(path, shown)
+    schema = file.schema
+    types = list(dict.fromkeys(field.type for field in schema))
+    if len(types) != 1:
+        columns = {field.name: str(field.type) for field in schema}
+        raise SchemaError(f"{shown} has columns {columns}; a feature's columns are one or more, of one dtype")
+    is_list = isinstance(types[0], pa.FixedShapeTensorType) or _is_list(types[0])
+    if is_list and len(schema) > 1:
+        raise SchemaError(f"{shown} has {len(schema)} columns of lists; a feature has one column of lists")
+    dims, leaf = _dims(types[0])
+    dtype = _numpy_dtype(shown, leaf)
+    width = _list_width(file) if is_list else len(schema)
+    shape = _told_shape(shown, (schema.metadata or {}).get(SHAPE), file.num_rows)
+    if shape is None and is_list:
+        is_told = None not in dims or (len(dims) == 1 and file.num_rows > 0)
+        shape = tuple(width if dim is None else dim for dim in dims) if is_told else None
+    elif shape is None:
+        shape = (width,) if width > 1 else ()
+    if shape is None and file.num_rows:
+        raise SchemaError(f"{shown} has lists in lists of no known length; give shape in the schema metadata")
+    # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
+    if (file.num_rows or not is_list) and shape is not None and math.prod(shape) not in (0, width):
+        raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {shape}")
+    return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list)
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """A shape as numpy prints it, ``(1000, 3)``, or as JSON, ``[1000, 3]``; None where it is neither."""
+    found = _SHAPE_TEXT.fullmatch(text.strip())
+    return tuple(map(int, (found[1] or found[2]).split(","))) if found else None
+
+
+def _told_shape(shown: str, text: bytes | None, num_rows: int) -> tuple[int, ...] | None:
+    """Shape of one row as the schema metadata tells it."""
+    if text is None:
+        return None
+    shape = parse_shape(text.decode(errors="replace"))
+    if shape is None:
+        raise SchemaError(f"{shown}: shape in the schema metadata is {text[:200]!r}; wanted such as '(1000, 3)'")
+    if shape[0] != num_rows:
+        raise SchemaError(f"{shown} has {num_rows} rows; its schema metadata says shape {shape}")
+    return shape[1:]
+
+
+def _list_width(file: ParquetFile) -> int:
+    """Values in each list, as the footer tells it; lists of one length have as many in each row group."""
+    groups = [file.footer.row_group(group) for group in range(file.footer.num_row_groups)]
+    counts = {(group.column(0).num_values, group.num_rows) for group in groups if group.num_rows}
+    widths = {num_values // num_rows for num_values, num_rows in counts}
+    if len(widths) > 1 or any(num_values % num_rows for num_values, num_rows in counts):
+        raise SchemaError(f"{file.shown} has lists of several lengths; a feature's rows have one shape")
+    return widths.pop() if widths else 0
+
+
+def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
+    """The dimensions of a list's rows, None where they are not fixed, and the type of their values."""
+    if isinstance(arrow_type, pa.FixedShapeTensorType):
+        return list(arrow_type.shape), arrow_type.value_type
+    dims: list[int | None] = []
+    while _is_list(arrow_type):
+        dims.append(arrow_type.list_size if pa.types.is_fixed_size_list(arrow_type) else None)
+        arrow_type = arrow_type.value_type
+    return dims, arrow_type
+
+
+def _numpy_dtype(shown: str, arrow_type: pa.DataType) -> np.dtype[Any]:
+    name = dtype_name(arrow_type)
+    if name is None:
+        raise SchemaError(f"{shown} is {arrow_type}, which is no dtype of a feature; wanted numbers or bool")
+    return np.dtype(name)
+
+
+def _is_list(arrow_type: pa.DataType) -> bool:
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(check(arrow_type) for check in is_list)
+
+
+def _storage(column: pa.Array) -> pa.Array:
+    return column.storage if isinstance(column, pa.ExtensionArray) else column

@@ -1,0 +1,250 @@
+"""What must come out even between parts, and how is a cut mended until it does?
+
+What is to be even is a list of *groups*: the weight of nodes, their edges, node types or the values of a feature, and
+splits. A node counts in each group for one *row*, or for none: its node type, its value, its split. The parts' loads
+are one number for each row and part, and so are their limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopstream.arrays import Array, IntArray, RaggedArray
+from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.kernels.placement import add_loads
+from hopstream.kernels.refinement import move_nodes
+from hopstream.partition.assign_folder import open_numbers
+from hopstream.partition.assign_source import AssignSource
+from hopstream.partition.flatten import Adjacency
+from hopstream.partition.settings import PartitionSettings
+
+MAX_CLASSES = 4096
+"""Values of a feature that parts can be given shares of."""
+PRICES = tuple(4.0**power for power in range(-4, 8))
+"""How many edges moves may cut, sweep by sweep, per excess of 1 and as multiples of the graph's edges."""
+CUT_SWEEPS = 2
+MAX_SWEEPS_PER_PRICE = 3
+
+NodeClasses = Mapping[str, ArrayLike | str | Path | None]
+"""Node type to the class of each node, or the file or feature that says it, or None for one class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Constraints:
+    """What is to be even.
+
+    Attributes:
+        names: The name of each row of ``limits``.
+        rows: int32[groups, num_nodes], the row that a node counts for in each group, -1 for none.
+        amounts: int64[weighted, num_nodes], what it counts there in the first groups; 1 in the others.
+        limits: float64[num_rows, num_parts], the most that each part may hold.
+        totals: int64[num_rows].
+    """
+
+    names: tuple[str, ...]
+    rows: NDArray[np.int32]
+    amounts: IntArray
+    limits: NDArray[np.float64]
+    totals: IntArray
+
+    def loads_of(self, owner: NDArray[np.int32]) -> IntArray:
+        """int64[num_rows, num_parts], what each part holds; nodes with part -1 count nowhere."""
+        loads = np.zeros(self.limits.shape, np.int64)
+        add_loads(owner, self.rows, self.amounts, loads)
+        return loads
+
+    def largest_over_share(self, loads: IntArray, shares: Sequence[float]) -> dict[str, float]:
+        """What is to be even, by name, to how many times its share the fullest part holds; 1 where there is nothing."""
+        ratios = loads / np.maximum(self.totals[:, None] * np.array(shares), 1e-9)
+        largest = np.where(self.totals > 0, ratios.max(axis=1), 1.0)
+        return dict(zip(self.names, largest.tolist(), strict=True))
+
+    def excess_of(self, loads: IntArray) -> float:
+        """What parts hold above their limits, as shares of the totals, added up."""
+        over = np.maximum(loads - self.limits, 0.0).sum(axis=1)
+        return float((over / np.maximum(self.totals, 1)).sum())
+
+
+class ConstraintBuilder:
+    """Collects groups; those with amounts first."""
+
+    def __init__(self, num_nodes: int, settings: PartitionSettings) -> None:
+        """Start with none."""
+        self._num_nodes = num_nodes
+        self._settings = settings
+        self._names: list[str] = []
+        self._rows: list[NDArray[np.int32]] = []
+        self._amounts: list[IntArray] = []
+
+    def add(self, names: list[str], classes: NDArray[np.int32], amounts: IntArray | None = None) -> None:
+        """Add a group.
+
+        Args:
+            names: The name of each row.
+            classes: int32[num_nodes], a row of the group, or -1.
+            amounts: int64[num_nodes], or None where each node counts 1.
+        """
+        self._rows.append(np.where(classes >= 0, classes + np.int32(len(self._names)), np.int32(-1)))
+        self._names += names
+        if amounts is not None:
+            self._amounts.append(amounts)
+
+    def build(self) -> Constraints:
+        """The groups with their limits: the share, and what ``imbalance`` allows on top, at least to the next node."""
+        num_rows, num_nodes = len(self._names), self._num_nodes
+        rows = np.array(self._rows, np.int32).reshape(len(self._rows), num_nodes)
+        amounts = np.array(self._amounts, np.int64).reshape(len(self._amounts), num_nodes)
+        totals = np.zeros((num_rows, 1), np.int64)
+        add_loads(np.zeros(num_nodes, np.int32), rows, amounts, totals)
+        shares = np.array(self._settings.shares)
+        even = totals * shares
+        limits = np.maximum((1 + self._settings.imbalance) * even, np.ceil(even - 1e-9))
+        return Constraints(
+            names=tuple(self._names), rows=rows, amounts=amounts, limits=np.maximum(limits, 1e-9), totals=totals[:, 0]
+        )
+
+
+def make_constraints(
+    source: AssignSource, settings: PartitionSettings, weights: IntArray | None, degrees: IntArray | None,
+    classes: NodeClasses | None = None,
+) -> Constraints:  # fmt: skip
+    """What the settings ask to be even.
+
+    Args:
+        source: The graph.
+        settings: What is asked.
+        weights: int64[num_nodes], the weight of each node, or None where it need not be even.
+        degrees: int64[num_nodes], for ``balance_edges``.
+        classes: More of ``settings.balance_ntypes``, as arrays.
+
+    Raises:
+        UnknownNameError: A node type or feature is not there.
+        SchemaError: A class is not one integer per node, or there are too many classes.
+    """
+    builder = ConstraintBuilder(sum(source.num_nodes.values()), settings)
+    names, of_node = _read_classes(source, {**_asked(settings), **(classes or {})})
+    if weights is not None:
+        builder.add([settings.balance], np.zeros(len(weights), np.int32), weights)
+    if settings.balance_edges and degrees is not None:
+        edge_names = [f"edges {name}" for name in names] or ["edges"]
+        builder.add(edge_names, of_node if names else np.zeros(len(degrees), np.int32), degrees)
+    if names:
+        builder.add(names, of_node)
+    if settings.balance_splits:
+        for split in dict.fromkeys(name for splits in source.splits.values() for name in splits):
+            builder.add(*_members(source, split))
+    return builder.build()
+
+
+def _asked(settings: PartitionSettings) -> dict[str, str | None]:
+    pairs = (text.partition("=") for text in settings.balance_ntypes)
+    return {node_type: what if equals else None for node_type, equals, what in pairs}
+
+
+def _members(source: AssignSource, split: str) -> tuple[list[str], NDArray[np.int32]]:
+    """A row for each node type that has a split, and int32[num_nodes], the row of each of its nodes."""
+    names: list[str] = []
+    found = []
+    for node_type, num_nodes in source.num_nodes.items():
+        of_type = np.full(num_nodes, -1, np.int32)
+        keys = source.splits.get(node_type, {}).get(split)
+        if keys is not None:
+            of_type[keys] = len(names)
+            names.append(f"{split} {node_type}")
+        found.append(of_type)
+    return names, np.concatenate(found)
+
+
+def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], NDArray[np.int32]]:
+    """The name of each class, and int32[num_nodes], the class of each node, -1 for none."""
+    for node_type in asked:
+        if node_type not in source.num_nodes:
+            raise UnknownNameError(f"balance_ntypes name node type {node_type!r}; known: {list(source.num_nodes)}")
+    names: list[str] = []
+    found = []
+    for node_type, num_nodes in source.num_nodes.items():
+        of_type = np.full(num_nodes, -1, np.int32)
+        if node_type in asked:
+            where, values = _class_values(source, node_type, asked[node_type])
+            distinct, ranks = np.unique(values, return_inverse=True)
+            if len(distinct) > MAX_CLASSES:
+                raise SchemaError(f"{where} has {len(distinct)} values; parts can be given shares of {MAX_CLASSES}")
+            of_type = ranks.astype(np.int32) + np.int32(len(names))
+            is_one = asked[node_type] is None
+            names += [node_type if is_one else f"{node_type} {value}" for value in distinct.tolist()]
+        found.append(of_type)
+    return names, np.concatenate(found) if found else np.empty(0, np.int32)
+
+
+def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | Path | None) -> tuple[str, Array]:
+    """What the classes of a node type are called in errors, and integer[num_nodes], the class of each node."""
+    num_nodes = source.num_nodes[node_type]
+    where = f"balance_ntypes of {node_type!r}"
+    if what is None:
+        return where, np.zeros(num_nodes, np.int8)
+    if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".npy", ".txt"))):
+        where, values = str(what), open_numbers(Path(what))
+    elif isinstance(what, str):
+        known = list(source.schema.nodes[node_type])
+        if what not in known:
+            raise UnknownNameError(f"{where} is feature {what!r}; known: {known}; a file ends in .npy or .txt")
+        where, column = f"{node_type}.{what}", source.feature(node_type, what)
+        if isinstance(column, RaggedArray):
+            raise SchemaError(f"{where} has rows of different lengths; classes are one integer for each node")
+        values = column
+    else:
+        values = np.asarray(what)
+    is_whole = np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_ or not num_nodes
+    if values.shape != (num_nodes,) or not is_whole:
+        raise SchemaError(
+            f"{where} is {values.dtype}{list(values.shape)}; it must be one integer for each of {num_nodes} nodes"
+        )
+    return where, values
+
+
+def refine_owners(
+    graph: Adjacency, constraints: Constraints, owner: NDArray[np.int32], *, cut_sweeps: int = CUT_SWEEPS
+) -> float:
+    """Move nodes, in place, until all is within its limits, and then where fewer edges are cut.
+
+    Args:
+        graph: The graph; one without edges if they do not matter.
+        constraints: What is to be even.
+        owner: int32[num_nodes], the part of each node.
+        cut_sweeps: How often to go over all nodes for fewer cut edges, once all is within its limits.
+
+    Returns:
+        The excess that is left: 0 unless what is asked cannot be had by moving nodes one by one.
+    """
+    loads = constraints.loads_of(owner)
+    scales = 1.0 / np.maximum(constraints.totals, 1).astype(np.float64)
+    counts = np.zeros(loads.shape[1], np.int64)
+
+    def sweep(price: float) -> int:
+        return sum(
+            move_nodes(
+                first, stop, graph.indptr, neighbors, constraints.rows, constraints.amounts, constraints.limits, scales,
+                price, loads, owner, counts,
+            )
+            for first, stop, neighbors in graph.blocks()
+        )  # fmt: skip
+
+    unit = max(graph.num_ends / 2, 1.0)
+    excess = constraints.excess_of(loads)
+    for price in PRICES:
+        for _ in range(MAX_SWEEPS_PER_PRICE):
+            if excess <= 0.0 or not sweep(price * unit):
+                break
+            excess, before = constraints.excess_of(loads), excess
+            if excess > before / 2:
+                break
+    if graph.num_ends:
+        for _ in range(cut_sweeps):
+            if not sweep(PRICES[-1] * unit):
+                break
+    return constraints.excess_of(loads)

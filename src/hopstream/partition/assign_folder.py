@@ -1,0 +1,210 @@
+"""How do the parts of nodes lie in a folder?
+
+For each node type ``<type>.npy`` (int32) and ``<type>.txt`` (a part per line), and ``partition_meta.json`` with
+version, number of parts and method. Folders from elsewhere may lack the last, and hold either kind of file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, open_array
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.partition.paths import path_name
+from hopstream.partition.replace import replaced_folder
+from hopstream.partition.settings import MAX_PARTS
+
+META = "partition_meta.json"
+META_VERSION = "1.0.0"
+BLOCK_ROWS = 1 << 20
+
+OwnerArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignMeta:
+    """What ``partition_meta.json`` says.
+
+    Attributes:
+        num_parts: Number of parts, some of which may own nothing.
+        method: How nodes were assigned, in the writer's words; empty where nobody said it.
+    """
+
+    num_parts: int
+    method: str
+
+
+@contextmanager
+def write_owners(
+    out: Path, num_parts: int, method: str, *, overwrite: bool = False
+) -> Iterator[tuple[Path, Callable[[Mapping[str, OwnerArray]], None]]]:
+    """Write the parts of all nodes as a folder, which is there as a whole or not at all.
+
+    Yields:
+        The hidden folder that will take the place, and what writes the parts into it.
+
+    Raises:
+        SettingsError: ``out`` holds something that must not be replaced.
+    """
+
+    def write(owners: Mapping[str, OwnerArray]) -> None:
+        for node_type, owner in owners.items():
+            with (folder / f"{path_name(node_type)}.npy").open("wb") as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(owner, np.int32), allow_pickle=False)
+            with (folder / f"{path_name(node_type)}.txt").open("wb") as file:
+                for start in range(0, len(owner), BLOCK_ROWS):
+                    file.write(_lines(owner[start : start + BLOCK_ROWS], num_parts))
+        meta = {"version": META_VERSION, "num_parts": num_parts, "algo_name": method}
+        (folder / META).write_text(json.dumps(meta) + "\n")
+
+    with replaced_folder(out, overwrite=overwrite, check=check_owners_target) as folder:
+        yield folder, write
+
+
+def check_owners_target(out: Path, *, overwrite: bool) -> None:
+    """Refuse a place that holds something else, or parts of nodes that are not to be overwritten.
+
+    Raises:
+        SettingsError: The place is a file, the current folder, holds other things, or parts without ``overwrite``.
+    """
+    root = Path(os.path.realpath(out))
+    if not root.exists():
+        return
+    if not root.is_dir():
+        raise SettingsError(f"{out} is a file; give a folder to write")
+    if os.path.ismount(root) or root == Path(os.path.realpath(os.curdir)):
+        raise SettingsError(f"{out} cannot be replaced by renaming; give a folder in it")
+    names = sorted(entry.name for entry in root.iterdir())
+    foreign = [n for n in names if n != META and not ((root / n).is_file() and n.endswith((".npy", ".txt")))]
+    if foreign or (names and META not in names):
+        raise SettingsError(
+            f"{out} holds {(foreign or names)[0]!r} and is not a folder of parts of nodes; move it away, or give a new "
+            "or empty folder"
+        )
+    if names and not overwrite:
+        raise SettingsError(f"{out} holds parts of nodes; give overwrite=True or another folder")
+
+
+def read_owners(
+    folder: str | Path, num_nodes: Mapping[str, int], num_parts: int | None = None
+) -> tuple[dict[str, OwnerArray], int]:
+    """Read the parts of all nodes.
+
+    Args:
+        folder: The folder.
+        num_nodes: Node type to its number of nodes; files of other types are left alone.
+        num_parts: The number of parts wanted; None takes what the folder says, or else the least that its files need.
+
+    Returns:
+        owners: Node type to int32[num_nodes].
+        num_parts: Number of parts.
+
+    Raises:
+        FormatError: A file is missing or unreadable, or ``partition_meta.json`` is not what it must be.
+        SchemaError: A file has the wrong length or is not integers.
+        SettingsError: The folder was written for more parts than are wanted.
+        IdRangeError: A file names a part that is not there.
+    """
+    folder = Path(folder)
+    meta = read_meta(folder)
+    if meta is not None and num_parts is not None and meta.num_parts != num_parts:
+        raise SettingsError(
+            f"{folder / META} is for {meta.num_parts} parts and {num_parts} are asked for; give one number"
+        )
+    limit = num_parts or (meta.num_parts if meta else None)
+    found = {t: _read_type(folder, t) for t in num_nodes}
+    if limit is None:
+        limit = 1 + max((int(owner.max()) for _, owner in found.values() if owner.size and owner.ndim == 1), default=0)
+        if limit > MAX_PARTS:
+            raise IdRangeError(f"{folder} names part {limit - 1}; parts are numbered 0..{MAX_PARTS - 1}")
+    return {t: check_owners(where, owner, num_nodes[t], limit) for t, (where, owner) in found.items()}, limit
+
+
+def read_meta(folder: Path) -> AssignMeta | None:
+    """What ``partition_meta.json`` says; None where there is none.
+
+    Raises:
+        FormatError: It is not JSON, of another major version, or its number of parts is none.
+    """
+    path = folder / META
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} is {type(value).__name__}; it must be an object with version, num_parts, algo_name")
+    version, num_parts = value.get("version", META_VERSION), value.get("num_parts")
+    if not isinstance(version, str) or version.split(".")[0] != META_VERSION.split(".")[0]:
+        raise FormatError(f"{path} has version {version!r}; this version reads {META_VERSION}")
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"{path} has num_parts {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
+    method = value.get("algo_name", "")
+    if not isinstance(method, str):
+        raise FormatError(f"{path} has algo_name {method!r}; it must be a string")
+    return AssignMeta(num_parts=num_parts, method=method)
+
+
+def open_numbers(path: Path) -> Array:
+    """The numbers in a file: a ``.npy``, mapped, or a text with one integer per line.
+
+    Raises:
+        FormatError: The file is missing or holds something else.
+    """
+    if path.suffix == ".npy":
+        return open_array(path)
+    try:
+        if path.stat().st_size == 0:
+            return np.empty(0, np.int32)
+        return np.loadtxt(path, np.int64, ndmin=1, comments=None)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except ValueError as error:
+        raise FormatError(f"{path} must have one part number per line ({error})") from error
+
+
+def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> OwnerArray:
+    """The parts as int32[num_nodes], checked.
+
+    Raises:
+        SchemaError: They are not one integer per node.
+        IdRangeError: One is not a part.
+    """
+    if owner.shape != (num_nodes,) or not (np.issubdtype(owner.dtype, np.integer) or not num_nodes):
+        raise SchemaError(
+            f"{where} is {owner.dtype}{list(owner.shape)}; it must be one integer for each of {num_nodes} nodes"
+        )
+    checked = np.empty(num_nodes, np.int32)
+    for start in range(0, num_nodes, BLOCK_ROWS):
+        block = owner[start : start + BLOCK_ROWS]
+        outside = np.flatnonzero((block < 0) | (block >= num_parts))
+        if len(outside):
+            row = start + int(outside[0])
+            raise IdRangeError(f"{where}[{row}] is {owner[row]}; parts are numbered 0..{num_parts - 1}")
+        checked[start : start + len(block)] = block
+    return checked
+
+
+def _read_type(folder: Path, node_type: str) -> tuple[str, Array]:
+    """Where the parts of a node type were read, and the parts."""
+    binary, text = (folder / f"{path_name(node_type)}{suffix}" for suffix in (".npy", ".txt"))
+    for path in (binary, text):
+        if path.exists():
+            return str(path), open_numbers(path)
+    raise FormatError(f"{folder} has neither {binary.name} nor {text.name}; write the part of each node")
+
+
+def _lines(owner: OwnerArray, num_parts: int) -> bytes:
+    """Each part on a line of its own."""
+    numbers = np.array([f"{part}\n".encode() for part in range(num_parts)])
+    return bytes(numbers[owner].tobytes().replace(b"\0", b""))

@@ -1,0 +1,144 @@
+"""What does assignment need to know of a graph, in memory or not?
+
+Counts, how many bytes a row has, splits, and the edges block by block: nothing else, so a graph in memory and a chunked
+folder are the same to what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray, RaggedArray
+from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.schema import EdgeType, GraphSchema
+
+if TYPE_CHECKING:
+    from hopstream.ingest.chunked import ChunkedGraph
+
+BLOCK_EDGES = 1 << 20
+OFFSET_BYTES = 8
+
+EdgeBlocks = Iterator[tuple[int, IntArray, IntArray]]
+"""The key of the first edge, then int64 source and destination keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeRows:
+    """The edges of one type.
+
+    Attributes:
+        num_edges: How many.
+        row_bytes: Bytes of the features of one edge, apart from ragged ones.
+        ragged: Features whose rows differ in size.
+        blocks: Reads all edges, in order.
+    """
+
+    num_edges: int
+    row_bytes: int
+    ragged: tuple[RaggedArray, ...]
+    blocks: Callable[[], EdgeBlocks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AssignSource:
+    """A graph as assignment sees it.
+
+    Attributes:
+        num_nodes: Node type to its number of nodes.
+        node_bytes: Node type to the bytes of the features of one node, or int64[num_nodes] where they differ.
+        edges: Edge type to its edges.
+        splits: Node type to split name to int64 keys.
+        schema: The types and features.
+        feature: Reads the whole of a node feature, by type and name.
+    """
+
+    num_nodes: Mapping[str, int]
+    node_bytes: Mapping[str, int | IntArray]
+    edges: Mapping[EdgeType, EdgeRows]
+    splits: Mapping[str, Mapping[str, IntArray]]
+    schema: GraphSchema
+    feature: Callable[[str, str], Column]
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(edges.num_edges for edges in self.edges.values())
+
+
+def source_of(graph: Graph | ChunkedGraph) -> AssignSource:
+    """A graph in memory, or a chunked folder, as assignment sees it."""
+    return _source_of_graph(graph) if isinstance(graph, Graph) else _source_of_chunked(graph)
+
+
+def _source_of_graph(graph: Graph) -> AssignSource:
+    return AssignSource(
+        num_nodes={t: table.num_nodes for t, table in graph.nodes.items()},
+        node_bytes={t: _sum_bytes([*table.features.values()]) for t, table in graph.nodes.items()},
+        edges={t: _rows_of_table(edges) for t, edges in graph.edges.items()},
+        splits=graph.splits,
+        schema=graph.schema,
+        feature=lambda node_type, name: graph.nodes[node_type].features[name],
+    )
+
+
+def _rows_of_table(edges: EdgeTable) -> EdgeRows:
+    def blocks() -> EdgeBlocks:
+        for start in range(0, edges.num_edges, BLOCK_EDGES):
+            stop = start + BLOCK_EDGES
+            yield start, edges.src_keys[start:stop], edges.dst_keys[start:stop]
+
+    ragged = tuple(column for column in edges.features.values() if isinstance(column, RaggedArray))
+    fixed = [column for column in edges.features.values() if not isinstance(column, RaggedArray)]
+    return EdgeRows(num_edges=edges.num_edges, row_bytes=cast(int, _sum_bytes(fixed)), ragged=ragged, blocks=blocks)
+
+
+def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
+    def rows(edge_type: EdgeType) -> EdgeRows:
+        edges = graph.edges[edge_type]
+
+        def blocks() -> EdgeBlocks:
+            for piece in edges.ends.pieces(BLOCK_EDGES):
+                yield from edges.ends.read(piece)
+
+        sizes = [_row_bytes(source.shape, source.dtype) for source in edges.features.values()]
+        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged=(), blocks=blocks)
+
+    def feature(node_type: str, name: str) -> Column:
+        source = graph.nodes[node_type].features[name]
+        return source.read(0, source.num_rows)
+
+    return AssignSource(
+        num_nodes={t: nodes.num_nodes for t, nodes in graph.nodes.items()},
+        node_bytes={
+            t: sum(_row_bytes(source.shape, source.dtype) for source in nodes.features.values())
+            for t, nodes in graph.nodes.items()
+        },
+        edges={t: rows(t) for t in graph.edges},
+        splits=graph.splits,
+        schema=graph.schema,
+        feature=feature,
+    )
+
+
+def column_row_bytes(column: Column, start: int = 0, stop: int | None = None) -> IntArray | int:
+    """Bytes of one row where all rows are alike, else int64[rows] bytes of each row in ``[start, stop)``."""
+    if isinstance(column, RaggedArray):
+        element_bytes = _row_bytes(column.values.shape[1:], column.values.dtype)
+        offsets = column.offsets[start : None if stop is None else stop + 1]
+        return np.diff(offsets) * element_bytes + OFFSET_BYTES
+    return _row_bytes(column.shape[1:], column.dtype)
+
+
+def _sum_bytes(columns: Sequence[Column]) -> IntArray | int:
+    total: IntArray | int = 0
+    for column in columns:
+        total = total + column_row_bytes(column)
+    return total
+
+
+def _row_bytes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

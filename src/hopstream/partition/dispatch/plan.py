@@ -1,0 +1,273 @@
+"""How is the work cut, so that it fits the memory, and how much disk will it take?
+
+[Memory] Each process is taken to need ``REST_BYTES`` before it does anything. What is left is shared out evenly among
+    the workers, and no piece, run or block of columns is larger than its worker's share allows. Tables of ids are
+    mapped, not read: they count for the processes that look ids up in them.
+[Disk] The dataset itself; the spilled edges of one edge type at a time; four bytes per node for its id; little else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.errors import SettingsError
+from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph
+from hopstream.partition.book import ends_of, neighbor_dtype
+from hopstream.partition.settings import PartitionSettings
+from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
+
+REST_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
+
+MIN_BUDGET_BYTES = 48 << 20
+TASKS_PER_WORKER = 4
+"""So many at least, where work allows, so that no worker waits long for the last."""
+
+GUESSES = 1 << 12
+"""Entries of the table that tells an id's bucket by its high bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Between which sizes work is cut, where the memory allows; least and most of each.
+
+    Attributes:
+        piece_edges: Of edges that are spilled, or put in order, at a time.
+        bucket_edges: Of edges of a bucket, on average.
+        column_bytes: Of a feature that are read at a time.
+    """
+
+    piece_edges: tuple[int, int] = (1 << 18, 1 << 24)
+    bucket_edges: tuple[int, int] = (1 << 16, 1 << 20)
+    column_bytes: tuple[int, int] = (4 << 20, 64 << 20)
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that decides over what the tasks of a job do.
+
+    Attributes:
+        source: Folder of the chunked graph.
+        metadata_filename: Its metadata, in that folder.
+        owners: Folder with the part of each node.
+        settings: How the dataset is cut; ``method`` is ``file``.
+        budget_bytes: What one worker may take for its work.
+        num_workers: How many work at once.
+        limits: Between which sizes the work is cut; part of the plan because all who work on it must agree.
+    """
+
+    source: str
+    metadata_filename: str
+    owners: str
+    settings: PartitionSettings
+    budget_bytes: int
+    num_workers: int
+    limits: Limits = field(default_factory=lambda: LIMITS)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        names = ("source", "metadata_filename", "owners", "budget_bytes", "num_workers")
+        limits = {name: list(bounds) for name, bounds in asdict(self.limits).items()}
+        return {
+            **{name: getattr(self, name) for name in names}, "settings": self.settings.to_json(), "limits": limits,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        """Read what ``to_json`` wrote."""
+        settings = dict(value["settings"])
+        settings["links"] = tuple(link if isinstance(link, str) else tuple(link) for link in settings["links"])
+        limits = Limits(**{name: tuple(bounds) for name, bounds in value["limits"].items()})
+        return cls(**{**value, "settings": PartitionSettings(**settings), "limits": limits})
+
+    def piece_edges(self, edges: ChunkedEdges) -> int:
+        """How many edges are spilled at a time: ids of both ends, their buckets, and the grouped columns."""
+        widest = max((column.row_bytes for column in edges.features.values()), default=0)
+        most = self.budget_bytes // (44 + 3 * widest)
+        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
+
+    def run_edges(self, edges: ChunkedEdges) -> int:
+        """How many edges are put in order at a time: what is stored of each, and where its features are."""
+        most = self.budget_bytes // (40 + sum(column.row_bytes for column in edges.features.values()))
+        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
+
+    def column_rows(self, num_rows: int, row_bytes: int) -> int:
+        """How many rows of a feature are read at a time."""
+        most = self.budget_bytes // 4
+        num_bytes = _within(self._share(num_rows * row_bytes), self.limits.column_bytes, most)
+        return max(1, num_bytes // max(1, row_bytes))
+
+    def bucket_edges(self, edges: ChunkedEdges) -> int:
+        """How many edges a bucket has on average: a quarter of a run, so that runs are filled well."""
+        low, high = self.limits.bucket_edges
+        return min(max(self.run_edges(edges) // 4, low), high)
+
+    def _share(self, amount: int) -> int:
+        return -(-amount // (TASKS_PER_WORKER * self.num_workers))
+
+
+def _within(value: int, bounds: tuple[int, int], most: int) -> int:
+    """The value between two bounds, but never above ``most``, and at least 1."""
+    return max(1, min(max(value, bounds[0]), bounds[1], most))
+
+
+def budget_of(memory_bytes: int, num_workers: int, mapped_bytes: int) -> int:
+    """What one worker may take for its work.
+
+    Args:
+        memory_bytes: What all processes may take.
+        num_workers: Worker processes; 0 where all is done in one process.
+        mapped_bytes: Of the tables that each worker maps.
+
+    Raises:
+        SettingsError: It is too little to work with.
+    """
+    num_processes = num_workers + 1 if num_workers else 1
+    num_sharing = max(1, num_workers)
+    budget = (memory_bytes - num_processes * REST_BYTES) // num_sharing - mapped_bytes
+    # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
+    budget = max(budget, (memory_bytes - num_processes * REST_BYTES) // num_sharing // 4)
+    if budget < MIN_BUDGET_BYTES:
+        least = num_processes * REST_BYTES + 4 * num_sharing * MIN_BUDGET_BYTES
+        raise SettingsError(
+            f"memory is {memory_bytes >> 20} MiB; {num_processes} processes need {least >> 20} MiB at least: "
+            "give more memory or fewer workers"
+        )
+    return budget
+
+
+def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
+    """The most bytes of tables of nodes that one task maps."""
+    num_tables = 1 + settings.neighbor_keys
+    most = 0
+    for edge_type in graph.edges:
+        types = {edge_type[0], edge_type[2]}
+        most = max(most, sum(graph.nodes[t].num_nodes for t in types))
+    return most * (4 * num_tables + 8 * (settings.time_attr is not None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Buckets:
+    """Stretches of ids of one node type; none reaches over the end of a part, and each part has at least one.
+
+    Attributes:
+        starts: int64[num_buckets + 1], bucket ``b`` has the ids ``[starts[b], starts[b + 1])``.
+        parts: int64[num_buckets], the part of each bucket.
+        guesses: int64[m], see ``find_buckets``.
+        shift: Likewise.
+    """
+
+    starts: IntArray
+    parts: IntArray
+    guesses: IntArray
+    shift: int
+
+    def __len__(self) -> int:
+        """Number of buckets."""
+        return len(self.parts)
+
+    def part_firsts(self) -> IntArray:
+        """int64[num_parts + 1], the first bucket of each part."""
+        return np.searchsorted(self.parts, np.arange(int(self.parts[-1]) + 2))
+
+
+def make_buckets(node_offsets: IntArray, num_buckets: int) -> Buckets:
+    """Cut the ids of a node type into about so many buckets of even width."""
+    num_nodes, sizes = int(node_offsets[-1]), np.diff(node_offsets)
+    wanted = -(-sizes * num_buckets // max(1, num_nodes))
+    counts = np.maximum(1, np.minimum(wanted, sizes))
+    parts = np.repeat(np.arange(len(sizes), dtype=np.int64), counts)
+    places = np.arange(len(parts)) - offsets_of(counts)[parts]
+    starts = np.append(node_offsets[parts] + sizes[parts] * places // counts[parts], num_nodes).astype(np.int64)
+    shift = max(0, int(num_nodes - 1).bit_length() - GUESSES.bit_length() + 1) if num_nodes else 0
+    firsts = np.arange((max(0, num_nodes - 1) >> shift) + 1, dtype=np.int64) << shift
+    # Of several buckets that begin at one id all but the last are empty, and ids after the first step over them.
+    guesses = np.searchsorted(starts, firsts, side="right") - 1
+    return Buckets(starts=starts, parts=parts, guesses=np.minimum(guesses, len(parts) - 1), shift=shift)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a job will take, from the sizes of its input.
+
+    Attributes:
+        dataset_bytes: Of the dataset.
+        spill_bytes: Of the spilled edges of the largest edge type.
+        scratch_bytes: Of tables of nodes.
+        input_bytes: What is read: rows and ends as they are in memory.
+    """
+
+    dataset_bytes: int
+    spill_bytes: int
+    scratch_bytes: int
+    input_bytes: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """The most that is on the disk at any time."""
+        return self.dataset_bytes + self.spill_bytes + self.scratch_bytes
+
+
+def estimate(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings) -> Estimate:
+    """What a job will take."""
+    dataset = scratch = spill = read = 0
+    for node_type, nodes in graph.nodes.items():
+        features = sum(column.row_bytes for column in nodes.features.values())
+        masks = len(nodes.masks)
+        dataset += nodes.num_nodes * (16 + features + 8 * masks)
+        read += nodes.num_nodes * (4 + features + masks)
+        tables = 1 + settings.neighbor_keys
+        has_times = settings.time_attr in schema.nodes[node_type]
+        scratch += nodes.num_nodes * (tables * neighbor_dtype(nodes.num_nodes).itemsize + 8 * has_times)
+    for edge_type, edges in graph.edges.items():
+        features = sum(column.row_bytes for column in edges.features.values())
+        read += edges.num_edges * (16 + features)
+        spilled = sum(spill_row_bytes(graph, edge_type, d) for d in settings.directions) * edges.num_edges
+        spill = max(spill, spilled)
+        for direction in settings.directions:
+            own_type, other_type = ends_of(edge_type, direction)
+            ids = neighbor_dtype(graph.nodes[other_type].num_nodes).itemsize
+            per_edge = ids * (1 + settings.neighbor_keys) + 8 * settings.keep_edge_keys + features
+            per_edge += 8 * (edge_type in timed_edge_types(schema, settings.time_attr, direction))
+            per_edge += 20 * (settings.weight_attr in edges.features)
+            dataset += edges.num_edges * per_edge + 8 * graph.nodes[own_type].num_nodes
+        if edge_type in schema.edge_splits:
+            dataset += edges.num_edges * (16 + 8 * (settings.time_attr in edges.features))
+    return Estimate(dataset_bytes=dataset, spill_bytes=spill, scratch_bytes=scratch, input_bytes=read)
+
+
+def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Direction) -> int:
+    """Bytes of one spilled edge."""
+    own_type, other_type = ends_of(edge_type, direction)
+    ids = sum(neighbor_dtype(graph.nodes[t].num_nodes).itemsize for t in (own_type, other_type))
+    return ids + 4 + sum(column.row_bytes for column in graph.edges[edge_type].features.values())
+
+
+def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
+    """``(which, first, stop)`` for each non-empty stretch of ascending values between bounds that follow each other.
+
+    Args:
+        starts: integer[n], ascending.
+        bounds: int64[m + 1], ascending.
+    """
+    places = np.searchsorted(starts, bounds)
+    for which in np.flatnonzero(np.diff(places)):
+        yield int(which), int(places[which]), int(places[which + 1])
+
+
+def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
+    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
+    which = int(np.searchsorted(bounds, first, side="right")) - 1
+    while first < stop:
+        end = min(stop, int(bounds[which + 1]))
+        if end > first:
+            yield which, first, end
+        first, which = max(first, end), which + 1

@@ -1,0 +1,96 @@
+"""What can a user choose when a chunked graph is dispatched?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypedDict, get_args
+
+from hopstream.errors import SettingsError
+from hopstream.partition.settings import MAX_PARTS, PartitionSettings, Sides
+from hopstream.schema import EdgeType
+
+EngineName = Literal["local", "ray", "beam"]
+
+_SAME = {f.name: f.metadata for f in fields(PartitionSettings)}
+_SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+MAX_WORKERS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchSettings:
+    """How a chunked graph is dispatched and what each part holds. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    num_parts: int | None = field(
+        default=None,
+        metadata={"help": "number of parts; if not given, what partition_meta.json says, else what the files name"},
+    )
+    memory: str = field(
+        default="4GiB",
+        metadata={"help": "memory that all processes together may take, for example 500MB or 4GiB"},
+    )
+    num_workers: int | None = field(
+        default=None, metadata={"help": "processes that work; 0 does all in one; if not given, one per processor"}
+    )
+    engine: EngineName = field(default="local", metadata={"help": "what runs the tasks: processes here, Ray or Beam"})
+    direction: Sides = field(default="in", metadata=_SAME["direction"])
+    keep_edge_keys: bool = field(default=True, metadata=_SAME["keep_edge_keys"])
+    time_attr: str | None = field(default=None, metadata=_SAME["time_attr"])
+    weight_attr: str | None = field(default=None, metadata=_SAME["weight_attr"])
+    neighbor_keys: bool = field(default=False, metadata=_SAME["neighbor_keys"])
+    links: tuple[EdgeType | str, ...] = field(default=(), metadata=_SAME["links"])
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.num_parts is not None:
+            _check_int("num_parts", self.num_parts, 1, MAX_PARTS)
+        if self.num_workers is not None:
+            _check_int("num_workers", self.num_workers, 0, MAX_WORKERS)
+        if self.engine not in get_args(EngineName):
+            raise SettingsError(f"engine is {self.engine!r}; it must be one of {', '.join(get_args(EngineName))}")
+        memory_bytes(self.memory)
+        object.__setattr__(self, "links", self.partition_settings(1).links)
+
+    def partition_settings(self, num_parts: int) -> PartitionSettings:
+        """The same as settings of ``write_parts``."""
+        shared: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
+        return PartitionSettings(num_parts=num_parts, method="file", **shared)
+
+
+class DispatchOptions(TypedDict, total=False):
+    """The fields of ``DispatchSettings`` as keyword arguments of ``dispatch``."""
+
+    num_parts: int | None
+    memory: str
+    num_workers: int | None
+    engine: EngineName
+    direction: Sides
+    keep_edge_keys: bool
+    time_attr: str | None
+    weight_attr: str | None
+    neighbor_keys: bool
+    links: tuple[EdgeType | str, ...]
+
+
+def memory_bytes(text: object) -> int:
+    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise SettingsError(f"memory is {text!r}; it must be a size such as 500MB or 4GiB")
+    unit = (match[2] or "").replace("K", "k")
+    return int(float(match[1]) * _UNITS[unit])
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")

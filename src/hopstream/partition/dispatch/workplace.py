@@ -1,0 +1,149 @@
+"""What do the tasks of one job share: the plan, the source, and tables on disk?
+
+Everything lies in one folder that all workers see. A task gets the folder and a few numbers; the rest it finds here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, open_array, write_text
+from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, open_chunked
+from hopstream.partition.balance import MAX_MATRIX_PARTS
+from hopstream.partition.book import ends_of, neighbor_dtype
+from hopstream.partition.dispatch.plan import Buckets, Plan, make_buckets
+from hopstream.partition.paths import node_folder, split_path
+from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.write import schema_with_links
+from hopstream.schema import Direction, EdgeType, GraphSchema
+
+PLAN, RANGES = "plan.json", "ranges.json"
+
+
+class Workplace:
+    """The folder of a job, seen by a task."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at a folder; nothing is read yet."""
+        self.root = root
+        self.dataset = root / "dataset"
+        self.scratch = root / "scratch"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How the work is cut."""
+        return Plan.from_json(json.loads((self.scratch / PLAN).read_text(encoding="utf-8")))
+
+    @cached_property
+    def graph(self) -> ChunkedGraph:
+        """The source."""
+        return open_source(self.plan)
+
+    @cached_property
+    def schema(self) -> GraphSchema:
+        """The dataset's schema."""
+        return schema_with_links(self.graph.schema, self.plan.settings)
+
+    @cached_property
+    def _ranges(self) -> dict[str, IntArray]:
+        value = json.loads((self.scratch / RANGES).read_text(encoding="utf-8"))
+        return {t: np.array(offsets, np.int64) for t, offsets in value.items()}
+
+    def node_offsets(self, node_type: str) -> IntArray:
+        """int64[num_parts + 1], the ids of each part; known when nodes have been counted."""
+        return self._ranges[node_type]
+
+    def write_ranges(self, ranges: dict[str, IntArray]) -> None:
+        """Let tasks know the ids of each part."""
+        write_text(self.scratch / RANGES, json.dumps({t: offsets.tolist() for t, offsets in ranges.items()}))
+
+    def slice_offsets(self, num_rows: int) -> IntArray:
+        """int64[num_parts + 1], the keys of which each part keeps account."""
+        num_parts = self.plan.settings.num_parts
+        return np.arange(num_parts + 1, dtype=np.int64) * num_rows // num_parts
+
+    def table_name(self, what: str, node_type: str) -> PurePosixPath:
+        """A table with a row per node, in the scratch folder: ``ids`` (by key), ``keys`` or ``times`` (by id)."""
+        return PurePosixPath(what, f"{list(self.graph.nodes).index(node_type)}.npy")
+
+    def table_path(self, what: str, node_type: str) -> Path:
+        """The file of such a table."""
+        return self.scratch / self.table_name(what, node_type)
+
+    def table(self, what: str, node_type: str) -> Array:
+        """The same, mapped."""
+        return open_array(self.table_path(what, node_type))
+
+    def edges(self, edge_type: EdgeType) -> ChunkedEdges:
+        """Edges of the source."""
+        return self.graph.edges[edge_type]
+
+    def number_of(self, edge_type: EdgeType) -> int:
+        """The place of an edge type in the schema, which stands for it in names of files."""
+        return list(self.graph.edges).index(edge_type)
+
+    def buckets(self, edge_type: EdgeType, direction: Direction) -> Buckets:
+        """Stretches of ids by which edges of a type and direction are spilled."""
+        edges = self.edges(edge_type)
+        num_buckets = -(-edges.num_edges // self.plan.bucket_edges(edges))
+        return make_buckets(self.node_offsets(ends_of(edge_type, direction)[0]), num_buckets)
+
+    def spill_path(self, edge_type: EdgeType, direction: Direction, number: int) -> Path:
+        """The file of one piece's edges."""
+        return self.spill_folder(edge_type) / f"{direction}-{number:06d}.spill"
+
+    def spill_folder(self, edge_type: EdgeType) -> Path:
+        """The folder of an edge type's spilled edges."""
+        return self.scratch / "spill" / str(self.number_of(edge_type))
+
+    def totals_path(self, edge_type: EdgeType, direction: Direction) -> Path:
+        """The running number of edges by bucket, over all pieces."""
+        return self.scratch / "totals" / f"{self.number_of(edge_type)}-{direction}.npy"
+
+
+def open_source(plan: Plan) -> ChunkedGraph:
+    """The chunked graph of a plan."""
+    return open_chunked(plan.source, plan.metadata_filename)
+
+
+@lru_cache(maxsize=1)
+def _opened(root: str) -> Workplace:
+    return Workplace(Path(root))
+
+
+def forget() -> None:
+    """Look at folders anew, where they may hold other work than before."""
+    _opened.cache_clear()
+
+
+def workplace_of(args: dict[str, Any]) -> Workplace:
+    """The workplace of a task's arguments."""
+    return _opened(args["folder"])
+
+
+def split_file(part: int, node_type: str, name: str) -> PurePosixPath:
+    """The file of a split of nodes."""
+    return split_path(node_folder(part, node_type), name)
+
+
+def tables_of(
+    schema: GraphSchema, node_type: str, num_nodes: int, settings: PartitionSettings
+) -> Iterator[tuple[str, np.dtype[Any]]]:
+    """Name and dtype of the tables that are kept of a node type; see ``Workplace.table_name``."""
+    yield "ids", neighbor_dtype(num_nodes)
+    if settings.neighbor_keys:
+        yield "keys", neighbor_dtype(num_nodes)
+    if settings.time_attr in schema.nodes[node_type]:
+        yield "times", np.dtype(np.int64)
+
+
+def empty_matrix(num_parts: int) -> IntArray:
+    """Edges between parts, none yet; of no rows where there are too many parts."""
+    num_rows = num_parts if num_parts <= MAX_MATRIX_PARTS else 0
+    return np.zeros((num_rows, num_rows), np.int64)

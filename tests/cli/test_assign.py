@@ -1,0 +1,62 @@
+"""Does ``hopstream assign`` write parts that ``hopstream partition`` reads, from graphs in memory and in chunks?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hopstream.cli import main
+from hopstream.ingest.chunked import write_chunked
+from hopstream.ingest.synthetic import rmat_graph
+from hopstream.partition.layout import open_dataset, write_parts
+
+ASKED = ["--method", "ldg", "--parts", "3", "--balance-splits", "--balance-ntypes", "node=y", "--balance-edges"]
+
+
+@pytest.fixture
+def sources(tmp_path):
+    graph = rmat_graph(8, edges_per_node=8, num_classes=3)
+    write_parts(graph, tmp_path / "set")
+    write_chunked(graph, tmp_path / "chunks", num_chunks=3)
+    return graph, tmp_path
+
+
+def test_a_dataset_and_chunks_are_assigned_alike_and_partition_reads_it(sources, capsys):
+    _, folder = sources
+    for source in ("set", "chunks"):
+        out = ["--out", str(folder / f"owners-{source}"), "--memory", "4kB", "--part-weights", "1"]
+        assert main(["assign", str(folder / source), *ASKED, *out, "--part-weights", "2", "--part-weights", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "of joined pairs cut" in text and "edges node 0 1.0" in text
+    first, second = ((folder / f"owners-{source}" / "node.txt").read_bytes() for source in ("set", "chunks"))
+    assert first == second and len(first) == 2 * 256
+    owners = ["--method", "file", "--owners", str(folder / "owners-set")]
+    assert main(["partition", str(folder / "set"), "--out", str(folder / "cut"), "--parts", "3", *owners]) == 0
+    assert sorted(open_dataset(folder / "cut").manifest.report.nodes)[2] > 256 / 3
+
+
+def test_facts_are_json(sources, capsys):
+    _, folder = sources
+    assert main(["assign", str(folder / "chunks"), *ASKED, "--out", str(folder / "out"), "--json"]) == 0
+    assigned, done = map(json.loads, capsys.readouterr().out.splitlines())
+    assert assigned["stage"] == "assign" and assigned["nodes"] == 256 and 0 < assigned["pairs_cut"] < 1
+    assert list(assigned["largest_over_share"])[:2] == ["bytes", "edges node 0"]
+    assert done["meta"] == str(folder / "out" / "partition_meta.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--memory", "much"], "memory is 'much'"),
+        (["--method", "file"], "assigns nothing"),
+        (["--method", "hash", "--balance-edges"], "method 'hash' puts a node where its key says"),
+        (["--part-weights", "1"], "--part-weights is 1 numbers"),
+        (["--balance-ntypes", "user"], "name node type 'user'"),
+    ],
+)
+def test_what_cannot_be_is_the_users_fault(sources, capsys, options, message):
+    _, folder = sources
+    assert main(["assign", str(folder / "chunks"), "--out", str(folder / "out"), "--parts", "2", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "out").exists()

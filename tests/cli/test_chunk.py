@@ -1,0 +1,98 @@
+"""Does ``hopstream chunk`` write a chunked graph that other verbs read?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream import graph_from_arrays, read_dataset, read_graph
+from hopstream.graph.graph import Graph
+from hopstream.ingest.npz import write_npz
+
+
+@pytest.fixture
+def graph(rng: np.random.Generator) -> Graph:
+    return graph_from_arrays(
+        rng.integers(0, 30, (2, 200)),
+        num_nodes=30,
+        node_features={"x": rng.random((30, 4)).astype(np.float32)},
+        edge_features={"t": np.arange(200)},
+        splits={"train": np.arange(5)},
+    )
+
+
+@pytest.fixture
+def npz(graph: Graph, tmp_path: Path) -> Path:
+    write_npz(graph, tmp_path / "g.npz")
+    return tmp_path / "g.npz"
+
+
+def test_chunk_then_partition(run_command, graph: Graph, npz: Path, tmp_path: Path):
+    flags = ("--num-chunks", "3", "--edges-format", "parquet", "--data-format", "parquet", "--vector-rows")
+    result = run_command("chunk", npz, "--out", tmp_path / "c", *flags)
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("read    npz      1 node type, 1 edge type, 200 edges ")
+    assert lines[1].startswith("write   3 chunks ") and " in 13 files" in lines[1]
+    assert lines[2] == f"done    {tmp_path / 'c' / 'metadata.json'}"
+    assert json.loads((tmp_path / "c" / "metadata.json").read_text())["graph_name"] == "c"
+    assert read_graph(tmp_path / "c").fingerprint() == graph.fingerprint()
+    result = run_command("partition", tmp_path / "c", "--parts", "2", "--method", "hash", "--out", tmp_path / "parts")
+    assert result.status == 0 and result.out.startswith("read    chunked  1 node type, 1 edge type, 200 edges ")
+    assert read_dataset(tmp_path / "parts").fingerprint() == graph.fingerprint()
+    result = run_command("ingest", tmp_path / "c" / "metadata.json", "--out", tmp_path / "one")
+    assert result.status == 0 and read_dataset(tmp_path / "one").fingerprint() == graph.fingerprint()
+
+
+def test_a_dataset_in_csv(run_command, graph: Graph, npz: Path, tmp_path: Path):
+    run_command("ingest", npz, "--out", tmp_path / "d")
+    flags = ("--chunks", "2", "--delimiter", ",", "--name", "mine", "--json")
+    result = run_command("chunk", tmp_path / "d", "--out", tmp_path / "c", *flags)
+    assert result.fact("stage", "write")["files"] == 9
+    assert result.fact("stage", "done")["metadata"] == str(tmp_path / "c" / "metadata.json")
+    first = next((tmp_path / "c" / "edges").iterdir()).read_text().splitlines()[0]
+    assert first.count(",") == 1 and " " not in first
+    assert read_graph(tmp_path / "c").fingerprint() == graph.fingerprint()
+
+
+def test_strings_are_left_out_when_asked(run_command, tables: Path, tmp_path: Path):
+    words = ("chunk", tables, "--out", tmp_path / "c", "--on-dangling", "drop")
+    result = run_command(*words)
+    assert result.status == 2 and "to --leave-out" in result.err
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--chunks", "0"), "--chunks is 0; wanted 1 to"),
+        (("--edges-format", "orc"), "--edges-format is 'orc'; wanted one of csv, parquet, numpy"),
+        (("--vector-rows",), "--vector-rows is for parquet"),
+        (("--delimiter", "ab"), "--delimiter is 'ab'; wanted one ASCII character"),
+        (("--leave-out", "node.z"), "--leave-out names 'node.z'; the graph has ['node.x', 'node__to__node.t']"),
+    ],
+)
+def test_bad_flags(run_command, npz: Path, tmp_path: Path, flags, message):
+    result = run_command("chunk", npz, "--out", tmp_path / "c", *flags)
+    assert result.status == 2 and message in result.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_is_there_is_kept(run_command, npz: Path, tmp_path: Path):
+    result = run_command("chunk", npz, "--out", tmp_path)
+    assert result.status == 2 and "holds something; give a new or empty folder" in result.err
+    run_command("ingest", npz, "--out", tmp_path / "d")
+    result = run_command("chunk", tmp_path / "d", "--out", tmp_path / "d" / "c")
+    assert result.status == 2 and "lies in the source" in result.err
+
+
+def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
+    run_command("chunk", npz, "--out", tmp_path / "c")
+    path = sorted((tmp_path / "c" / "edges").iterdir())[1]
+    path.write_text(path.read_text().replace("\n", "0\n", 1))
+    result = run_command("partition", tmp_path / "c", "--parts", "2", "--out", tmp_path / "parts")
+    assert result.status == 2 and f"edges/{path.name} line 1 has destination" in result.err
+    assert not (tmp_path / "parts").exists()

@@ -1,0 +1,122 @@
+"""Does a job remember what was done, and nothing that was not?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hopstream.engine import Task
+from hopstream.engine.job import Job, digest_of, job_digest
+from hopstream.engine.local import local_engine
+from hopstream.errors import SettingsError, StateError
+from tests.engine.contract import PROBE, echoes
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hopstream.engine import Task, open_engine
+from hopstream.engine.job import Job
+
+folder, count, until = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+def progress(stage, done, total):
+    if done == until:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+args = [{"path": str(folder / f"file-{i}"), "text": f"{i} ", "times": 1000} for i in range(count)]
+with open_engine("local", num_workers=2) as engine, Job(folder / "job", "same", engine, progress) as job:
+    job.run("write", [Task(f"t{i}", "hopstream.engine.probe:write", one) for i, one in enumerate(args)])
+"""
+
+
+class Counting:
+    """An engine of this process that remembers which tasks it ran."""
+
+    def __init__(self) -> None:
+        self.engine = local_engine()
+        self.ran = []
+
+    def map(self, tasks, on_done, *, folder=None):
+        self.ran += [task.name for task in tasks]
+        self.engine.map(tasks, on_done, folder=folder)
+
+
+@pytest.fixture
+def engine():
+    return Counting()
+
+
+def test_what_was_done_is_not_done_again(engine, tmp_path):
+    said = []
+    tasks = [Task(f"t{i}", f"{PROBE}:echo", {"i": i}, size=10 + i) for i in range(3)]
+    with Job(tmp_path, "a", engine) as job:
+        first = job.run("stage", tasks[:2])
+    with Job(tmp_path, "a", engine, lambda *what: said.append(what)) as job:
+        assert job.run("stage", tasks) == {**first, "t2": {"i": 2}}
+        assert list(job.run("stage", tasks[::-1])) == ["t2", "t1", "t0"]
+    assert engine.ran == ["t0", "t1", "t2"]
+    assert said == [("stage", 21, 33), ("stage", 33, 33), ("stage", 33, 33)]
+
+
+def test_a_task_of_other_arguments_is_done_again(engine, tmp_path):
+    with Job(tmp_path, "a", engine) as job:
+        job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 1})])
+        assert job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 2})]) == {"t": {"i": 2}}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": "x", "result": 1}'])
+def test_a_broken_marker_counts_for_nothing(engine, tmp_path, text):
+    with Job(tmp_path, "a", engine) as job:
+        job.run("stage", echoes(2))
+        (tmp_path / "done" / "echo-000.json").write_text(text)
+        assert job.run("stage", echoes(2))["echo-000"] == echoes(1)[0].args
+    assert engine.ran == ["echo-000", "echo-001", "echo-000"]
+
+
+def test_a_job_of_another_digest_is_refused(engine, tmp_path):
+    with Job(tmp_path, "a", engine) as job:
+        job.run("stage", echoes(1))
+    assert job_digest(tmp_path) == "a"
+    with pytest.raises(StateError, match=r"holds the work of another job \(digest a; this one has b\)"):
+        Job(tmp_path, "b", engine)
+    (tmp_path / "job.json").write_text("{")
+    assert job_digest(tmp_path) is None
+    with pytest.raises(StateError):
+        Job(tmp_path, "a", engine)
+
+
+def test_one_process_at_a_time_works_in_a_folder(engine, tmp_path):
+    with Job(tmp_path, "a", engine), pytest.raises(StateError, match="being worked in by another process"):
+        Job(tmp_path, "a", engine)
+    Job(tmp_path, "a", engine).close()
+
+
+def test_names_are_unique_and_fit_for_files(engine, tmp_path):
+    with Job(tmp_path, "a", engine) as job, pytest.raises(SettingsError, match="two tasks are named"):
+        job.run("stage", [*echoes(1), *echoes(1)])
+    for name in ("", "a/b", "../x", ".x", "x" * 201, "a b"):
+        with pytest.raises(SettingsError, match="task name"):
+            Task(name, f"{PROBE}:echo")
+    for kind in ("os:system", "hopstream:x y", "hopstream.engine.probe", "hopstreams.x:y"):
+        with pytest.raises(SettingsError, match=r"is not hopstream\.module:function"):
+            Task("a", kind)
+
+
+def test_the_digest_follows_from_the_value_alone():
+    assert digest_of({"a": 1, "b": [2, None]}) == digest_of({"b": [2, None], "a": 1})
+    assert digest_of({"a": 1}) != digest_of({"a": "1"})
+
+
+def test_a_job_that_is_killed_again_and_again_ends_as_one_that_is_not(tmp_path):
+    count = 12
+    for until in (*range(2, count, 3), count + 1):
+        done_before = len(list((tmp_path / "job" / "done").glob("*.json")))
+        ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(count), str(until)], check=False)
+        done = list((tmp_path / "job" / "done").glob("*.json"))
+        assert ended.returncode == (0 if until > count else -9)
+        assert len(done) == min(until, count) > done_before
+        assert all(json.loads(path.read_text())["result"] > 0 for path in done)
+    assert [(tmp_path / f"file-{i}").read_text() for i in range(count)] == [f"{i} " * 1000 for i in range(count)]

@@ -1,0 +1,109 @@
+"""Does a Ray cluster of two nodes run tasks, and the example for it?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from hopstream.engine import Task, open_engine
+from hopstream.engine.on_ray import ray_engine
+from hopstream.errors import MissingDependencyError, TaskTimeout, WorkerLost
+from tests.engine.contract import PROBE, SHORT, EngineContract, never
+from tests.engine.test_local import PARENT, begun, dying, ended_within, waiting_task
+
+
+@pytest.fixture(scope="module", autouse=True)
+def connection(ray_cluster):
+    """Connected once for all tests: a driver takes a second to come and go."""
+    with ray_engine(ray_cluster.address) as engine:
+        yield engine
+
+
+class TestRay(EngineContract):
+    @pytest.fixture
+    def engine(self):
+        with ray_engine(num_workers=2) as engine:
+            yield engine
+
+
+def test_both_nodes_run_tasks(connection, tmp_path):
+    import ray
+
+    assert connection.num_workers == 4
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+    opener = threading.Thread(target=lambda: begun(tmp_path, 4) and (tmp_path / "go").touch())
+    opener.start()  # four tasks at the same time take all processors of both nodes
+    pids = set()
+    connection.map([waiting_task(tmp_path, f"t{i}") for i in range(4)], lambda task, result: pids.add(result))
+    opener.join()
+    assert len(pids) == 4
+
+
+def test_a_task_whose_worker_is_killed_is_tried_again_and_then_named(connection, tmp_path):
+    got = []
+    connection.map([dying(tmp_path / "once", 1)], lambda task, result: got.append(task.name))
+    assert got == ["die"]
+    with pytest.raises(WorkerLost, match=r"task die lost its worker twice .*Ray says: The worker died"):
+        connection.map([dying(tmp_path / "marks", 9)], never)
+    assert len(list((tmp_path / "marks").iterdir())) == 2
+
+
+def test_a_task_past_its_deadline_is_ended(tmp_path):
+    with ray_engine(settings=SHORT) as engine, pytest.raises(TaskTimeout, match="task wait was not done in 1 s"):
+        engine.map([waiting_task(tmp_path)], never)
+    # On a busy machine it may not have begun: its wait for a processor counts.
+    assert ended_within([int(path.name.split(".")[1]) for path in tmp_path.glob("begun.*")], 10.0)
+    (tmp_path / "go").touch()
+
+
+def test_the_tasks_of_a_node_that_is_killed_are_done_by_others(ray_cluster, tmp_path):
+    lost: set[int] = set()
+
+    def kill(node: subprocess.Popen[bytes]) -> None:
+        begun(tmp_path, 6)  # they take all processors of the three nodes
+        tree = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
+        lost.update(process.pid for process in tree)
+        for process in tree:
+            process.kill()
+        (tmp_path / "go").touch()
+
+    done_by = {}
+    with ray_cluster.one_more() as node, ray_engine(num_workers=6) as engine:
+        killer = threading.Thread(target=kill, args=(node,))
+        killer.start()
+        tasks = [waiting_task(tmp_path, f"t{i}") for i in range(6)]
+        engine.map(tasks, lambda task, result: done_by.update({task.name: result}))
+        killer.join()
+    assert sorted(done_by) == [task.name for task in tasks]
+    assert lost.isdisjoint(done_by.values())
+    assert len(lost.intersection(begun(tmp_path, 6))) == 2
+
+
+def test_a_driver_that_is_killed_takes_its_tasks_along(ray_cluster, tmp_path):
+    words = [sys.executable, "-c", PARENT.replace('"local"', '"ray"'), str(tmp_path)]
+    driver = subprocess.Popen(words, env={**os.environ, **ray_cluster.environment})
+    try:
+        workers = begun(tmp_path, 2)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert ended_within(workers, 20.0)
+
+
+def test_an_engine_leaves_a_connection_that_was_there(connection):
+    import ray
+
+    open_engine("ray").close()
+    assert ray.is_initialized()
+    connection.map([Task("t", f"{PROBE}:echo")], lambda task, result: None)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'hopstream\[ray\]'"):
+        ray_engine()

@@ -1,0 +1,116 @@
+"""Do tasks and what came of them survive the way there and back?"""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream import errors
+from hopstream.engine import tasks
+from hopstream.engine.tasks import Task, kind_of, outcome, run_line
+from hopstream.errors import ChannelLost, EngineError, HopstreamError, RemoteError, StoreTimeout, VersionMismatch
+
+KIND = "hopstream.engine.probe:echo"
+
+
+@pytest.fixture
+def function(monkeypatch):
+    """Let a function be what ``KIND`` names."""
+    return lambda function: monkeypatch.setitem(tasks._FUNCTIONS, KIND, function)
+
+
+def run(args=None):
+    return outcome(run_line(Task("t", KIND, args or {}).to_line()))
+
+
+def raise_it(error):
+    def function(args):
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(kind("what was wrong") for kind in vars(errors).values() if isinstance(kind, type)),
+        RemoteError("a server failed", "its traceback"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/nodes.csv"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError("in a library's words"),
+        TimeoutError("nobody came"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_an_error_comes_back_as_itself(function, error):
+    function(raise_it(error))
+    with pytest.raises(type(error)) as raised:
+        run()
+    assert type(raised.value) is type(error)
+    assert str(raised.value) == str(error)
+    if isinstance(error, OSError) and not isinstance(error, HopstreamError):
+        assert (raised.value.errno, raised.value.filename) == (error.errno, error.filename)
+    assert raised.value.__notes__[0] == "in task t"
+    assert "test_tasks.py" in raised.value.__notes__[1]
+
+
+def test_an_error_of_a_class_that_nobody_else_has_comes_back_as_the_next_one(function):
+    class Lost(ChannelLost):
+        pass
+
+    function(raise_it(Lost("gone")))
+    with pytest.raises(ChannelLost, match="gone"):
+        run()
+
+
+def test_memory_that_numpy_cannot_have_is_a_memory_error(function):
+    function(lambda args: np.empty(1 << 60, np.uint8).sum())
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        run()
+
+
+def test_a_chain_of_errors_is_told(function):
+    def chained(args):
+        try:
+            return 1 / args["zero"]
+        except ZeroDivisionError as error:
+            raise StoreTimeout("part 2 gave no answer") from error
+
+    function(chained)
+    with pytest.raises(StoreTimeout) as raised:
+        run({"zero": 0})
+    assert "ZeroDivisionError" in raised.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("result", [object(), float("nan"), {1, 2}, np.int64(3)])
+def test_a_result_that_is_not_json_is_an_error(function, result):
+    function(lambda args: result)
+    with pytest.raises(EngineError, match="task t: its result is not JSON"):
+        run()
+
+
+def test_a_task_of_another_version_is_refused(function):
+    line = Task("t", KIND).to_line().replace(hopstream.__version__, "0.0.1")
+    with pytest.raises(VersionMismatch, match=r"task t comes from hopstream 0\.0\.1"):
+        outcome(run_line(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "x", "[]", "{}", '{"name": "t"}', '{"name": "t", "error": {"class": "SystemExit", "args": []}}',
+        '{"name": "t", "error": {"class": "FormatError"}}', '{"name": "t", "error": "bad"}',
+    ],
+)  # fmt: skip
+def test_what_is_no_outcome_is_refused(line):
+    with pytest.raises(EngineError, match="no outcome"):
+        outcome(line)
+
+
+def test_a_function_knows_its_kind():
+    from hopstream.engine.probe import echo
+
+    assert kind_of(echo) == KIND

@@ -1,0 +1,247 @@
+"""Does a job that was ended at any moment go on, and is a job that fails never taken for a dataset?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.errors import SettingsError, StateError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.chunked import write_chunked
+from hopstream.ingest.synthetic import rmat_graph
+from hopstream.partition.dispatch import regions, run
+from hopstream.partition.dispatch.run import dispatch
+from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.replace import resumed_folder
+from tests.partition.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
+from tests.partition.graphs import community_graph
+
+PROGRAM = """
+import sys
+from hopstream.partition.dispatch import plan
+from hopstream.partition.dispatch.run import dispatch
+plan.LIMITS = plan.Limits(piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000))
+def tell(stage, done, total):
+    print(done, total, flush=True)
+dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progress=tell)
+"""
+"""A job of many small tasks, which says how far it is."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """A chunked graph, its owners, and the dataset that it must become."""
+    graph = rmat_graph(9, edges_per_node=20, num_features=6, num_classes=3)
+    write_chunked(graph, tmp_path / "in", num_chunks=3, edges_format="parquet")
+    write_owners(tmp_path / "owners", graph, 3, rng)
+    write_parts(graph, tmp_path / "wanted", num_parts=3, owners=tmp_path / "owners", direction="both")
+    return tmp_path
+
+
+def run_until(folder: Path, limit: int, num_workers: int = 0) -> int:
+    """Run the job until it has said ``limit`` times how far it is, then kill it; its exit status."""
+    words = [sys.executable, "-c", PROGRAM, *(str(folder / name) for name in ("in", "owners", "got")), str(num_workers)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        for _ in zip(range(limit), process.stdout, strict=False):
+            pass
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.stdout.read()
+        return process.wait(60)
+
+
+def check_done(folder: Path) -> None:
+    check_same(folder / "got", folder / "wanted", read_manifest(folder / "got"), read_manifest(folder / "wanted"))
+    assert list(folder.glob(".*")) == []
+
+
+def test_a_killed_job_goes_on(folder: Path):
+    for limit in (4, 12):
+        assert run_until(folder, limit) == -signal.SIGKILL
+        assert not (folder / "got").exists()
+        assert resumed_folder(folder / "got").is_dir()
+    assert run_until(folder, 10**6) == 0
+    check_done(folder)
+
+
+@pytest.mark.soak
+def test_twenty_kills(folder: Path):
+    """Workers are killed with the job, at moments of any kind."""
+    chance, num_kills = random.Random(5), 0
+    while num_kills < 20:
+        num_kills += run_until(folder, chance.randrange(1, 40), num_workers=2) == -signal.SIGKILL
+        if (folder / "got").exists():
+            check_done(folder)
+            shutil.rmtree(folder / "got")
+    while not (folder / "got").exists():
+        run_until(folder, 10**6, num_workers=2)
+    check_done(folder)
+
+
+def test_what_was_done_is_not_done_again(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, 20)
+    told: list[int] = []
+
+    def stop(stage: str, done: int, total: int) -> None:
+        told.append(done)
+        if 2 * done > total:
+            raise KeyboardInterrupt
+
+    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(*places, num_workers=0, num_parts=2, progress=stop)
+    halfway = told[-1]
+    written = []
+    monkeypatch.setattr(regions.RegionWriter, "write", watched(regions.RegionWriter.write, written), raising=True)
+    dispatch(*places, num_workers=0, num_parts=2)
+    assert halfway > 0
+    assert not any("/node/" in name for name in written)
+    open_dataset(tmp_path / "got", verify=True)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def watched(write, names):
+    def instead(self, column, first_row):
+        names.append(str(column.path))
+        return write(self, column, first_row)
+
+    return instead
+
+
+def test_other_settings_start_anew(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(*places, num_workers=0, num_parts=2, progress=stop)
+    check_equal(graph, tmp_path, 2, direction="out")
+    assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("is_removed_in_part", [False, True])
+def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng, is_removed_in_part):
+    """What is left says that all is done, and holds no files: it must not be believed."""
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+
+    def stop(hidden: Path) -> None:
+        if is_removed_in_part:
+            (hidden / "job.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_discard", stop)
+        with pytest.raises(KeyboardInterrupt):
+            check_equal(graph, tmp_path, 2)
+    open_dataset(tmp_path / "got", verify=True)
+    assert resumed_folder(tmp_path / "got").is_dir()
+    check_equal(graph, tmp_path, 2)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_two_jobs_do_not_write_to_one_place(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
+    seen = []
+
+    def second(stage: str, done: int, total: int) -> None:
+        if not seen:
+            seen.append(stage)
+            for direction in ("in", "out"):
+                with pytest.raises(StateError, match="another process"):
+                    dispatch(*places, num_workers=0, num_parts=2, direction=direction)
+
+    dispatch(*places, num_workers=0, num_parts=2, progress=second)
+    assert seen
+    open_dataset(tmp_path / "got", verify=True)
+
+
+def test_a_full_disk_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, 30)
+    real, left = os.pwrite, [0]
+
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data, offset)
+
+    for room in (100, 1500, 1500):
+        left[0] = room
+        with monkeypatch.context() as patch:
+            patch.setattr(regions.os, "pwrite", full)
+            with pytest.raises(OSError, match="No space left on device") as caught:
+                check_equal(graph, tmp_path, 2)
+        assert re.search(r"got/part-0000\d/.*\.npy|scratch/", str(caught.value.filename))
+        assert "partial" not in str(caught.value.filename) or "scratch" in str(caught.value.filename)
+        assert not (tmp_path / "got").exists()
+    check_equal(graph, tmp_path, 2)  # goes on when there is room
+
+
+def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
+    """A file that may not grow, as on a full disk, in a process of its own."""
+    graph: Graph = rmat_graph(9, edges_per_node=20, num_features=6)
+    write_chunked(graph, tmp_path / "in", num_chunks=2, edges_format="parquet")
+    write_owners(tmp_path / "owners", graph, 2, rng)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    words = [sys.executable, "-m", "hopstream.cli", "dispatch", "--workers", "0"]
+    for flag, name in (("--in-dir", "in"), ("--partitions-dir", "owners"), ("--out-dir", "got")):
+        words += [flag, str(tmp_path / name)]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # compiled code would be written to a file
+    done = subprocess.run(
+        words, preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 1
+    assert re.search(r"error: .*File too large: .*(got/part-0000\d/.*npy|spill)", done.stderr), done.stderr
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(SettingsError, match="GB of disk while it is written"):
+        check_equal(graph, tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
+
+
+def test_too_little_memory_is_refused(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 60, 400)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+    for memory in ("100MB", "lots", "-1"):
+        with pytest.raises(SettingsError, match="memory is"):
+            dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", memory=memory, num_workers=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
