@@ -15,7 +15,6 @@ from hopstream.cli.options import flag_name
 from hopstream.cli.units import printable_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.load.options import check_seconds
-from hopstream.store.settings import ServerLimits
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from hopstream.store.contract import Store
     from hopstream.store.local import LocalStore
     from hopstream.store.security import ClientSecurity
+    from hopstream.store.settings import ServerLimits
     from hopstream.store.wire import Bytes, Frame
     from hopstream.stream.service import SamplingService
 
@@ -131,6 +131,8 @@ class Sampler:
     @property
     def server_limits(self) -> ServerLimits:
         """Limits for ``StoreServer``."""
+        from hopstream.store.settings import ServerLimits
+
         return ServerLimits(max_request_bytes=self._limits.max_request_bytes)
 
     def bound_memory(self) -> None:

@@ -185,8 +185,9 @@ class EpochLoader:
     def _on_begin(self, epoch: int, step: int) -> None:
         """An iteration begins with a batch of an epoch; before any maker makes one."""
 
-    def _on_end(self) -> None:
-        """The iteration has ended; batches that are being made are not wanted any more."""
+    def _end_call(self) -> Callable[[], None]:
+        """What to call when an iteration has ended: batches that are being made are not wanted any more."""
+        return lambda: None
 
     def _start(self) -> Batches[Any]:
         """Start making the batches from the place onwards."""
@@ -200,7 +201,7 @@ class EpochLoader:
         steps = range(self._place.next_batch, self._num_steps)
         if not self._workers.num_threads:
             return InlineBatches(producers[0], steps)
-        batches = ThreadedBatches(producers, steps, self._workers, is_cold=self._is_cold)
+        batches = ThreadedBatches(producers, steps, self._workers, is_cold=self._is_cold, on_end=self._end_call())
         self._threads = batches.threads
         self._is_cold = False
         return batches
@@ -264,14 +265,12 @@ class EpochIterator:
         """End the iteration, and do not wait for its threads."""
         if self._end_reason is None:
             self._end_reason = reason
-            self._loader._on_end()
         self._batches.stop()
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration; the next one begins with the batch that was not given out."""
         if self._end_reason is not None:
             return  # another thread ended this iteration, and the place may be that of another one by now
-        self._loader._on_end()
         self._batches.stop()
         if isinstance(error, Exception):
             self._end_reason = "it raised an error; iterate the loader again to go on with the same batch"

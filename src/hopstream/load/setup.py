@@ -203,9 +203,9 @@ class SubgraphLoader(EpochLoader):
             num_ahead = max(1, workers.num_threads) + workers.prefetch
             self._setup.session.begin(num_ahead, epoch, step)
 
-    def _on_end(self) -> None:
-        if self._setup.session is not None:
-            self._setup.session.end()
+    def _end_call(self) -> Callable[[], None]:
+        session = self._setup.session
+        return super()._end_call() if session is None else session.end
 
     def maker(self) -> Maker:
         """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""

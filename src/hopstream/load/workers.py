@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -105,6 +105,7 @@ class _Desk(Generic[T]):
         making: Per worker, the number it works on.
         failure: The first failure.
         is_closing: Workers end as soon as they have put down what they are making.
+        on_end: Called once when they are told to, so that nobody goes on waiting for what is not wanted any more.
     """
 
     producers: Sequence[Producer[T]]
@@ -117,6 +118,7 @@ class _Desk(Generic[T]):
     done: dict[int, T] = field(default_factory=dict)
     failure: BaseException | None = None
     is_closing: bool = False
+    on_end: Callable[[], None] = lambda: None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def claim(self, worker: int) -> int | None:
@@ -156,6 +158,8 @@ class _Desk(Generic[T]):
             self.is_closing = True
             self.done.clear()
             self.changed.notify_all()
+            on_end, self.on_end = self.on_end, lambda: None
+        on_end()
 
     def take(self, timeout_s: float) -> T:
         """Wait for the next batch in order."""
@@ -187,8 +191,9 @@ class ThreadedBatches(Generic[T]):
     """Batches that worker threads make ahead of the consumer."""
 
     def __init__(
-        self, producers: Sequence[Producer[T]], steps: range, settings: WorkerSettings, *, is_cold: bool = True
-    ) -> None:
+        self, producers: Sequence[Producer[T]], steps: range, settings: WorkerSettings, *, is_cold: bool = True,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Start one thread per producer.
 
         Args:
@@ -196,6 +201,7 @@ class ThreadedBatches(Generic[T]):
             steps: The numbers of the batches, ascending by one.
             settings: How far they may run ahead, and how long to wait for them.
             is_cold: Make the first batch in one thread before the others start, so that kernels compile once.
+            on_end: Called once when they are told to end.
         """
         self._timeout_s = settings.timeout_s
         self._desk: _Desk[T] = _Desk(
@@ -203,6 +209,7 @@ class ThreadedBatches(Generic[T]):
             stop=steps.stop,
             num_ahead=len(producers) + settings.prefetch,
             is_cold=is_cold,
+            on_end=on_end,
             next_claim=steps.start,
             next_out=steps.start,
             making=[None] * len(producers),

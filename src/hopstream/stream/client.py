@@ -39,7 +39,7 @@ from hopstream.store import check_source
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.security import Location
-from hopstream.store.settings import StoreSettings
+from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.metadata import GraphQuestions
@@ -98,10 +98,7 @@ class RemoteGraph(GraphQuestions, BatchService):
         check_seconds("timeout_s", timeout_s)
         if wait_s != 0:
             check_seconds("wait_s", wait_s)
-        given: object = settings
-        if given is not None and not isinstance(given, StoreSettings):
-            raise SettingsError(f"settings is {given!r}; it must be a StoreSettings, or None")
-        super().__init__(_read(source), settings or StoreSettings())
+        super().__init__(_read(source), check_store_settings(settings))
         self._timeout_s, self._wait_s = float(timeout_s), float(wait_s)
 
     def __repr__(self) -> str:
