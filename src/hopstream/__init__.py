@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
+    from hopstream.partition.audit.run import verify_dataset
     from hopstream.partition.dispatch.run import dispatch
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
@@ -64,6 +65,7 @@ __all__ = [
     "rmat_graph",
     "split_links",
     "split_nodes",
+    "verify_dataset",
     "walk_batches",
     "write_parts",
 ]
@@ -96,6 +98,7 @@ _MODULE_OF = {
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",
     "split_nodes": "hopstream.graph.splits",
+    "verify_dataset": "hopstream.partition.audit.run",
     "walk_batches": "hopstream.sample.walks",
     "write_parts": "hopstream.partition.write",
 }
