@@ -326,11 +326,31 @@ def test_directions_that_contradict_each_other(tmp_path):
     assert "joins other nodes than in/ says" in str(report.findings[0])
 
 
-def test_datasets_without_edge_keys(tmp_path):
-    graph = hopstream.rmat_graph(6, edges_per_node=4)
-    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash", keep_edge_keys=False)
-    report = verify_dataset(tmp_path / "d", against=graph)
-    assert report.is_ok and any("no usable edge keys" in text for text in report.skipped)
+def test_datasets_without_edge_keys(tmp_path, monkeypatch):
+    """Keys are known from the source, or from links."""
+    monkeypatch.setattr("hopstream.partition.audit.run.MIN_WINDOW_EDGES", 40)
+    graph = full_graph(7)
+    root = tmp_path / "d"
+    hopstream.write_parts(graph, root, direction="both", **OPTIONS, keep_edge_keys=False)
+    alone = verify_dataset(root, memory="1kB")
+    assert alone.is_ok and alone.checks["edges"].num_checked == 600  # rates and likes have splits, so links
+    assert [text.split(":")[0] for text in alone.skipped] == ["edges of user__knows__user one by one", "graph_id"]
+    report = verify_dataset(root, against=graph, memory="1kB")
+    assert report.is_ok and not report.skipped, [str(f) for f in report.findings]
+    assert report.checks["edges"].num_checked == 900
+    assert report.checks["graph"].num_checked == 1
+    name = "part-00001/edge/user__rates__movie/out/features/rating.npy"
+    edit(root, name, lambda weights: weights[::-1].copy())
+    assert {"features", "weights"} <= set(verify_dataset(root, against=graph).kinds)
+    for relation, source in (("user__knows__user", graph), ("user__rates__movie", None)):
+        edit(root, f"part-00001/edge/{relation}/in/indices.npy", lambda ids: (ids + 1) % 30)
+        told = verify_dataset(root, against=source)
+        assert any(f.kind == "edges" and f.where == f"{relation}/in" for f in told.findings)
+    indptr = f"part-00000/{IN}/indptr.npy"
+    row = int(np.argmax(np.diff(load(root, indptr))))
+    edit(root, indptr, lambda starts: starts - (np.arange(len(starts)) == row + 1))
+    told = verify_dataset(root, against=graph)
+    assert any("more or fewer edges" in f.what and f.count == 2 for f in told.findings)
 
 
 def test_what_cannot_be_checked_is_an_error(tmp_path, root):

@@ -75,6 +75,15 @@ class StoredEdges:
         self._keys = files.arrays([folder / "key.npy" for folder in self.folders]) if has_keys else None
 
     @property
+    def indptr(self) -> Sequence[IntArray]:
+        """Where the rows of each part begin."""
+        return self._indptr or ()
+
+    def set_keys(self, keys: Sequence[IntArray]) -> None:
+        """Give the keys of the edges of each part, where the dataset does not keep them."""
+        self._keys = list(keys)
+
+    @property
     def has_keys(self) -> bool:
         """Keys of edges can be read."""
         return self._keys is not None
@@ -367,6 +376,10 @@ class Links:
         """Sources and destinations of the edge keys ``[first, stop)``."""
         return self._read(0, first, stop), self._read(1, first, stop)
 
+    def times(self, first: int, stop: int) -> IntArray | None:
+        """Times of the edge keys ``[first, stop)``, or None where edges have none of their own."""
+        return self._read(2, first, stop) if len(self._arrays) > 2 else None
+
     def _read(self, column: int, first: int, stop: int) -> IntArray:
         pieces = [
             array[max(first - int(begin), 0) : max(stop - int(begin), 0)]
@@ -380,8 +393,9 @@ class Links:
         src, dst = self.ends(first, stop)
         differs = (window.ids >= 0) & ((window.src_keys != src) | (window.dst_keys != dst))
         times = edges.columns.get(edges.files.manifest.time_attr or "")
-        if len(self._arrays) > 2 and times is not None:
-            of_links, known = self._read(2, first, stop), np.flatnonzero(window.ids >= 0)
+        of_links = self.times(first, stop)
+        if of_links is not None and times is not None:
+            known = np.flatnonzero(window.ids >= 0)
             feature = edges.files.manifest.schema.edges[self._edge_type][edges.files.manifest.time_attr or ""]
             differs[known] |= of_links[known] != take_ids(times, edges.offsets, window.ids[known], feature)
         wrong = np.flatnonzero(differs)

@@ -13,6 +13,7 @@ from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
+from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
 from hopstream.partition.dispatch.settings import memory_bytes
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST
@@ -180,12 +181,30 @@ class _Run:
         if edge_type in self.manifest.schema.edge_splits:
             links = Links(self.files, edge_type, nodes)
             links = links if links.is_usable else None
-        if not usable or not all(edges.has_keys for edges in usable):
-            if usable:
-                self.findings.skip(f"edges of {label} one by one: the dataset has no usable edge keys")
-            return None
         of_source = reference if reference is not None and edge_type in reference.num_edges else None
+        if not usable or not all(self._has_keys(edges, links, of_source) for edges in usable):
+            if usable:
+                why = "the dataset keeps no edge keys, and there is neither a source nor links to know them from"
+                why = "a file of keys cannot be used" if self.manifest.has_edge_keys else why
+                self.findings.skip(f"edges of {label} one by one: {why}")
+            return None
         return check_by_key(usable, links, of_source, self.max_edges)
+
+    def _has_keys(self, edges: StoredEdges, links: Links | None, reference: Reference | None) -> bool:
+        """The keys of edges are known; finds them out where the dataset does not keep them."""
+        if edges.has_keys or self.manifest.has_edge_keys:
+            return edges.has_keys
+        name = self.manifest.time_attr
+        own_times = {name} & self.manifest.schema.edges[edges.edge_type].keys()
+        is_timed_alike = reference is not None and own_times <= reference.schema.edges[edges.edge_type].keys()
+        if not edges.knows_times or not (is_timed_alike or links is not None):
+            return False
+        if reference is not None and is_timed_alike:
+            told = told_by_source(edges, reference)
+        elif links is not None:
+            told = told_by_links(edges, links)
+        edges.set_keys(derive_keys(edges, told, self.max_edges))
+        return True
 
     def _check_graph(
         self, sums: dict[str, list[int]], splits: dict[str, dict[str, int]], edge_splits: dict[str, dict[str, int]]
