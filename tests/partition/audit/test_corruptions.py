@@ -7,6 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hopstream
 from hopstream.ingest.chunked import write_chunked
@@ -24,6 +26,7 @@ from tests.partition.audit.forging import (
     load,
     shifted_edges,
 )
+from tests.partition.graphs import typed_graphs
 
 USER, LINK = "node/user", "link/user__rates__movie"
 OWNER = (RATES, "in")
@@ -351,6 +354,22 @@ def test_datasets_without_edge_keys(tmp_path, monkeypatch):
     edit(root, indptr, lambda starts: starts - (np.arange(len(starts)) == row + 1))
     told = verify_dataset(root, against=graph)
     assert any("more or fewer edges" in f.what and f.count == 2 for f in told.findings)
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=typed_graphs(), seed=st.integers(0, 3), keep_edge_keys=st.booleans())
+def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
+    """Empty types, ragged features and strings, odd names, parallel edges: what was written is what is there."""
+    root = tmp_path_factory.mktemp("any") / "d"
+    sides = ("in", "out", "both")[seed % 3]
+    hopstream.write_parts(
+        graph, root, num_parts=3, method="random", rng_seed=seed, direction=sides, keep_edge_keys=keep_edge_keys
+    )
+    for against in (None, graph):
+        report = verify_dataset(root, against=against)
+        assert report.is_ok, [str(f) for f in report.findings]
+    assert not report.skipped
+    assert report.checks["graph"].num_checked == 1
 
 
 def test_what_cannot_be_checked_is_an_error(tmp_path, root):

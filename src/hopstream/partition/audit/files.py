@@ -37,6 +37,9 @@ class Files:
             check_file(self.root / name, record)
         except ChecksumError as error:
             self.findings.add("checksums", name, _without(str(error), self.root / name))
+        except OSError as error:
+            self._bad.add(name)
+            self.findings.add("files", name, f"cannot be read ({error.strerror})")
 
     def check_others(self) -> None:
         """Tell of files that the manifest does not list."""
