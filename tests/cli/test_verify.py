@@ -59,3 +59,22 @@ def test_what_cannot_be_checked(written, capsys):
     ]:
         assert main(["verify", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_tables_are_read_as_they_were(tmp_path, capsys):
+    (tmp_path / "people.csv").write_text("name,age\nann,3\nbob,4\n")
+    (tmp_path / "knows.csv").write_text("a,b\nann,bob\nbob,ann\nann,zed\n")
+    edges = {"type": ["person", "knows", "person"], "files": "knows.csv", "src": "a", "dst": "b"}
+    nodes = {"person": {"files": "people.csv", "id": "name", "features": ["age"]}}
+    (tmp_path / "metadata.json").write_text(json.dumps({"nodes": nodes, "edges": [edges]}))
+    source, dropping = str(tmp_path / "metadata.json"), ["--on-dangling", "drop"]
+    written, again = str(tmp_path / "d"), str(tmp_path / "e")
+    assert main(["partition", source, "--parts", "2", "--method", "random", "--out", written, *dropping]) == 0
+    assert main(["partition", written, "--parts", "3", "--method", "hash", "--direction", "out", "--out", again]) == 0
+    assert main(["verify", written, "--against", source, *dropping]) == 0
+    assert main(["verify", again, "--against", written]) == 0
+    capsys.readouterr()
+    assert main(["verify", written, "--against", source]) == 2
+    assert "no person node has" in capsys.readouterr().err
+    assert main(["verify", written, "--against", source, *dropping, "--no-keep-raw-ids"]) == 1
+    assert "wrong   schema   person.name: is string; in the source it is not there" in capsys.readouterr().out
