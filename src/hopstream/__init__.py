@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from hopstream.load.layerwise import infer_layerwise
     from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
+    from hopstream.load.partitions import load_partition, load_partition_feats
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
+    from hopstream.partition.audit.run import verify_dataset
     from hopstream.partition.dispatch.run import dispatch
+    from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
     from hopstream.partition.write import write_parts
@@ -53,6 +56,9 @@ __all__ = [
     "graph_from_data",
     "hold_out_links",
     "infer_layerwise",
+    "load_partition",
+    "load_partition_book",
+    "load_partition_feats",
     "open_dataset",
     "open_embeddings",
     "open_store",
@@ -64,6 +70,7 @@ __all__ = [
     "rmat_graph",
     "split_links",
     "split_nodes",
+    "verify_dataset",
     "walk_batches",
     "write_parts",
 ]
@@ -85,6 +92,9 @@ _MODULE_OF = {
     "graph_from_data": "hopstream.ingest",
     "hold_out_links": "hopstream.graph.held_out",
     "infer_layerwise": "hopstream.load.layerwise",
+    "load_partition": "hopstream.load.partitions",
+    "load_partition_book": "hopstream.partition.key_book",
+    "load_partition_feats": "hopstream.load.partitions",
     "open_dataset": "hopstream.partition.layout",
     "open_embeddings": "hopstream.load.embeddings",
     "open_store": "hopstream.store",
@@ -96,6 +106,7 @@ _MODULE_OF = {
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",
     "split_nodes": "hopstream.graph.splits",
+    "verify_dataset": "hopstream.partition.audit.run",
     "walk_batches": "hopstream.sample.walks",
     "write_parts": "hopstream.partition.write",
 }

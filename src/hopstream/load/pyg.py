@@ -88,7 +88,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
     for node_type, keys in batch.node_keys.items():
         store = data if is_homogeneous else data[node_type]
         store["n_id"] = _to_tensor(keys, is_pinned)
-        _set_columns(store, batch.node_features[node_type], is_pinned)
+        set_columns(store, batch.node_features[node_type], is_pinned)
         store["num_sampled_nodes"] = batch.num_sampled_nodes[node_type]
         if batch.trees is not None:
             store["batch"] = _to_tensor(batch.trees[node_type], is_pinned)
@@ -108,7 +108,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
         store = data if is_homogeneous or owner is None else data[owner]
         for name, value in attributes.items():
             if isinstance(value, RaggedArray):
-                _set_columns(store, {name: value}, is_pinned)
+                set_columns(store, {name: value}, is_pinned)
             else:
                 store[name] = _to_tensors(value, is_pinned)
     return data
@@ -127,12 +127,13 @@ def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Ar
     store["edge_index"] = _to_tensor(edge_index, is_pinned)
     if edge_type in batch.edge_keys:
         store["e_id"] = _to_tensor(batch.edge_keys[edge_type], is_pinned)
-    _set_columns(store, batch.edge_features[edge_type], is_pinned)
+    set_columns(store, batch.edge_features[edge_type], is_pinned)
     if batch.num_sampled_edges is not None:
         store["num_sampled_edges"] = batch.num_sampled_edges[edge_type]
 
 
-def _set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> None:
+def set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> None:
+    """Put columns into a storage of ``Data`` under their names, as ``to_pyg`` says."""
     for name, column in columns.items():
         if not isinstance(column, RaggedArray):
             store[name] = _to_tensor(column, is_pinned)

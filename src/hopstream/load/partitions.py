@@ -1,0 +1,286 @@
+"""What is in one part of a dataset, for whoever wants to look at it?
+
+Columns are the memory maps that they are on disk. torch is loaded by ``to_data`` and ``to_hetero_data`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray
+from hopstream.errors import SettingsError
+from hopstream.partition.book import ends_of
+from hopstream.partition.key_book import KeyBook
+from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
+from hopstream.partition.paths import part_folder
+from hopstream.schema import Direction, EdgeType, GraphSchema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch_geometric.data import Data, HeteroData
+
+
+def _none() -> IntArray:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartNodes:
+    """The nodes of one type in a part: the inner ones, which it owns, then copies of others' (halo).
+
+    This version writes no halo copies, so the fields of halo nodes are empty.
+
+    Attributes:
+        inner_keys: int64[rows], the keys (original ids) of the nodes that the part owns, ascending.
+        inner_ids: int64[rows], their ids.
+        features: Feature name to column of ``rows`` rows.
+        masks: Split name to bool[rows]; empty where folders of other parts, which keep the splits, are not here.
+        halo_keys: int64[n], keys of copies.
+        halo_ids: int64[n], their ids.
+        halo_parts: int64[n], the parts that own them.
+        part: The part.
+    """
+
+    inner_keys: IntArray
+    inner_ids: IntArray
+    features: Mapping[str, Column]
+    masks: Mapping[str, NDArray[np.bool_]]
+    part: int
+    halo_keys: IntArray = field(default_factory=_none)
+    halo_ids: IntArray = field(default_factory=_none)
+    halo_parts: IntArray = field(default_factory=_none)
+
+    @property
+    def num_inner(self) -> int:
+        """How many nodes the part owns."""
+        return len(self.inner_keys)
+
+    @property
+    def keys(self) -> IntArray:
+        """int64[n], keys of inner nodes, then of halo nodes."""
+        return np.concatenate([self.inner_keys, self.halo_keys])
+
+    @property
+    def part_ids(self) -> IntArray:
+        """int64[n], the part that owns each of ``keys``."""
+        return np.concatenate([np.full(self.num_inner, self.part, np.int64), self.halo_parts])
+
+    @property
+    def is_inner(self) -> NDArray[np.bool_]:
+        """bool[n], whether the part owns each of ``keys``."""
+        return np.arange(self.num_inner + len(self.halo_keys)) < self.num_inner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartEdges:
+    """The edges of one type that a part holds in one direction, in stored order.
+
+    Attributes:
+        keys: int64[n], edge keys (original ids), or None where the dataset does not keep them.
+        ids: int64[n], edge ids.
+        src_ids: int64[n], ids of the sources.
+        dst_ids: int64[n], ids of the destinations.
+        src_parts: int64[n], the parts that own the sources.
+        dst_parts: int64[n], the parts that own the destinations.
+        src_keys: int64[n], keys of the sources, or None where they are not known here: neither are keys of neighbours
+            stored, nor is the folder of each part that owns one here.
+        dst_keys: int64[n], keys of the destinations, or None.
+        features: Feature name to column of n rows.
+        times: int64[n], or None where the edges have no times.
+    """
+
+    keys: IntArray | None
+    ids: IntArray
+    src_ids: IntArray
+    dst_ids: IntArray
+    src_parts: IntArray
+    dst_parts: IntArray
+    src_keys: IntArray | None
+    dst_keys: IntArray | None
+    features: Mapping[str, Column]
+    times: IntArray | None
+
+    @property
+    def is_inner(self) -> NDArray[np.bool_]:
+        """bool[n], whether one part owns both ends."""
+        is_inner: NDArray[np.bool_] = self.src_parts == self.dst_parts
+        return is_inner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partition:
+    """One part of a dataset.
+
+    Attributes:
+        part: Its number.
+        num_parts: How many parts the dataset has.
+        direction: Which way edges are grouped: ``in``, with the part of their destination, or ``out``.
+        schema: Types and features.
+        nodes: Node type to nodes.
+        edges: Edge type to edges.
+    """
+
+    part: int
+    num_parts: int
+    direction: Direction
+    schema: GraphSchema
+    nodes: Mapping[str, PartNodes]
+    edges: Mapping[EdgeType, PartEdges]
+
+    def to_data(self) -> Data:
+        """The inner nodes and the edges between them, as PyG's ``Data``; see ``to_hetero_data``.
+
+        Raises:
+            SettingsError: The graph has types, or a feature has the name of an attribute.
+            ImportError: torch or torch_geometric is not installed.
+        """
+        if not self.schema.is_homogeneous:
+            types = f"node types {list(self.schema.nodes)} and {len(self.schema.edges)} edge types"
+            raise SettingsError(f"to_data is for graphs without types, and this one has {types}; use to_hetero_data")
+        from hopstream.load.pyg_partition import partition_to_data
+
+        return partition_to_data(self)
+
+    def to_hetero_data(self) -> HeteroData:
+        """The inner nodes and the edges between them, as PyG's ``HeteroData``.
+
+        Edges to nodes of other parts are left out, because those nodes have no features here. Nodes and edges have
+        ``n_id`` and ``e_id``, their keys, and splits are masks. Columns are copied.
+
+        Raises:
+            SettingsError: A feature has the name of an attribute.
+            ImportError: torch or torch_geometric is not installed.
+        """
+        from hopstream.load.pyg_partition import partition_to_hetero_data
+
+        return partition_to_hetero_data(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartFeatures:
+    """The features of one part.
+
+    Attributes:
+        nodes: Node type to feature name to column, one row for each node that the part owns.
+        edges: Edge type to feature name to column, one row for each edge that the part holds.
+    """
+
+    nodes: Mapping[str, Mapping[str, Column]]
+    edges: Mapping[EdgeType, Mapping[str, Column]]
+
+
+def load_partition(root: str | Path, part: int, *, direction: Direction | None = None) -> Partition:
+    """Open one part of a dataset to look at it; the folders of other parts need not be there.
+
+    Args:
+        root: The dataset.
+        part: The part.
+        direction: Which edges, where a dataset has both directions; ``in`` if it is not given and there.
+
+    Raises:
+        UnknownNameError: The dataset has no such part.
+        SettingsError: The dataset does not have the direction.
+        FormatError: The folder is no dataset, or a file is missing, truncated, or not what the manifest says.
+        ChecksumError: The manifest is not the one that was written.
+    """
+    dataset = open_dataset(root)
+    arrays = dataset.open_part(part)
+    manifest = dataset.manifest
+    direction = _direction(dataset, direction)
+    book = KeyBook(dataset)
+    return Partition(
+        part=part,
+        num_parts=manifest.book.num_parts,
+        direction=direction,
+        schema=manifest.schema,
+        nodes={t: _nodes(book, arrays, t) for t in manifest.schema.nodes},
+        edges={t: _edges(book, arrays, t, direction) for t in manifest.schema.edges},
+    )
+
+
+def load_partition_feats(
+    root: str | Path, part: int, *, load_nodes: bool = True, load_edges: bool = True, direction: Direction | None = None
+) -> PartFeatures:
+    """The features of one part, as memory maps; arguments and errors as of ``load_partition``.
+
+    Args:
+        root: The dataset.
+        part: The part.
+        load_nodes: Whether those of nodes are wanted.
+        load_edges: Whether those of edges are wanted.
+        direction: Whose order features of edges are in.
+    """
+    dataset = open_dataset(root)
+    arrays, direction = dataset.open_part(part), _direction(dataset, direction)
+    return PartFeatures(
+        nodes=arrays.node_features if load_nodes else {},
+        edges={t: e.features for (t, d), e in arrays.edges.items() if d == direction} if load_edges else {},
+    )
+
+
+def _direction(dataset: Dataset, direction: Direction | None) -> Direction:
+    known = dataset.manifest.directions
+    if direction is not None and direction not in known:
+        raise SettingsError(f"direction is {direction!r}; {dataset.root} has {' and '.join(known)}")
+    return direction or known[0]
+
+
+def _nodes(book: KeyBook, arrays: PartArrays, node_type: str) -> PartNodes:
+    first, stop = book.node_range(node_type, arrays.part)
+    keys = arrays.node_keys[node_type]
+    return PartNodes(
+        inner_keys=keys,
+        inner_ids=np.arange(first, stop, dtype=np.int64),
+        features=arrays.node_features[node_type],
+        masks=_masks(book.dataset, node_type, keys),
+        part=arrays.part,
+    )
+
+
+def _masks(dataset: Dataset, node_type: str, keys: IntArray) -> dict[str, NDArray[np.bool_]]:
+    """Split name to which of some keys are in it, or nothing where not all parts are here."""
+    names, parts = dataset.manifest.schema.splits.get(node_type, ()), range(dataset.manifest.book.num_parts)
+    if not names or not all((dataset.root / part_folder(part)).is_dir() for part in parts):
+        return {}
+    splits = [dataset.open_part(part).splits[node_type] for part in parts]
+    return {name: np.isin(keys, np.concatenate([split[name] for split in splits])) for name in names}
+
+
+def _edges(book: KeyBook, arrays: PartArrays, edge_type: EdgeType, direction: Direction) -> PartEdges:
+    edges = arrays.edges[edge_type, direction]
+    own_type, other_type = ends_of(edge_type, direction)
+    rows = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    own_ids = rows + book.node_range(own_type, arrays.part)[0]
+    other_ids = edges.indices.astype(np.int64)
+    own_parts = np.full(len(rows), arrays.part, np.int64)
+    other_parts = book.ranges.parts_of(other_type, other_ids)
+    own_keys = arrays.node_keys[own_type][rows]
+    other_keys = _keys_of_others(book, edges, other_type, other_parts, other_ids)
+    own: tuple[IntArray, IntArray, IntArray | None] = (own_ids, own_parts, own_keys)
+    other = (other_ids, other_parts, other_keys)
+    (src_ids, src_parts, src_keys), (dst_ids, dst_parts, dst_keys) = (other, own) if direction == "in" else (own, other)
+    return PartEdges(
+        keys=edges.keys,
+        ids=np.arange(len(rows), dtype=np.int64) + book.edge_range(edge_type, direction, arrays.part)[0],
+        src_ids=src_ids,
+        dst_ids=dst_ids,
+        src_parts=src_parts,
+        dst_parts=dst_parts,
+        src_keys=src_keys,
+        dst_keys=dst_keys,
+        features=edges.features,
+        times=edges.times,
+    )
+
+
+def _keys_of_others(book: KeyBook, edges: EdgeArrays, node_type: str, parts: IntArray, ids: Array) -> IntArray | None:
+    if edges.neighbor_keys is not None:
+        return edges.neighbor_keys.astype(np.int64)
+    if not all((book.dataset.root / part_folder(part)).is_dir() for part in np.unique(parts).tolist()):
+        return None
+    return book.keys_of(node_type, ids)

@@ -1,0 +1,406 @@
+"""Is every edge there once per direction, at the part of its end, between the right nodes?
+
+Edges are compared by key, a window of keys at a time: what the parts hold of a window is gathered in one walk over
+their edges. So memory follows the window, and the number of walks the number of windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, extend_checksum
+from hopstream.partition.audit.columns import take_ids
+from hopstream.partition.audit.files import Files
+from hopstream.partition.audit.nodes import Features, KnownNodes, check_range, keys_text
+from hopstream.partition.audit.reference import Reference
+from hopstream.partition.book import ends_of, owner_label
+from hopstream.partition.chunks import row_chunks
+from hopstream.partition.edge_weights import row_aliases, row_sums
+from hopstream.partition.paths import edge_folder, link_folder
+from hopstream.partition.times import EdgeTimes, row_order
+from hopstream.schema import Direction, EdgeType, timed_edge_types, type_label
+
+EDGE_BYTES = 96
+"""What one edge of a window takes, in two directions and while it is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Edges of one part that follow each other.
+
+    Attributes:
+        part: The part.
+        first: Position of the first in the part.
+        offsets: int64[rows + 1], where each row begins, from 0.
+        own_keys: int64[n], the key of the end that owns each edge.
+        ids: integer[n], ids of the other ends.
+        keys: int64[n] edge keys, or None.
+    """
+
+    part: int
+    first: int
+    offsets: IntArray
+    own_keys: IntArray
+    ids: Array
+    keys: IntArray | None
+
+    @property
+    def stop(self) -> int:
+        """One after the position of the last."""
+        return self.first + len(self.ids)
+
+
+class StoredEdges:
+    """The edges of one type in one direction, in all parts."""
+
+    def __init__(
+        self, files: Files, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, KnownNodes]
+    ) -> None:
+        """Keep where they are."""
+        self.files, self.edge_type, self.direction = files, edge_type, direction
+        self.label = owner_label((edge_type, direction))
+        self.offsets = files.manifest.book.edge_offsets[edge_type, direction]
+        own_type, other_type = ends_of(edge_type, direction)
+        self.own_type, self.own, self.other = own_type, nodes[own_type], nodes[other_type]
+        num_parts = files.manifest.book.num_parts
+        self.folders = [edge_folder(part, edge_type, direction) for part in range(num_parts)]
+        self.columns = files.columns(self.folders, files.manifest.schema.edges[edge_type])
+        self._indptr = files.arrays([folder / "indptr.npy" for folder in self.folders])
+        self._indices = files.arrays([folder / "indices.npy" for folder in self.folders])
+        has_keys = files.manifest.has_edge_keys
+        self._keys = files.arrays([folder / "key.npy" for folder in self.folders]) if has_keys else None
+
+    @property
+    def indptr(self) -> Sequence[IntArray]:
+        """Where the rows of each part begin."""
+        return self._indptr or ()
+
+    def set_keys(self, keys: Sequence[IntArray]) -> None:
+        """Give the keys of the edges of each part, where the dataset does not keep them."""
+        self._keys = list(keys)
+
+    @property
+    def has_keys(self) -> bool:
+        """Keys of edges can be read."""
+        return self._keys is not None
+
+    @property
+    def knows_times(self) -> bool:
+        """The columns that times follow from can be read."""
+        schema, name = self.files.manifest.schema, self.files.manifest.time_attr or ""
+        other_type = ends_of(self.edge_type, self.direction)[1]
+        has_own, has_other = name in schema.edges[self.edge_type], name in schema.nodes[other_type]
+        return (not has_own or name in self.columns) and (not has_other or self.other.times is not None)
+
+    @cached_property
+    def is_usable(self) -> bool:
+        """Rows have their edges; tells of those that have not."""
+        if self._indptr is None or self._indices is None:
+            self.files.findings.skip(f"edges of {self.label}: a file of them cannot be used")
+            return False
+        is_good = True
+        for folder, indptr, indices in zip(self.folders, self._indptr, self._indices, strict=True):
+            descends = np.flatnonzero(indptr[1:] < indptr[:-1])
+            where = f"{folder}/indptr.npy"
+            self.files.findings.checked("ranges", len(indptr))
+            rows = (f"row {row}" for row in descends)
+            self.files.findings.add("ranges", where, "does not ascend", len(descends), rows)
+            if indptr[0] != 0 or indptr[-1] != len(indices):
+                self.files.findings.add("ranges", where, f"does not lead from 0 to {len(indices)}")
+                is_good = False
+            is_good = is_good and not len(descends)
+        if not is_good:
+            self.files.findings.skip(f"edges of {self.label}: indptr cannot be followed")
+        return is_good
+
+    def blocks(self) -> Iterator[Block]:
+        """All edges, some rows of a part at a time."""
+        own_offsets = self.files.manifest.book.node_offsets[self.own_type]
+        for part, (indptr, indices) in enumerate(zip(self._indptr or (), self._indices or (), strict=True)):
+            first_id = int(own_offsets[part])
+            for first, last, start, stop in row_chunks(indptr):
+                degrees = np.diff(indptr[first : last + 1])
+                yield Block(
+                    part=part,
+                    first=start,
+                    offsets=indptr[first : last + 1] - start,
+                    own_keys=np.repeat(self.own.keys[first_id + first : first_id + last], degrees),
+                    ids=indices[start:stop],
+                    keys=self._keys[part][start:stop] if self._keys is not None else None,
+                )
+
+
+def check_stored(edges: StoredEdges) -> None:
+    """Check what is stored of each edge against what it follows from: ranges, order, times, weights, neighbours."""
+    files = edges.files
+    manifest, findings = files.manifest, files.findings
+    is_timed = edges.edge_type in timed_edge_types(manifest.schema, manifest.time_attr, edges.direction)
+    is_timed = is_timed and edges.knows_times
+    times = files.arrays([folder / "time.npy" for folder in edges.folders]) if is_timed else None
+    neighbors = (
+        files.arrays([folder / "neighbor_key.npy" for folder in edges.folders]) if manifest.has_neighbor_keys else None
+    )
+    own_times = edges.columns.get(manifest.time_attr or "")
+    weights = _WeightFiles.of(edges)
+    for block in edges.blocks():
+        folder = edges.folders[block.part]
+        is_id = check_range(findings, f"{folder}/indices.npy", "ids", block.ids, len(edges.other.keys))
+        ids = np.where(is_id, block.ids, 0).astype(np.int64) if len(edges.other.keys) else np.zeros(0, np.int64)
+        if block.keys is not None:
+            check_range(findings, f"{folder}/key.npy", "edge keys", block.keys, int(edges.offsets[-1]))
+        if neighbors is not None and len(ids):
+            stored, wanted = neighbors[block.part][block.first : block.stop], edges.other.keys[ids]
+            wrong = np.flatnonzero((stored != wanted) & is_id & (wanted >= 0))
+            findings.checked("neighbors", len(stored))
+            places = (f"edge {block.first + e} says {stored[e]}, its neighbour is {wanted[e]}" for e in wrong)
+            findings.add("neighbors", f"{folder}/neighbor_key.npy", "keys are not the neighbours'", len(wrong), places)
+        stored_times = times[block.part][block.first : block.stop] if times is not None else None
+        if stored_times is not None and len(ids):
+            own = own_times[block.part] if own_times else None
+            source = EdgeTimes(
+                own=own if isinstance(own, np.ndarray) else None, neighbor=edges.other.times, neighbor_keys=None
+            )
+            wanted = source.of(np.arange(block.first, block.stop), ids)
+            wrong = np.flatnonzero((stored_times != wanted) & is_id) if len(wanted) else np.empty(0, np.int64)
+            findings.checked("times", len(stored_times))
+            places = (f"edge {block.first + e} says {stored_times[e]}, it is {wanted[e]}" for e in wrong)
+            what = "times are not those of edges and neighbours"
+            findings.add("times", f"{folder}/time.npy", what, len(wrong), places)
+        _check_order(edges, block, stored_times)
+        weights.check(edges, block)
+
+
+def _check_order(edges: StoredEdges, block: Block, times: Array | None) -> None:
+    """Edges of a row come in the order of their times, and in that of their keys among equals."""
+    num_edges = len(block.ids)
+    if num_edges < 2 or (times is None and block.keys is None):
+        return
+    findings, folder = edges.files.findings, edges.folders[block.part]
+    is_inside = np.ones(num_edges - 1, np.bool_)
+    starts = block.offsets[1:-1]
+    is_inside[starts[(starts > 0) & (starts < num_edges)] - 1] = False
+    findings.checked("order", num_edges)
+    is_tie = is_inside
+    if times is not None:
+        descends = np.flatnonzero(is_inside & (times[1:] < times[:-1])) + 1
+        what = "times of one node do not ascend"
+        places = (f"edge {block.first + e}" for e in descends)
+        findings.add("order", f"{folder}/time.npy", what, len(descends), places)
+        is_tie = is_inside & (times[1:] == times[:-1])
+    if block.keys is not None:
+        descends = np.flatnonzero(is_tie & (block.keys[1:] <= block.keys[:-1])) + 1
+        places = (f"edge {block.first + e} (key {block.keys[e]})" for e in descends)
+        findings.add("order", f"{folder}/key.npy", "edge keys of one node do not ascend", len(descends), places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _WeightFiles:
+    """The weights of all parts and what is stored of them, or None where there are none."""
+
+    values: Sequence[Column] | None
+    stored: Mapping[str, Sequence[Array]]
+
+    @classmethod
+    def of(cls, edges: StoredEdges) -> _WeightFiles:
+        values = edges.columns.get(edges.files.manifest.weight_attr or "")
+        names = ("weight_sums", "weight_order", "weight_alias") if values else ()
+        opened = {name: edges.files.arrays([f / f"{name}.npy" for f in edges.folders]) for name in names}
+        return cls(values=values, stored={name: arrays for name, arrays in opened.items() if arrays is not None})
+
+    def check(self, edges: StoredEdges, block: Block) -> None:
+        values = self.values[block.part] if self.values else None
+        if not isinstance(values, np.ndarray) or not len(block.ids):
+            return
+        findings = edges.files.findings
+        weights = values[block.first : block.stop].astype(np.float64)
+        if not bool(np.all(np.isfinite(weights) & (weights >= 0))):
+            wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+            places = (f"edge {block.first + e} is {weights[e]}" for e in wrong)
+            findings.add("weights", f"{edges.folders[block.part]}", "weights are negative or no numbers", len(wrong),
+                         places)  # fmt: skip
+            return
+        for name, arrays in self.stored.items():
+            if name == "weight_sums":
+                wanted: Array = row_sums(block.offsets, weights)
+            elif name == "weight_order":
+                wanted = row_order(block.offsets, weights, is_descending=True)
+            else:
+                wanted = row_aliases(block.offsets, weights)
+            wrong = np.flatnonzero(arrays[block.part][block.first : block.stop] != wanted)
+            findings.checked("weights", len(wanted))
+            where = f"{edges.folders[block.part]}/{name}.npy"
+            places = (f"edge {block.first + e}" for e in wrong)
+            findings.add("weights", where, "is not what follows from the weights", len(wrong), places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """What one direction holds of a stretch of edge keys.
+
+    Attributes:
+        first: The first key.
+        ids: int64[n], the edge id of each key, -1 for none.
+        src_keys: int64[n], its source, -1 where that is no node.
+        dst_keys: int64[n], its destination.
+    """
+
+    first: int
+    ids: IntArray
+    src_keys: IntArray
+    dst_keys: IntArray
+
+
+def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
+    """Gather the edges of some keys, and tell of keys that are there more than once, or not at all."""
+    findings, num_edges = edges.files.findings, stop - first
+    ids, own_keys, other_keys = (np.full(num_edges, -1, np.int64) for _ in range(3))
+    for block in edges.blocks():
+        if block.keys is None:
+            continue
+        found = np.flatnonzero((block.keys >= first) & (block.keys < stop))
+        at = block.keys[found] - first
+        edge_ids = found + block.first + int(edges.offsets[block.part])
+        before = ids[at]
+        ids[at] = edge_ids
+        own_keys[at] = block.own_keys[found]
+        others = block.ids[found].astype(np.int64)
+        is_id = (others >= 0) & (others < len(edges.other.keys))
+        other_keys[at[is_id]] = edges.other.keys[others[is_id]]
+        doubled = np.flatnonzero((before >= 0) | (ids[at] != edge_ids))
+        places = (f"edge key {first + at[e]} (part {block.part}, edge {block.first + found[e]})" for e in doubled)
+        findings.add("edges", edges.label, "is held more than once", len(doubled), places)
+    missing = np.flatnonzero(ids < 0)
+    findings.checked("edges", num_edges)
+    findings.add("edges", edges.label, "is held by no part", len(missing), keys_text("edge key", first + missing))
+    src_keys, dst_keys = (other_keys, own_keys) if edges.direction == "in" else (own_keys, other_keys)
+    return Window(first=first, ids=ids, src_keys=src_keys, dst_keys=dst_keys)
+
+
+def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst: Array, told_by: str) -> None:
+    """Compare the ends of some edges of a window, from key ``first`` on, with what somebody else says of them."""
+    findings, at = edges.files.findings, slice(first - window.first, first - window.first + len(src))
+    ids, got_src, got_dst = window.ids[at], window.src_keys[at], window.dst_keys[at]
+    wrong = np.flatnonzero((ids >= 0) & ((got_src != src) | (got_dst != dst)))
+    places = (f"edge key {first + e} is {got_src[e]} to {got_dst[e]}, not {src[e]} to {dst[e]}" for e in wrong)
+    findings.add("edges", edges.label, f"joins other nodes than {told_by}", len(wrong), places)
+    book = edges.files.manifest.book
+    own = np.asarray(dst if edges.direction == "in" else src)
+    is_known = (ids >= 0) & (own >= 0) & (own < len(edges.own.ids))
+    own_ids = np.full(len(own), -1, np.int64)
+    own_ids[is_known] = edges.own.ids[own[is_known]]
+    is_known &= own_ids >= 0
+    owners = book.parts_of(edges.own_type, own_ids)
+    holders = book.parts_of((edges.edge_type, edges.direction), ids)
+    wrong = np.flatnonzero(is_known & (owners != holders))
+    findings.checked("ownership", int(np.count_nonzero(is_known)))
+    places = (f"edge key {first + e} is in part {holders[e]}, node {own[e]} in part {owners[e]}" for e in wrong)
+    findings.add("ownership", edges.label, "is not held by the part of its end", len(wrong), places)
+
+
+def check_by_key(
+    all_edges: Sequence[StoredEdges], links: Links | None, reference: Reference | None, max_edges: int
+) -> list[int] | None:
+    """Check the edges of one type in all directions, a window of keys at a time.
+
+    Returns:
+        The number of edges and the checksums of ends and features in the order of keys, or None where some are missing.
+    """
+    edges = all_edges[0]
+    edge_type, num_edges = edges.edge_type, int(edges.offsets[-1])
+    features = [Features(e.files, edge_type, e.columns, e.offsets, reference) for e in all_edges]
+    ends, is_complete = [0, 0], True
+    for first in range(0, max(num_edges, 1), max_edges):
+        stop = min(first + max_edges, num_edges)
+        windows = [read_window(e, first, stop) for e in all_edges]
+        for e, window in zip(all_edges, windows, strict=True):
+            for start, src, dst, told_by in _told_ends(e, windows[0], stop, links, reference):
+                compare_ends(e, window, start, src, dst, told_by)
+        if links is not None:
+            links.compare(edges, windows[0], stop)
+        for of_direction, window in zip(features, windows, strict=True):
+            of_direction.check(first, window.ids)
+        is_complete = is_complete and bool(np.all(windows[0].ids >= 0))
+        ends = [extend_checksum(ends[0], windows[0].src_keys), extend_checksum(ends[1], windows[0].dst_keys)]
+    _compare_directions(all_edges, features)
+    names, found = edges.files.manifest.schema.edges[edge_type], features[0].checksums
+    if not is_complete or len(found) < len(names):
+        return None
+    return [num_edges, *ends, *(found[name] for name in names)]
+
+
+def _told_ends(
+    edges: StoredEdges, other: Window, stop: int, links: Links | None, reference: Reference | None
+) -> Iterator[tuple[int, IntArray, IntArray, str]]:
+    """Blocks of first key, sources and destinations of a window, from the best witness, and who that is."""
+    first = other.first
+    if reference is not None:
+        for start, src, dst in reference.ends(edges.edge_type, first, stop):
+            yield start, src, dst, "the source says"
+    elif links is not None:
+        yield first, *links.ends(first, stop), "its link says"
+    elif edges.direction != edges.files.manifest.directions[0]:
+        yield first, other.src_keys, other.dst_keys, f"{edges.files.manifest.directions[0]}/ says"
+
+
+def _compare_directions(all_edges: Sequence[StoredEdges], features: Sequence[Features]) -> None:
+    for edges, of_direction in zip(all_edges[1:], features[1:], strict=True):
+        for name, crc32c in of_direction.checksums.items():
+            if features[0].checksums.get(name, crc32c) != crc32c:
+                what = f"is not what {all_edges[0].direction}/ has"
+                edges.files.findings.add("features", f"{edges.label}.{name}", what)
+
+
+class Links:
+    """The links of one edge type, in the order of edge keys."""
+
+    def __init__(self, files: Files, edge_type: EdgeType, nodes: Mapping[str, KnownNodes]) -> None:
+        """Open them; ``is_usable`` says whether that was possible."""
+        self._files, self._edge_type = files, edge_type
+        manifest = files.manifest
+        self._folders = [link_folder(part, edge_type) for part in range(manifest.book.num_parts)]
+        self._offsets = manifest.book.link_offsets(edge_type)
+        names = ["src_key.npy", "dst_key.npy"] + ["time.npy"] * (manifest.time_attr in manifest.schema.edges[edge_type])
+        self._arrays = [files.arrays([folder / name for folder in self._folders]) for name in names]
+        self.is_usable = all(arrays is not None for arrays in self._arrays)
+        for arrays, name, node_type in zip(self._arrays, names, (edge_type[0], edge_type[2]), strict=False):
+            for folder, array in zip(self._folders, arrays or (), strict=False):
+                check_range(files.findings, f"{folder}/{name}", "keys", array, len(nodes[node_type].keys))
+        if not self.is_usable:
+            files.findings.skip(f"links of {type_label(edge_type)}: a file of them cannot be used")
+
+    def ends(self, first: int, stop: int) -> tuple[IntArray, IntArray]:
+        """Sources and destinations of the edge keys ``[first, stop)``."""
+        return self._read(0, first, stop), self._read(1, first, stop)
+
+    def times(self, first: int, stop: int) -> IntArray | None:
+        """Times of the edge keys ``[first, stop)``, or None where edges have none of their own."""
+        return self._read(2, first, stop) if len(self._arrays) > 2 else None
+
+    def _read(self, column: int, first: int, stop: int) -> IntArray:
+        pieces = [
+            array[max(first - int(begin), 0) : max(stop - int(begin), 0)]
+            for array, begin in zip(self._arrays[column] or (), self._offsets, strict=False)
+        ]
+        return np.concatenate(pieces)
+
+    def compare(self, edges: StoredEdges, window: Window, stop: int) -> None:
+        """Tell of links that are not the edges of a window."""
+        findings, first = self._files.findings, window.first
+        src, dst = self.ends(first, stop)
+        differs = (window.ids >= 0) & ((window.src_keys != src) | (window.dst_keys != dst))
+        times = edges.columns.get(edges.files.manifest.time_attr or "")
+        of_links = self.times(first, stop)
+        if of_links is not None and times is not None:
+            known = np.flatnonzero(window.ids >= 0)
+            feature = edges.files.manifest.schema.edges[self._edge_type][edges.files.manifest.time_attr or ""]
+            differs[known] |= of_links[known] != take_ids(times, edges.offsets, window.ids[known], feature)
+        wrong = np.flatnonzero(differs)
+        findings.checked("links", stop - first)
+        keepers = np.searchsorted(self._offsets, first + wrong, side="right") - 1
+        places = (f"edge key {first + e} (kept by part {p})" for e, p in zip(wrong, keepers, strict=True))
+        label = type_label(self._edge_type)
+        findings.add("links", f"links of {label}", "are not the edges of their keys", len(wrong), places)

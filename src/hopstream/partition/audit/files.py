@@ -1,0 +1,91 @@
+"""Is every file of a dataset there, the one that was written, and are there no others?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from hopstream.arrays import Array, Column, RaggedArray, check_file, open_array
+from hopstream.errors import ChecksumError, FormatError, SchemaError
+from hopstream.partition.audit.report import Findings
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import MANIFEST, feature_paths
+from hopstream.schema import FeatureSchema
+
+
+class Files:
+    """The arrays of a dataset, None where a file cannot be used; that is told once, and the rest is looked at."""
+
+    def __init__(self, root: Path, manifest: Manifest, findings: Findings) -> None:
+        """Keep where files are."""
+        self.root, self.manifest, self.findings = root, manifest, findings
+        self._bad: set[str] = set()
+
+    def check(self, name: str) -> None:
+        """Open one file and compare its checksum."""
+        record = self.manifest.files[name]
+        self.findings.checked("files")
+        try:
+            open_array(self.root / name, record)
+        except FormatError as error:
+            self._bad.add(name)
+            self.findings.add("files", name, _without(str(error), self.root / name))
+            return
+        self.findings.checked("checksums")
+        try:
+            check_file(self.root / name, record)
+        except ChecksumError as error:
+            self.findings.add("checksums", name, _without(str(error), self.root / name))
+        except OSError as error:
+            self._bad.add(name)
+            self.findings.add("files", name, f"cannot be read ({error.strerror})")
+
+    def check_others(self) -> None:
+        """Tell of files that the manifest does not list."""
+        for folder, _, names in os.walk(self.root, followlinks=True):
+            for name in sorted(names):
+                path = (Path(folder) / name).relative_to(self.root).as_posix()
+                if path not in self.manifest.files and path != MANIFEST:
+                    self.findings.add("files", path, "is no file of this dataset; remove it")
+
+    def array(self, path: PurePosixPath) -> Array | None:
+        """One file, mapped."""
+        name = str(path)
+        return None if name in self._bad else open_array(self.root / name, self.manifest.files[name])
+
+    def arrays(self, paths: Sequence[PurePosixPath]) -> list[Array] | None:
+        """Several files, or None where one of them cannot be used."""
+        found = [array for path in paths if (array := self.array(path)) is not None]
+        return found if len(found) == len(paths) else None
+
+    def column(self, folder: PurePosixPath, name: str, feature: FeatureSchema) -> Column | None:
+        """A feature."""
+        found = self.arrays(feature_paths(folder, name, feature))
+        if found is None or feature.is_fixed_width:
+            return found[0] if found else None
+        column = RaggedArray(found[0], found[1], feature.is_string)
+        try:
+            column.check(f"{folder}: {name}")
+        except SchemaError as error:
+            self.findings.add("ranges", f"{folder}/features/{name}", str(error).removeprefix(f"{folder}: {name}: "))
+            return None
+        return column
+
+    def columns(
+        self, folders: Sequence[PurePosixPath], features: Mapping[str, FeatureSchema]
+    ) -> dict[str, list[Column]]:
+        """Feature name to the column of each part; features of which a part's cannot be used are left out."""
+        found: dict[str, list[Column]] = {}
+        for name, feature in features.items():
+            columns = [c for folder in folders if (c := self.column(folder, name, feature)) is not None]
+            if len(columns) == len(folders):
+                found[name] = columns
+            else:
+                self.findings.skip(f"feature {name!r} of {folders[0].name}: a file of it cannot be used")
+        return found
+
+
+def _without(message: str, path: Path) -> str:
+    """A message about a file without the path that it begins with."""
+    return message.removeprefix(f"{path} ")

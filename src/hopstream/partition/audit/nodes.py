@@ -1,0 +1,230 @@
+"""Is every node there once, where the book says, with the features and splits of the source?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, extend_checksum
+from hopstream.partition.audit.columns import ColumnSum, block_rows, differing_rows, take_ids
+from hopstream.partition.audit.files import Files
+from hopstream.partition.audit.reference import Reference
+from hopstream.partition.audit.report import Findings
+from hopstream.partition.paths import link_folder, node_folder, split_path
+from hopstream.schema import EdgeType, FeatureSchema, type_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KnownNodes:
+    """The nodes of one type as their parts have them.
+
+    Attributes:
+        keys: int64[num_nodes], the key of each id, -1 where that is none.
+        ids: int64[num_nodes], the id of each key, -1 where no part has the key.
+        times: int64[num_nodes], the time of each id, or None where the type has no times.
+    """
+
+    keys: IntArray
+    ids: IntArray
+    times: IntArray | None
+
+
+def keys_text(what: str, keys: Iterable[int]) -> Iterable[str]:
+    """Keys as places of a finding."""
+    return (f"{what} {key}" for key in keys)
+
+
+def check_keys(
+    files: Files, node_type: str, sums: dict[str, list[int]], reference: Reference | None
+) -> KnownNodes | None:
+    """Check the nodes of one type and their features.
+
+    Args:
+        files: The dataset.
+        node_type: The type.
+        sums: Where to put the number of nodes and the checksum of each column, if none is missing.
+        reference: What to compare features with.
+
+    Returns:
+        The nodes, or None where their keys cannot be read.
+    """
+    manifest, findings = files.manifest, files.findings
+    offsets, num_nodes = manifest.book.node_offsets[node_type], manifest.book.num_ids(node_type)
+    folders = [node_folder(part, node_type) for part in range(manifest.book.num_parts)]
+    arrays = files.arrays([folder / "key.npy" for folder in folders])
+    if arrays is None:
+        findings.skip(f"nodes, edges and features of {node_type}: a file of keys cannot be used")
+        return None
+    keys, ids = np.full(num_nodes, -1, np.int64), np.full(num_nodes, -1, np.int64)
+    for folder, stored, first in zip(folders, arrays, offsets, strict=False):
+        _place_keys(findings, f"{folder}/key.npy", stored, int(first), keys, ids)
+    missing = np.flatnonzero(ids < 0)
+    findings.checked("nodes", num_nodes)
+    findings.add("nodes", node_type, "is a node of no part", len(missing), keys_text("key", missing))
+    _check_book(files, node_type, folders, ids)
+    columns = files.columns(folders, manifest.schema.nodes[node_type])
+    features = Features(files, node_type, columns, offsets, reference)
+    features.check(0, ids)
+    names = manifest.schema.nodes[node_type]
+    if not len(missing) and len(columns) == len(names):
+        sums[node_type] = [num_nodes, *(features.checksums[name] for name in names)]
+    return KnownNodes(keys=keys, ids=ids, times=_times(files, columns))
+
+
+def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys: IntArray, ids: IntArray) -> None:
+    """Enter what one part has under each key and id."""
+    is_key = check_range(findings, where, "keys", stored, len(keys))
+    rows = np.flatnonzero(is_key)
+    findings.checked("order", len(stored))
+    descends = np.flatnonzero(stored[1:] <= stored[:-1]) + 1
+    findings.add("order", where, "keys do not ascend", len(descends), (f"row {row}" for row in descends))
+    of_rows, row_ids = stored[rows], rows + first
+    was_seen = ids[of_rows] >= 0
+    keys[row_ids] = of_rows
+    before = ids[of_rows]
+    ids[of_rows] = row_ids
+    doubled = was_seen | (ids[of_rows] != row_ids)
+    places = (
+        f"key {key} (id {i}{f' and {b}' if b >= 0 else ''})"
+        for key, i, b in zip(of_rows[doubled], row_ids[doubled], before[doubled], strict=True)
+    )
+    findings.add("nodes", where, "is a node more than once", int(np.count_nonzero(doubled)), places)
+
+
+def check_range(findings: Findings, where: str, what: str, values: Array, stop: int, first: int = 0) -> Array:
+    """bool[n], whether values lie in ``[first, stop)``; tell of those that do not."""
+    findings.checked("ranges", len(values))
+    is_inside: Array = (values >= first) & (values < stop)
+    if not is_inside.all():
+        rows = np.flatnonzero(~is_inside)
+        places = (f"row {row} is {values[row]}" for row in rows)
+        findings.add("ranges", where, f"{what} are outside {first}..{stop - 1}", len(rows), places)
+    return is_inside
+
+
+def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], ids: IntArray) -> None:
+    """The ids of keys are those of the rows that have the keys."""
+    findings, offsets = files.findings, files.manifest.book.key_offsets(node_type)
+    for part, folder in enumerate(folders):
+        stored = files.array(folder / "id_of_key.npy")
+        if stored is None:
+            continue
+        where, first = f"{folder}/id_of_key.npy", int(offsets[part])
+        is_inside = check_range(findings, where, "ids", stored, len(ids))
+        wanted = ids[first : first + len(stored)]
+        wrong = np.flatnonzero(is_inside & (wanted >= 0) & (stored != wanted))
+        findings.checked("book", len(stored))
+        places = (f"key {first + row} is said to be id {stored[row]} and is {wanted[row]}" for row in wrong)
+        findings.add("book", where, "ids are not those of the keys", len(wrong), places)
+
+
+def _times(files: Files, columns: Mapping[str, Sequence[Column]]) -> IntArray | None:
+    times = columns.get(files.manifest.time_attr or "")
+    return np.concatenate([np.asarray(c, np.int64) for c in times if isinstance(c, np.ndarray)]) if times else None
+
+
+class Features:
+    """The features of one type, compared with the source's and summed up, a stretch of keys at a time."""
+
+    def __init__(
+        self, files: Files, owner: str | EdgeType, columns: Mapping[str, Sequence[Column]], offsets: IntArray,
+        reference: Reference | None,
+    ) -> None:  # fmt: skip
+        """Start at the first key.
+
+        Args:
+            files: The dataset.
+            owner: Node or edge type.
+            columns: Feature name to the column of each part.
+            offsets: The ids of each part.
+            reference: The source, if it has as many rows.
+        """
+        schema = files.manifest.schema
+        self.owner, self._files, self._offsets, self._reference = owner, files, offsets, reference
+        self._columns = columns
+        self._schemas = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
+        self._sums = {name: ColumnSum(self._schemas[name]) for name in columns}
+        theirs: Mapping[str, FeatureSchema] = {}
+        if reference is not None:
+            of = reference.schema
+            theirs = of.nodes.get(owner, {}) if isinstance(owner, str) else of.edges.get(owner, {})
+        self._compared = {name for name in columns if theirs.get(name) == self._schemas[name]}
+
+    @property
+    def checksums(self) -> dict[str, int]:
+        """Feature name to the CRC-32C of the rows so far, in the order of keys."""
+        return {name: column.crc32c for name, column in self._sums.items()}
+
+    def check(self, first: int, ids: IntArray) -> None:
+        """Take the next keys, from ``first`` on, which have these ids; -1 for none."""
+        for name, columns in self._columns.items():
+            step = block_rows(self._schemas[name])
+            for start in range(0, len(ids), step):
+                some = ids[start : start + step]
+                known = np.flatnonzero(some >= 0)
+                got = take_ids(columns, self._offsets, some[known], self._schemas[name])
+                self._sums[name].add(got)
+                if self._reference is not None and name in self._compared:
+                    want = self._reference.rows(self.owner, name, first + start, first + start + len(some))
+                    self._compare(name, first + start, some, known, got, want)
+
+    def _compare(self, name: str, first: int, ids: IntArray, known: IntArray, got: Column, want: Column) -> None:
+        if len(known) < len(ids):
+            want = want[known] if isinstance(want, np.ndarray) else want.take(known)
+        wrong = known[differing_rows(got, want)]
+        parts = np.searchsorted(self._offsets, ids[wrong], side="right") - 1
+        rows = ids[wrong] - self._offsets[parts]
+        places = (f"key {k} (part {p}, row {r})" for k, p, r in zip(first + wrong, parts, rows, strict=True))
+        where = f"{type_label(self.owner)}.{name}"
+        self._files.findings.checked("features", len(known))
+        self._files.findings.add("features", where, "is not what the source has", len(wrong), places)
+
+
+def check_splits(files: Files, owner: str | EdgeType, reference: Reference | None) -> dict[str, int]:
+    """Check the splits of a type; return the checksum of each that could be read."""
+    manifest = files.manifest
+    book = manifest.book
+    parts = range(book.num_parts)
+    wanted: Mapping[str, IntArray] = {}
+    if isinstance(owner, str):
+        names, offsets = manifest.schema.splits.get(owner, ()), book.key_offsets(owner)
+        folders = [node_folder(part, owner) for part in parts]
+        wanted = reference.splits.get(owner, {}) if reference is not None else {}
+    else:
+        names, offsets = manifest.schema.edge_splits[owner], book.link_offsets(owner)
+        folders = [link_folder(part, owner) for part in parts]
+        wanted = reference.edge_splits.get(owner, {}) if reference is not None else {}
+    sums: dict[str, int] = {}
+    for name in names:
+        paths = [split_path(folder, name) for folder in folders]
+        found = [
+            _checked_split(files.findings, str(path), keys, int(offsets[part]), int(offsets[part + 1]))
+            for part, path in enumerate(paths)
+            if (keys := files.array(path)) is not None
+        ]
+        if len(found) < book.num_parts:
+            continue
+        keys = np.concatenate(found)
+        sums[name] = extend_checksum(0, keys)
+        if name in wanted:
+            _compare_split(files.findings, f"split {name!r} of {type_label(owner)}", keys, wanted[name])
+    return sums
+
+
+def _checked_split(findings: Findings, where: str, keys: IntArray, first: int, stop: int) -> IntArray:
+    findings.checked("splits", len(keys))
+    outside = np.flatnonzero((keys < first) | (keys >= stop))
+    what = f"keys are outside the part's slice {first}..{stop - 1}"
+    findings.add("splits", where, what, len(outside), keys_text("key", keys[outside]))
+    descends = np.flatnonzero(keys[1:] <= keys[:-1]) + 1
+    findings.add("splits", where, "keys do not ascend", len(descends), (f"row {row}" for row in descends))
+    return keys
+
+
+def _compare_split(findings: Findings, where: str, keys: IntArray, wanted: IntArray) -> None:
+    extra, lacking = np.setdiff1d(keys, wanted), np.setdiff1d(wanted, keys)
+    findings.add("splits", where, "has keys that the source's has not", len(extra), keys_text("key", extra))
+    findings.add("splits", where, "lacks keys of the source's", len(lacking), keys_text("key", lacking))

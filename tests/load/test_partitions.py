@@ -1,0 +1,147 @@
+"""Does a loaded part hold what the graph has, as arrays and as PyG's objects?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.arrays import RaggedArray
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.schema import EDGE, NODE
+from tests.partition.audit.forging import OPTIONS, RATES, full_graph
+from tests.partition.graphs import same_column, take_rows
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    graph, root = full_graph(2), tmp_path_factory.mktemp("typed") / "d"
+    hopstream.write_parts(graph, root, direction="both", **OPTIONS)
+    return graph, root
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    graph = hopstream.rmat_graph(7, edges_per_node=5, num_features=3, num_classes=2)
+    root = tmp_path_factory.mktemp("plain") / "d"
+    hopstream.write_parts(graph, root, num_parts=3, method="hash")
+    return graph, root
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_parts_hold_the_graph(typed, direction):
+    graph, root = typed
+    book = hopstream.load_partition_book(root)
+    seen = {edge_type: [] for edge_type in graph.edges}
+    for number in range(3):
+        part = hopstream.load_partition(root, number, direction=direction)
+        assert (part.part, part.num_parts, part.direction) == (number, 3, direction)
+        for node_type, nodes in part.nodes.items():
+            assert np.array_equal(nodes.inner_keys, book.keys_of_part(node_type, number))
+            assert np.array_equal(nodes.inner_ids, book.ids_of(node_type, nodes.inner_keys))
+            assert np.array_equal(nodes.keys, nodes.inner_keys)
+            assert set(nodes.part_ids.tolist()) <= {number}
+            assert nodes.is_inner.all() and len(nodes.is_inner) == nodes.num_inner
+            assert len(nodes.halo_keys) == len(nodes.halo_ids) == len(nodes.halo_parts) == 0
+            for name, column in nodes.features.items():
+                wanted = take_rows(graph.nodes[node_type].features[name], nodes.inner_keys)
+                assert same_column(RaggedArray(column.values, column.offsets, column.is_string)
+                                   if isinstance(column, RaggedArray) else np.array(column), wanted)  # fmt: skip
+            for name, keys in graph.splits.get(node_type, {}).items():
+                assert np.array_equal(nodes.inner_keys[nodes.masks[name]], np.intersect1d(nodes.inner_keys, keys))
+        for edge_type, edges in part.edges.items():
+            table = graph.edges[edge_type]
+            seen[edge_type] += edges.keys.tolist()
+            assert np.array_equal(edges.src_keys, table.src_keys[edges.keys])
+            assert np.array_equal(edges.dst_keys, table.dst_keys[edges.keys])
+            assert np.array_equal(edges.src_ids, book.ids_of(edge_type[0], edges.src_keys))
+            assert np.array_equal(edges.dst_parts, book.part_of(edge_type[2], edges.dst_keys))
+            assert set((edges.dst_parts if direction == "in" else edges.src_parts).tolist()) <= {number}
+            assert np.array_equal(edges.is_inner, edges.src_parts == edges.dst_parts)
+            for name, column in edges.features.items():
+                assert np.array_equal(column, table.features[name][edges.keys])
+    assert all(sorted(keys) == list(range(150)) for keys in seen.values())
+
+
+def test_data(plain):
+    graph, root = plain
+    num_edges = 0
+    for number in range(3):
+        part = hopstream.load_partition(root, number)
+        data = part.to_data()
+        keys = data.n_id.numpy()
+        assert np.array_equal(keys, part.nodes[NODE].inner_keys)
+        assert data.num_nodes == len(keys)
+        assert np.array_equal(data.x.numpy(), graph.nodes[NODE].features["x"][keys])
+        assert np.array_equal(data.y.numpy(), graph.nodes[NODE].features["y"][keys])
+        assert np.array_equal(keys[data.train_mask.numpy()], np.intersect1d(keys, graph.splits[NODE]["train"]))
+        table = graph.edges[EDGE]
+        assert np.array_equal(keys[data.edge_index[0].numpy()], table.src_keys[data.e_id.numpy()])
+        assert np.array_equal(keys[data.edge_index[1].numpy()], table.dst_keys[data.e_id.numpy()])
+        data.validate(raise_on_error=True)
+        num_edges += data.num_edges
+    assert num_edges == np.count_nonzero(~cut_edges(graph, root))
+
+
+def cut_edges(graph, root):
+    book = hopstream.load_partition_book(root)
+    table = graph.edges[EDGE]
+    return book.part_of(NODE, table.src_keys) != book.part_of(NODE, table.dst_keys)
+
+
+def test_hetero_data(typed):
+    graph, root = typed
+    part = hopstream.load_partition(root, 1)
+    data = part.to_hetero_data()
+    data.validate(raise_on_error=True)
+    users = data["user"].n_id.numpy()
+    assert data["user"].name == [f"user {key}" for key in users]
+    assert len(data["user"].tags_offsets) == len(users) + 1
+    assert data["movie"].test_mask.sum() == np.count_nonzero(data["movie"].n_id < 5)
+    rates = data[RATES]
+    assert np.array_equal(rates.rating.numpy(), graph.edges[RATES].features["rating"][rates.e_id.numpy()])
+    assert np.array_equal(users[rates.edge_index[0].numpy()], graph.edges[RATES].src_keys[rates.e_id.numpy()])
+    assert rates.num_edges == np.count_nonzero(part.edges[RATES].is_inner)
+    with pytest.raises(SettingsError, match="use to_hetero_data"):
+        part.to_data()
+
+
+def test_features_alone(typed):
+    _, root = typed
+    feats, part = (
+        hopstream.load_partition_feats(root, 2, direction="out"),
+        hopstream.load_partition(root, 2, direction="out"),
+    )
+    assert np.array_equal(feats.nodes["user"]["x"], part.nodes["user"].features["x"])
+    assert np.array_equal(feats.edges[RATES]["rating"], part.edges[RATES].features["rating"])
+    assert hopstream.load_partition_feats(root, 2, load_nodes=False).nodes == {}
+    assert hopstream.load_partition_feats(root, 2, load_edges=False).edges == {}
+
+
+def test_one_part_alone(plain, typed, tmp_path):
+    """What other parts' folders would tell is None or empty, not made up."""
+    for name, (_, root) in (("plain", plain), ("typed", typed)):
+        shutil.copytree(root / "part-00001", tmp_path / name / "part-00001")
+        shutil.copy(root / "manifest.json", tmp_path / name)
+    part = hopstream.load_partition(tmp_path / "plain", 1)
+    edges = part.edges[EDGE]
+    assert edges.src_keys is None and len(edges.dst_keys) == len(edges.src_parts)
+    assert part.nodes[NODE].masks == {} and part.to_data().num_edges == np.count_nonzero(edges.is_inner)
+    assert hopstream.load_partition(tmp_path / "typed", 1).edges[RATES].src_keys is not None  # neighbours' keys
+
+
+def test_what_is_refused(plain):
+    _, root = plain
+    with pytest.raises(UnknownNameError, match="has no part 3"):
+        hopstream.load_partition(root, 3)
+    with pytest.raises(SettingsError, match=r"direction is 'out'; .* has in"):
+        hopstream.load_partition(root, 0, direction="out")
+
+
+def test_loading_needs_no_torch(plain):
+    code = f"import sys, hopstream; hopstream.load_partition({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
