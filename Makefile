@@ -13,7 +13,7 @@ SCALE ?= 21
 # longest come early; xdist's own order, by number of tests, would leave the examples to the end.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-bounds soak test-all lint format types imports bench bench-check clean
+.PHONY: help setup demo test test-slow test-bounds soak test-all lint format types imports bench bench-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,6 +34,9 @@ demo: $(READY) ## Cut Cora into four parts, serve them, train on two ranks
 test: test-bounds ## Run every default test, the kernels' also with bounds checks
 	@$(BIN)/python -m tests.warm
 	@$(BIN)/python -m pytest -q $(PARALLEL)
+
+test-slow: $(READY) ## Run whole scripts, clusters and servers that are paused; some minutes
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m slow
 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q $(PARALLEL) tests/kernels

@@ -12,6 +12,8 @@ from benchmarks.harness import Options, Turns, repeat, run_case, take_turns
 from benchmarks.limits import LIMITS
 from benchmarks.prepare import is_prepared
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"scale": 9, "num_batches": 2, "num_repeats": 1, "num_threads": 1}
 
 

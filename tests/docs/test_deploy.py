@@ -167,6 +167,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_torchrun_on_two_hosts_takes_an_epoch_and_ends(hosts, tmp_path):
     (tmp_path / "train.py").write_text(TRAINER)
     ended = [host.wait() for host in hosts(tmp_path / "train.py", "ends", tmp_path)]
@@ -189,6 +190,7 @@ fi
 """What ``torchrun`` does, but for waiting five minutes, as it does after a success, for hosts that have failed."""
 
 
+@pytest.mark.slow
 def test_a_host_whose_trainers_fail_serves_those_of_others_until_they_end(hosts, tmp_path):
     (tmp_path / "train.py").write_text(TRAINER)
     started = hosts(tmp_path / "train.py", "fails", tmp_path, torchrun=PATIENT)

@@ -16,6 +16,8 @@ from hopstream.errors import MissingDependencyError, TaskTimeout, WorkerLost
 from tests.engine.contract import PROBE, SHORT, EngineContract, never
 from tests.engine.test_local import PARENT, begun, dying, ended_within, waiting_task
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def connection(ray_cluster):

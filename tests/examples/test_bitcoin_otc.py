@@ -11,6 +11,8 @@ import pytest
 
 from tests.examples.real_data import functions_of, real_data, run_here, run_script
 
+pytestmark = pytest.mark.slow
+
 NUM_TRADERS, NUM_RATINGS = 50, 1500
 
 

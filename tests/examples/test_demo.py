@@ -11,6 +11,8 @@ import pytest
 
 from examples.demo import MARK, DemoError, check_nothing_left, processes_of, wait_for
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.examples.real_data import run_script
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("wanted", "status"), [("0", 0), ("1.01", 1)], ids=["as wanted", "not as wanted"])
 def test_two_ranks_train_on_what_servers_sample(wanted: str, status: int):

@@ -14,6 +14,8 @@ import pytest
 
 from tests.examples.real_data import functions_of, real_data, run_here, run_script
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS, NUM_MOVIES, NUM_RATINGS = 60, 120, 3000
 GENRES = ("Comedy|Drama", "Action|Sci-Fi", "(no genres listed)")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.examples.real_data import functions_of, real_data, run_script
 
+pytestmark = pytest.mark.slow
+
 NUM_WORKERS, NUM_EDGES = 400, 4000
 
 

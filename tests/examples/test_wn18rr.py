@@ -10,6 +10,8 @@ import pytest
 
 from tests.examples.real_data import functions_of, real_data, run_here, run_script
 
+pytestmark = pytest.mark.slow
+
 NUM_MEANINGS, NUM_GROUPS, NUM_TRIPLES = 300, 15, 2400
 
 

@@ -17,6 +17,8 @@ from hopstream.stream.client import POLL_S, SLACK_S, RemoteGraph
 from tests.load.graphs import flat
 from tests.stream.serving import SamplingProcess, locations_of, node_loader, serve_processes
 
+pytestmark = pytest.mark.slow
+
 PEER_TIMEOUT_S = 2.0
 """How long servers wait for one another."""
 CALL_TIMEOUT_S = 4.0

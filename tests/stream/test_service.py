@@ -487,6 +487,7 @@ def test_all_loaders_share_one_graph(served: Served, server: StoreServer) -> Non
     assert len({id(backend.store) for backend in served.services[0]._backends.values()}) == 1
 
 
+@pytest.mark.slow
 def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
     """200 times register, epoch, destroy: memory, threads and file descriptors stay as they were."""
 
