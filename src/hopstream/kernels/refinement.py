@@ -71,7 +71,7 @@ def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: n
             continue
         for i in range(begin, end):
             counts[owner[neighbors[i]]] += 1
-        best, best_merit = -1, 0.0
+        best, best_merit = -1, 1e-9  # less is rounding, and could go back and forth
         for i in range(num_parts if is_over else end - begin):
             new = i if is_over else owner[neighbors[begin + i]]
             gain = counts[new] - counts[old]
