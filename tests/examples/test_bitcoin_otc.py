@@ -40,7 +40,12 @@ def figures_of(shown: str) -> list[float]:
 
 
 def assert_shown(shown: str, *, is_better: bool) -> None:
-    assert [line.split()[0] for line in shown.splitlines()] == ["read", "train", "test", "result"], shown
+    assert [line.split()[0] for line in shown.splitlines() if not line.startswith("up: ")] == [
+        "read",
+        "train",
+        "test",
+        "result",
+    ], shown
     assert "50 traders, 1,500 ratings" in shown
     found, *baselines = figures_of(shown)
     assert (found > max(baselines)) == is_better, shown

@@ -53,7 +53,7 @@ def figures_of(shown: str) -> list[float]:
 
 
 def assert_shown(shown: str, *, is_better: bool) -> None:
-    stages = [line.split()[0] for line in shown.splitlines()]
+    stages = [line.split()[0] for line in shown.splitlines() if not line.startswith("up: ")]
     assert stages == ["read", "train", "test", "user", "recommend", "result"], shown
     assert "60 users, 120 movies, 3,000 ratings" in shown
     assert len(re.findall(r'"Film", the \d+º \(1999\)', shown)) == 6, shown

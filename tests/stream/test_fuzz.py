@@ -27,7 +27,7 @@ RENEWED_EVERY = 100
 """Requests after which there is a channel again; some requests destroy it."""
 GROWTH_BYTES = 200 << 20
 REACHING_SHARE = 0.5
-SOAK_MESSAGES, SOAK_SHARDS, SOAK_S = 1_000_000, 10, 900.0
+SOAK_MESSAGES, SOAK_SHARDS, SOAK_S = 1_000_000, 10, 2400.0
 OURS = {
     "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
     "StoreTimeout",
