@@ -20,6 +20,7 @@ from hopstream.errors import (
     HopstreamError,
     SettingsError,
     StateError,
+    StoreTimeout,
     StoreUnavailable,
 )
 from hopstream.load.buffers import BufferPool
@@ -454,6 +455,32 @@ def test_who_asks_for_a_backend_in_the_making_waits_for_it(
             assert any(error is not None and str(failure) in str(error) for error in errors)
     assert service.init_sampling_backend(init_request())[0]["backend_id"] > 0
     assert len(service._backends) == 1
+
+
+def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
+    """Once for all of them, and in the words of the one that tried: also where it ran out of time itself."""
+    began, go, num_tries = threading.Event(), threading.Event(), 0
+
+    def open_graph() -> LocalStore:
+        nonlocal num_tries
+        num_tries += 1
+        began.set()
+        assert go.wait(30)
+        raise StoreTimeout("part 3 gave no answer")
+
+    service = SamplingService(open_graph, SamplingLimits(threads=1))
+    with ThreadPoolExecutor(5) as pool:
+        calls = [pool.submit(service._graph_of_all)]
+        assert began.wait(30)
+        calls += [pool.submit(service._graph_of_all) for _ in range(4)]
+        wait_until(lambda: sum(call.running() for call in calls) == 5, "all of them ask")
+        threading.Event().wait(0.1)  # and have come as far as waiting
+        go.set()
+        for call in calls[:1]:
+            assert str(call.exception(30)) == "part 3 gave no answer"
+        told = {str(call.exception(30)) for call in calls}
+    service.close()
+    assert told == {"part 3 gave no answer"} and num_tries < 5
 
 
 def test_backends_that_nobody_registers_at_are_given_up(timed_parts: dict[int, Path]) -> None:

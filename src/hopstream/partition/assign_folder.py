@@ -7,7 +7,6 @@ version, number of parts and method. Folders from elsewhere may lack the last, a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, open_array
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.partition.paths import path_name
-from hopstream.partition.replace import replaced_folder
+from hopstream.partition.replace import replaceable, replaced_folder
 from hopstream.partition.settings import MAX_PARTS
 
 META = "partition_meta.json"
@@ -76,13 +75,9 @@ def check_owners_target(out: Path, *, overwrite: bool) -> None:
     Raises:
         SettingsError: The place is a file, the current folder, holds other things, or parts without ``overwrite``.
     """
-    root = Path(os.path.realpath(out))
-    if not root.exists():
+    root = replaceable(out)
+    if root is None:
         return
-    if not root.is_dir():
-        raise SettingsError(f"{out} is a file; give a folder to write")
-    if os.path.ismount(root) or root == Path(os.path.realpath(os.curdir)):
-        raise SettingsError(f"{out} cannot be replaced by renaming; give a folder in it")
     names = sorted(entry.name for entry in root.iterdir())
     foreign = [n for n in names if n != META and not ((root / n).is_file() and n.endswith((".npy", ".txt")))]
     if foreign or (names and META not in names):

@@ -114,20 +114,32 @@ def put_back(out: Path) -> None:
     _remove_leftovers(root)
 
 
+def replaceable(out: Path) -> Path | None:
+    """The folder that is to be replaced, or None where there is none.
+
+    Raises:
+        SettingsError: The place is a file, the root of a file system, or the current folder.
+    """
+    root = Path(os.path.realpath(out))
+    if not root.exists():
+        return None
+    if not root.is_dir():
+        raise SettingsError(f"{out} is a file; give a folder to write")
+    if os.path.ismount(root) or root == Path(os.path.realpath(os.curdir)):
+        what = "the root of a file system" if os.path.ismount(root) else "the current folder"
+        raise SettingsError(f"{out} is {what}, which cannot be replaced by renaming; give a folder in it")
+    return root
+
+
 def check_target(out: Path, *, overwrite: bool) -> None:
     """Refuse a place that holds something else, or a dataset that is not to be overwritten.
 
     Raises:
         SettingsError: The place is a file, holds what is of no dataset, or holds a dataset without ``overwrite``.
     """
-    root = Path(os.path.realpath(out))
-    if not root.exists():
+    root = replaceable(out)
+    if root is None:
         return
-    if not root.is_dir():
-        raise SettingsError(f"{out} is a file; give a folder to write")
-    if os.path.ismount(root) or root == Path(os.path.realpath(os.curdir)):
-        what = "the root of a file system" if os.path.ismount(root) else "the current folder"
-        raise SettingsError(f"{out} is {what}, which cannot be replaced by renaming; give a folder in it")
     foreign = _foreign_name(root)
     if foreign is not None:
         state = "beside a dataset" if (root / MANIFEST).is_file() else "and is not a dataset"

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
@@ -23,7 +22,6 @@ from hopstream.stream.channel import Job, Made, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 JOIN_S = 10.0
 """How long a closing scheduler waits for batches under way."""
 MAX_WATCH_S = 1.0
@@ -77,8 +75,8 @@ class Scheduler:
         """Told of every channel whose lease ran out, without the lock."""
         self.on_made: Callable[[float], None] | None = None
         """Told how many seconds every batch took, failed ones included, without the lock."""
-        self.on_watch: Callable[[float], None] = lambda now: None
-        """Told how long a lease is, whenever leases are looked at, without the lock."""
+        self.on_watch: Callable[[], None] = lambda: None
+        """Called whenever leases are looked at, without the lock."""
         self._threads = [
             threading.Thread(target=self._serve, name=f"hopstream-sampling-{n}", daemon=True)
             for n in range(limits.num_threads)
@@ -449,7 +447,7 @@ class Scheduler:
                 )  # fmt: skip
                 _tell(self.on_expired, channel)
             self._report_slow()
-            _tell(self.on_watch, self._limits.lease_s)
+            _tell(self.on_watch)
 
     def _expire(self) -> list[SampledChannel]:
         """Give up the channels whose lease has run out."""
@@ -481,10 +479,10 @@ class Scheduler:
             )  # fmt: skip
 
 
-def _tell(listener: Callable[[T], None], news: T) -> None:
+def _tell(listener: Callable[..., None], *news: object) -> None:
     """Tell a listener, whose mistakes are no reason to stop the thread that tells."""
     try:
-        listener(news)
+        listener(*news)
     except Exception:
         LOG.exception("%r failed; the thread that told it goes on", listener)
 

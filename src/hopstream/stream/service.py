@@ -58,7 +58,6 @@ MAX_OPTION_BYTES = 16 << 20
 """Largest request for a backend: options take kilobytes."""
 MAX_KEY_LENGTH = 1000
 MAX_STREAMED = 1 << 20
-MAX_STEP = 1 << 62
 Answer = tuple[dict[str, Any], list[Any]]
 
 
@@ -233,9 +232,9 @@ class SamplingService:
             SettingsError: Too many calls of the channel are unanswered.
             HopstreamError: Whatever the making of the batch raised.
         """
-        for message, _ in self._messages(frame, range(_integer(frame, "step", 0), MAX_STEP)):
+        step = _integer(frame, "step", 0)
+        for message, _ in self._messages(frame, range(step, step + 1)):
             yield message
-            return
 
     def fetch_sampled_messages(self, frame: Frame) -> Iterator[Bytes]:
         """A stream of batches of a channel's share: ``{channel_id, turn, step, max_messages, lowest, wait_s}``.
@@ -246,7 +245,7 @@ class SamplingService:
         """
         step, num_messages = _integer(frame, "step", 0), _integer(frame, "max_messages", 1, MAX_STREAMED, MAX_STREAMED)
         stride = self._scheduler.share_of(_integer(frame, "channel_id")).stride
-        for message, is_last in self._messages(frame, range(step, min(step + num_messages * stride, MAX_STEP), stride)):
+        for message, is_last in self._messages(frame, range(step, step + num_messages * stride, stride)):
             yield message
             if is_last:
                 return
@@ -378,6 +377,8 @@ class SamplingService:
             try:
                 return opening.result(INIT_WAIT_S)
             except TimeoutError:
+                if opening.done():  # it is what the opening itself raised
+                    raise
                 raise StoreTimeout(f"the graph is being opened, for {INIT_WAIT_S:g} s by now") from None
         try:
             graph = self._open_graph()
@@ -420,9 +421,9 @@ class SamplingService:
         backend.used_at = time.monotonic()
         return backend
 
-    def _drop_unused(self, lease_s: float) -> None:
+    def _drop_unused(self) -> None:
         """Give up backends whose makers never registered an input, or died before."""
-        unused_since = time.monotonic() - lease_s
+        unused_since = time.monotonic() - self._limits.lease_s
         with self._lock:
             for backend in list(self._backends.values()):
                 if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
