@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from hopstream.engine.settings import Progress as Progress
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType
 
@@ -15,9 +15,6 @@ Sides = Literal["in", "out", "both"]
 
 MAX_PARTS = 99_999
 """The largest number of parts; part folders carry five digits."""
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(stage, done, total)``, with ``done == total`` when a stage ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
