@@ -206,6 +206,38 @@ def test_leaving_an_iteration_does_not_wait_for_its_batches(
             gate.set()
 
 
+def test_a_server_that_answers_and_does_not_get_on_is_passed_over(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 0.3)
+    with node_loader(timed_parts[1]) as local:
+        wanted = [flat(batch) for batch in local]
+    gate, new_job = threading.Event(), service._BatchJob.__call__
+    with serve_here(timed_parts[2], SamplingLimits(threads=2)) as served:
+        stuck = served.services[0]._scheduler
+
+        def held_up(job: Any, epoch: int, step: int) -> Any:
+            if threading.current_thread() in stuck._threads:
+                assert gate.wait(60)
+            return new_job(job, epoch, step)
+
+        monkeypatch.setattr(service._BatchJob, "__call__", held_up)
+        try:
+            with node_loader(remote_graph(served.locations, timeout_s=30.0)) as loader:
+                assert [flat(batch) for batch in loader] == wanted
+        finally:
+            gate.set()
+
+
+def test_a_new_loader_waits_for_servers_as_long_as_it_is_told() -> None:
+    (port,) = free_ports(1)
+    graph = RemoteGraph(f"grpc://127.0.0.1:{port}", settings=StoreSettings(prefer_local=False), wait_s=0.5)
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="nothing listens there"):
+        node_loader(graph)
+    assert 0.2 < time.monotonic() - started < 15
+
+
 def test_an_error_in_an_option_is_raised_where_the_loader_is_made(graph: RemoteGraph) -> None:
     with pytest.raises(SettingsError, match="batch_size is 0"):
         node_loader(graph, batch_size=0)
