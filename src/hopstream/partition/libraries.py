@@ -38,9 +38,9 @@ def cut_with_kaminpar(
     KaMinPar takes graphs from files only. The file has no name in any folder, so it vanishes with its handle, even if
     the process is killed. With one thread the result depends on the arguments alone; with more it differs between runs.
 
-    A big graph is held compressed, as TeraPart does: neighbours as gaps of varying length. Then runs may differ even with
-    one thread: KaMinPar 3.7.3 gives one of a few cuts, by where in memory the compressed graph lies. Source: Salwasser, Seemaier,
-    Gottesbüren, Sanders, "Tera-scale multilevel graph partitioning", IPDPS 2025.
+    A big graph is held compressed, as TeraPart does: neighbours as gaps of varying length. Then runs may differ even
+    with one thread: KaMinPar 3.7.3 gives one of a few cuts, by where in memory the compressed graph lies. Source:
+    Salwasser, Seemaier, Gottesbüren, Sanders, "Tera-scale multilevel graph partitioning", IPDPS 2025.
 
     Args:
         graph: The graph.
