@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
+from hopstream.kernels.adjacency import close_gaps, group_both_ways, transpose_distinct
 from hopstream.kernels.placement import count_keys
 
 CHUNK_ENDS = 1 << 22
@@ -97,11 +98,12 @@ def type_offsets(num_nodes: Mapping[str, int]) -> dict[str, int]:
 class AdjacencyBuilder:
     """Takes edges in any order and groups them by node.
 
-    [Algorithm] Where 16 bytes for each edge fit into the memory, one sort. Otherwise an external sort: sorted runs of
-        a quarter of the memory are written to a file; then, for stretches of nodes with as many edges as a quarter of
-        the memory holds, the stretch is cut out of every run, sorted, and appended to the file of neighbours.
-    [Cost] Memory beside what was given: 16 bytes per node, and 16 per edge of the node with the most edges. Disk: 24
-        bytes per edge. numpy sorts 64-bit integers with vector instructions (0.9 s for 130 M with AVX-512).
+    [Algorithm] Where 16 bytes for each edge fit into the memory, counting sorts (``kernels/adjacency.py``). Otherwise
+        an external sort: sorted runs of a quarter of the memory are written to a file; then, for stretches of nodes
+        with as many edges as a quarter of the memory holds, the stretch is cut out of every run, sorted, and appended
+        to the file of neighbours.
+    [Cost] Memory beside what was given: 24 bytes per node, and 16 per edge of the node with the most edges. Disk: 24
+        bytes per edge.
     """
 
     def __init__(self, num_nodes: int, num_edges: int, *, memory_bytes: int, scratch: Path | None = None) -> None:
@@ -121,34 +123,39 @@ class AdjacencyBuilder:
         self._num_nodes = num_nodes
         self._scratch = scratch
         self._files = ExitStack()
-        num_pairs = 2 * num_edges
-        self._is_in_memory = num_pairs * PAIR_BYTES <= memory_bytes
-        self._capacity = num_pairs if self._is_in_memory else max(1, memory_bytes // (4 * PAIR_BYTES))
-        self._pairs: Pairs = np.empty(self._capacity, np.uint64)
+        self._degrees = np.zeros(num_nodes, np.int64)
         self._end = 0
+        self._is_in_memory = 2 * num_edges * PAIR_BYTES <= memory_bytes
+        if self._is_in_memory:
+            self._ends = np.empty((2, num_edges), np.uint32)
+            return
+        self._capacity = max(1, memory_bytes // (4 * PAIR_BYTES))
+        self._pairs: Pairs = np.empty(self._capacity, np.uint64)
         self._runs: list[tuple[int, int]] = []
-        if not self._is_in_memory:
-            self._degrees = np.zeros(num_nodes, np.int64)
-            self._spill = self._temporary_file()
+        self._spill = self._temporary_file()
 
     def add(self, src: IntArray, dst: IntArray) -> None:
         """Take edges, by the positions of their ends."""
         is_proper = src != dst
         if not is_proper.all():
             src, dst = src[is_proper], dst[is_proper]
-        step = len(src) if self._is_in_memory else max(1, self._capacity // 2)
-        for start in range(0, len(src), max(1, step)):
-            self._add(src[start : start + step].astype(np.uint64), dst[start : start + step].astype(np.uint64))
+        count_keys(src, self._degrees)
+        count_keys(dst, self._degrees)
+        if self._is_in_memory:
+            stop = self._end + len(src)
+            self._ends[0, self._end : stop], self._ends[1, self._end : stop] = src, dst
+            self._end = stop
+            return
+        step = max(1, self._capacity // 2)
+        for start in range(0, len(src), step):
+            self._add_pairs(src[start : start + step].astype(np.uint64), dst[start : start + step].astype(np.uint64))
 
-    def _add(self, src: Pairs, dst: Pairs) -> None:
-        if not self._is_in_memory:
-            count_keys(src, self._degrees)
-            count_keys(dst, self._degrees)
-            if self._end + 2 * len(src) > self._capacity:
-                self._spill_run()
-            self._capacity = max(self._capacity, 2 * len(src))
-            if len(self._pairs) < self._capacity:
-                self._pairs = np.empty(self._capacity, np.uint64)
+    def _add_pairs(self, src: Pairs, dst: Pairs) -> None:
+        if self._end + 2 * len(src) > self._capacity:
+            self._spill_run()
+        self._capacity = max(self._capacity, 2 * len(src))
+        if len(self._pairs) < self._capacity:
+            self._pairs = np.empty(self._capacity, np.uint64)
         middle, end = self._end + len(src), self._end + 2 * len(src)
         np.bitwise_or(src << HALF, dst, out=self._pairs[self._end : middle])
         np.bitwise_or(dst << HALF, src, out=self._pairs[middle:end])
@@ -156,14 +163,9 @@ class AdjacencyBuilder:
 
     def finish(self) -> Adjacency:
         """The graph; nothing can be added any more."""
-        indptr = np.zeros(self._num_nodes + 1, np.int64)
         if self._is_in_memory:
-            pairs = _distinct_pairs(self._pairs[: self._end])
-            indptr[:] = np.searchsorted(pairs, np.arange(self._num_nodes + 1, dtype=np.uint64) << HALF)
-            neighbors = np.empty(len(pairs), np.uint32)
-            for start in range(0, len(pairs), CHUNK_ENDS):
-                neighbors[start : start + CHUNK_ENDS] = pairs[start : start + CHUNK_ENDS] & LOW_BITS
-            return Adjacency(indptr, neighbors)
+            return self._group()
+        indptr = np.zeros(self._num_nodes + 1, np.int64)
         self._spill_run()
         capacity, self._pairs = self._capacity, np.empty(0, np.uint64)
         out = self._temporary_file()
@@ -178,6 +180,18 @@ class AdjacencyBuilder:
         out.flush()
         self._files.pop_all()  # what is left open belongs to the result
         return Adjacency(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
+
+    def _group(self) -> Adjacency:
+        """The graph of edges that are all in memory."""
+        indptr = offsets_of(self._degrees)
+        grouped = np.empty(int(indptr[-1]), np.uint32)
+        group_both_ways(self._ends[0, : self._end], self._ends[1, : self._end], indptr[:-1].copy(), grouped)
+        self._ends = np.empty((2, 0), np.uint32)
+        neighbors, ends = np.empty_like(grouped), indptr[:-1].copy()
+        transpose_distinct(indptr, grouped, ends, neighbors)
+        close_gaps(indptr, ends, neighbors)
+        neighbors.resize(int(indptr[-1]), refcheck=False)  # gives the memory of duplicates back
+        return Adjacency(indptr, neighbors)
 
     def close(self) -> None:
         """Remove files, if the graph was not finished."""
