@@ -57,19 +57,6 @@ def test_every_format(tmp_path, monkeypatch, rng, edges_format, data_format, vec
     check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
 
 
-@pytest.mark.parametrize(
-    ("engine", "num_workers"),
-    [("local", 2), pytest.param("ray", 2, marks=pytest.mark.soak), pytest.param("beam", None, marks=pytest.mark.soak)],
-)
-def test_every_engine(tmp_path, rng, engine, num_workers):
-    graph = small_graph(rng)
-    write_chunked(graph, tmp_path / "in", num_chunks=3, edges_format="parquet")
-    owners = write_owners(tmp_path / "owners", graph, 3, rng)
-    got = dispatch(tmp_path / "in", owners, tmp_path / "got", num_parts=3, engine=engine, num_workers=num_workers)
-    wanted = write_parts(graph, tmp_path / "wanted", num_parts=3, owners=owners)
-    check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
-
-
 def test_a_damaged_file_is_named(tmp_path, rng):
     graph = small_graph(rng)
     write_chunked(graph, tmp_path / "in", num_chunks=3, edges_format="csv")
