@@ -13,7 +13,7 @@ SCALE ?= 21
 # longest come early; xdist's own order, by number of tests, would leave the examples to the end.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-slow test-bounds soak test-all lint format types imports bench bench-check clean
+.PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -61,6 +61,9 @@ types: $(READY) ## Check types
 
 imports: $(READY) ## Check that rooms import downwards only
 	@$(BIN)/lint-imports --no-logo
+
+scale: $(READY) ## Write parts of half a billion edges; ten minutes, 60 GB of disk
+	@$(BIN)/python -m pytest -q -m scale
 
 bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
 	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))

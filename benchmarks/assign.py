@@ -21,6 +21,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedGraph, open_chunked, write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.assign import assign_nodes
+from hopstream.partition.costs import peak_bytes
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import EDGE, NODE
 
@@ -61,22 +62,16 @@ def measure(chunks: Path, options: argparse.Namespace) -> dict[str, float | str]
     )
     assign_nodes(rmat_graph(6, edges_per_node=4), settings)
     graph: ChunkedGraph = open_chunked(chunks)
-    before = _peak_kb()
+    before = peak_bytes()
     started, cpu_started = time.perf_counter(), time.process_time()
     found = assign_nodes(graph, settings, memory_bytes=options.memory_mb << 20)
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
-    peak = _peak_kb()
+    peak = peak_bytes()
     return {
         "method": options.method, "seconds": round(seconds, 2), "cpu_s": round(cpu_s, 2),
         "cut": round(-1.0 if found.cut is None else found.cut, 4),
-        "largest": round(found.largest.get("bytes", -1.0), 3), "peak_mb": peak >> 10, "grown_mb": (peak - before) >> 10,
+        "largest": round(found.largest.get("bytes", -1.0), 3), "peak_mb": peak >> 20, "grown_mb": (peak - before) >> 20,
     }  # fmt: skip
-
-
-def _peak_kb() -> int:
-    """The most memory that this process has had; ``getrusage`` would count what its parent had when it started it."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hopstream.partition.costs import peak_bytes
+
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / ".cache" / "benchmarks"
 DESIGN_SCALE = 21
@@ -198,13 +200,8 @@ def take_turns(
 
 def report(case: str, settings: Mapping[str, object], figures: Mapping[str, float]) -> None:
     """Print a case's result with the peak memory of its process, as the last line of its output."""
-    record = {"case": case, "settings": dict(settings), "figures": dict(figures), "peak_rss_bytes": peak_rss_bytes()}
+    record = {"case": case, "settings": dict(settings), "figures": dict(figures), "peak_rss_bytes": peak_bytes()}
     print(json.dumps(record), flush=True)
-
-
-def peak_rss_bytes() -> int:
-    """Most memory that this process has held at once, mapped pages of files included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_s: float = CASE_TIMEOUT_S) -> Any:

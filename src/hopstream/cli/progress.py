@@ -7,7 +7,6 @@ where that is a terminal.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hopstream.cli.units import bytes_text, seconds_text
+from hopstream.partition.costs import peak_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,8 +52,7 @@ class Clock:
 
     def cost(self) -> Cost:
         """What the stage has taken so far."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return Cost(time.perf_counter() - self._start, peak if sys.platform == "darwin" else peak * 1024)
+        return Cost(time.perf_counter() - self._start, peak_bytes())
 
 
 class Output:

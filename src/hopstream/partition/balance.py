@@ -13,6 +13,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.partition.book import ends_of
+from hopstream.partition.costs import StageCost
 from hopstream.schema import Direction, EdgeType, type_label
 
 Owners = Mapping[str, NDArray[np.int32]]
@@ -21,21 +22,6 @@ Owners = Mapping[str, NDArray[np.int32]]
 MAX_MATRIX_PARTS = 256
 """With more parts than this the matrix of edges between parts is left out of reports."""
 CHUNK_EDGES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCost:
-    """What one stage took.
-
-    Attributes:
-        name: The stage.
-        seconds: Wall time.
-        peak_bytes: The most memory that the process has had resident until the stage ended.
-    """
-
-    name: str
-    seconds: float
-    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

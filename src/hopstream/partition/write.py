@@ -8,8 +8,6 @@ the folder comes into its place.
 from __future__ import annotations
 
 import hashlib
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +23,9 @@ from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.partition.assign import OwnersSource, assign_owners
-from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, StageCost, count_seeds, measure_cut
+from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.partition.book import PartitionBook, ends_of
+from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.edge_weights import check_weights
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import edge_folder, link_folder, node_folder, part_folder, split_path
@@ -326,9 +325,3 @@ def _part_sizes(ranges: Any, num_parts: int) -> tuple[int, ...]:
     for offsets in ranges:
         sizes += np.diff(offsets)
     return tuple(sizes.tolist())
-
-
-def peak_bytes() -> int:
-    """The most memory this process has had resident so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

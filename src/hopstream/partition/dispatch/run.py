@@ -25,8 +25,9 @@ from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
-from hopstream.partition.balance import EdgeCut, StageCost
+from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
+from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
@@ -42,7 +43,7 @@ from hopstream.partition.paths import Expected, expected_edges, expected_files, 
 from hopstream.partition.replace import check_target, errors_named, place_folder, put_back, resumed_folder
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.times import check_time_schema
-from hopstream.partition.write import Written, graph_id_of, manifest_of, peak_bytes, schema_with_links
+from hopstream.partition.write import Written, graph_id_of, manifest_of, schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
