@@ -81,6 +81,7 @@ def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
     assert result.fact("stage", "stop")["left"] == []
 
 
+@pytest.mark.slow
 def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
     """Nothing is mapped but a server's own part; the token goes along; each file names one server only at first."""
     path, environment = tmp_path / "cluster.json", {TOKEN_VARIABLE: "s3cret"}
@@ -139,6 +140,7 @@ def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path:
     assert [stop(processes, server).status for server in servers] == [0, 0]
 
 
+@pytest.mark.slow
 def test_addresses_in_place_of_a_file(processes, parts: Path):
     """The second server has one part, and asks the first, which has both and asks nobody."""
     first = processes.start("serve", parts, "--sample", "--json")
@@ -181,6 +183,7 @@ def test_a_batch_that_needs_more_memory_than_there_is_fails_and_nothing_else(pro
     assert stop(processes, server).status == 0
 
 
+@pytest.mark.slow
 def test_a_channel_in_mid_epoch_is_named(processes, parts: Path, half_fetched):
     server = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(server, "stage", "ready")["location"]
@@ -195,6 +198,7 @@ def test_a_channel_in_mid_epoch_is_named(processes, parts: Path, half_fetched):
     assert result.err.startswith(line) and result.err.endswith(f"{left['fetched']} of 15 batches fetched")
 
 
+@pytest.mark.slow
 def test_up_reports_what_its_servers_left(processes, parts: Path, half_fetched):
     up = processes.start("up", parts, "--json")
     processes.wait_for_fact(up, "stage", "ready")
@@ -209,6 +213,7 @@ def test_up_reports_what_its_servers_left(processes, parts: Path, half_fetched):
     assert "was left in the middle of epoch 0" in result.err and "exit status" not in result.err
 
 
+@pytest.mark.slow
 def test_a_finished_epoch_is_not_mid_epoch(processes, parts: Path, half_fetched):
     server = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(server, "stage", "ready")["location"]
@@ -221,6 +226,7 @@ def test_a_finished_epoch_is_not_mid_epoch(processes, parts: Path, half_fetched)
     assert "was left after epoch 0" in result.err
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Path, tmp_path: Path, half_fetched):
     words = ("--cluster", tmp_path / "none.json", "--json")
     servers = [processes.start("serve", parts, "--parts", part, *words) for part in (0, 1)]
@@ -232,6 +238,7 @@ def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Pat
     assert [stop(processes, server).status for server in servers] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_sample_says_so(processes, parts: Path, half_fetched):
     server = processes.start("serve", parts, "--json")
     loader = loader_of(RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE))
@@ -281,6 +288,7 @@ def test_log_records_are_json_lines(processes, parts: Path):
     assert last["time"].endswith("Z")
 
 
+@pytest.mark.slow
 def test_up_passes_records_on(processes, parts: Path):
     up = processes.start("up", parts, "--log-json", "--log-level", "info", "--json")
     processes.wait_for_fact(up, "stage", "ready")

@@ -61,6 +61,7 @@ def test_once_shows_servers_and_channels(run_command, parts: Path, up, loader):
         assert row.startswith(location) and " NeighborLoader " in row and " 4/4 " in row and row.endswith("100.0 %")
 
 
+@pytest.mark.slow
 def test_json_has_all_numbers(run_command, parts: Path, up, loader):
     locations = ",".join(entry.location for entry in read_cluster(parts / "cluster.json").servers)
     result = run_command("top", locations, "--once", "--json")
@@ -84,6 +85,7 @@ def test_json_has_all_numbers(run_command, parts: Path, up, loader):
         assert channel["sampling_share"] == 1.0 and channel["age_s"] >= channel["idle_s"] >= 0
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer(run_command, processes, parts: Path, tmp_path: Path):
     server = processes.start("serve", parts, "--parts", 0, "--json")
     ready = processes.wait_for_fact(server, "stage", "ready")
@@ -103,6 +105,7 @@ def test_a_server_that_does_not_answer(run_command, processes, parts: Path, tmp_
     assert "cannot be reached" in result.facts[1]["reason"] and result.facts[0]["samples"] is False
 
 
+@pytest.mark.slow
 def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
     top = processes.start("top", parts / "cluster.json", "--json", "--interval-s", "0.01")
 
@@ -117,6 +120,7 @@ def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
     assert channels[0]["batches_per_s"] > 0 and channels[-1]["batches_per_s"] == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_and_comes_back_does_not_end_the_watching(processes, parts: Path):
     first = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(first, "stage", "ready")["location"]
@@ -134,6 +138,7 @@ def test_a_server_that_dies_and_comes_back_does_not_end_the_watching(processes, 
     assert stop(processes, again).status == 0
 
 
+@pytest.mark.slow
 def test_on_a_terminal(processes, parts: Path, up, loader):
     outer, inner = pty.openpty()
     words = [sys.executable, "-m", "hopstream.cli", "top", str(parts / "cluster.json"), "--interval-s", "0.01"]

@@ -103,6 +103,7 @@ def test_from_tables_to_servers_and_back(processes, tables: Path, tmp_path: Path
     wait_until_gone([server["process"] for server in servers])
 
 
+@pytest.mark.slow
 def test_no_server_outlives_a_command_that_was_killed(processes, parts: Path):
     up = processes.start("up", parts, "--json")
     processes.wait_for_fact(up, "stage", "ready")
@@ -121,6 +122,7 @@ def test_no_server_outlives_a_command_that_was_killed(processes, parts: Path):
     assert processes.wait_for_end(again).status == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_reported_and_ends_the_rest(processes, parts: Path, tmp_path: Path):
     up = processes.start("up", parts, "--cluster-file", tmp_path / "c.json", "--json")
     processes.wait_for_fact(up, "stage", "ready")
@@ -133,6 +135,7 @@ def test_a_server_that_dies_is_reported_and_ends_the_rest(processes, parts: Path
     wait_until_gone([other["process"]])
 
 
+@pytest.mark.slow
 def test_with_replicas_the_others_go_on(processes, parts: Path):
     up = processes.start("up", parts, "--servers", 1, "--replicas", 2, "--json")
     processes.wait_for_fact(up, "stage", "ready")
@@ -151,6 +154,7 @@ def test_with_replicas_the_others_go_on(processes, parts: Path):
     wait_until_gone([other["process"]])
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start(processes, typed_graph: Graph, tmp_path: Path):
     write_parts(typed_graph, tmp_path / "d", num_parts=2, method="hash")
     (tmp_path / "d/part-00001/node/paper/key.npy").unlink()
@@ -160,6 +164,7 @@ def test_a_server_that_does_not_start(processes, typed_graph: Graph, tmp_path: P
     assert "key.npy is missing" in result.err and not (tmp_path / "d/cluster.json").exists()
 
 
+@pytest.mark.slow
 def test_servers_that_take_too_long(processes, parts: Path):
     result = processes.wait_for_end(processes.start("up", parts, "--start-timeout-s", "0.01"))
     assert result.status == 1 and "not ready in 0.01 s; the first start on a machine compiles kernels" in result.err
@@ -200,6 +205,7 @@ def test_public_names_open_the_cluster(processes, parts: Path):
     assert processes.wait_for_end(up).status == 0
 
 
+@pytest.mark.slow
 def test_a_cluster_file_has_one_owner(run_command, processes, parts: Path):
     up = processes.start("up", parts, "--servers", 1, "--json")
     processes.wait_for_fact(up, "stage", "ready")
@@ -212,6 +218,7 @@ def test_a_cluster_file_has_one_owner(run_command, processes, parts: Path):
     assert processes.wait_for_end(up).status == 0
 
 
+@pytest.mark.slow
 def test_a_stale_cluster_file_goes_before_servers_are_ready(run_command, parts: Path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         location = f"grpc://127.0.0.1:{free.getsockname()[1]}"

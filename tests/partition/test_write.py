@@ -177,6 +177,7 @@ write_parts(graph, sys.argv[1], num_parts=4, progress=progress, overwrite=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 8])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_killed_write_leaves_what_was_there_and_can_be_done_again(

@@ -114,6 +114,7 @@ MILLION_PAIRS = np.stack([np.zeros(1 << 20, np.uint32), np.arange(1 << 20, dtype
 MANY_IDS = (1 + np.arange(1 << 20) % (LONG_ROWS - 1)).astype(np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "ends_with"),
     [

@@ -180,6 +180,7 @@ def kill_a_client(servers: list[SamplingProcess], wanted: list[Batches], dataset
         victim.kill()
 
 
+@pytest.mark.slow
 def test_a_killed_clients_channels_are_gone_within_the_lease(
     servers: list[SamplingProcess], wanted: list[Batches], timed_parts: dict[int, Path]
 ) -> None:
@@ -226,6 +227,7 @@ def test_the_server_that_another_one_waits_for_is_named(
             servers[1].thaw()
 
 
+@pytest.mark.slow
 def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
     timed_parts: dict[int, Path], wanted: list[Batches]
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
         assert disturbed_epochs(servers, 0, 5, hang) == wanted[0::2]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
     servers: list[SamplingProcess], wanted: list[Batches]
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
     assert disturbed_epochs(servers, 1, 5, stop_for_a_while) == wanted[1::2]
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_makes_what_is_still_needed(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator
         yield proxies, ",".join(locations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("num_proxies", [1, 2])
 def test_connections_that_are_cut_again_and_again_cost_no_batch(

@@ -206,6 +206,7 @@ def test_leaving_an_iteration_does_not_wait_for_its_batches(
             gate.set()
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_and_does_not_get_on_is_passed_over(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +353,7 @@ def test_what_is_dropped_without_being_closed_leaves_nothing(
     assert channel_ids(two_processes, timed_parts[2]) <= known
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:
     held = threading.Event()
 
