@@ -51,7 +51,7 @@ class Assignment:
 
 
 def assign_folder(
-    graph: Graph | ChunkedGraph,
+    graph: Graph | ChunkedGraph | AssignSource,
     out: str | Path,
     settings: PartitionSettings,
     *,
@@ -62,7 +62,7 @@ def assign_folder(
     """Assign every node to a part and write the parts as a folder, which ``write_parts`` and others take as ``owners``.
 
     Args:
-        graph: A graph in memory, or a chunked folder.
+        graph: A graph in memory, a chunked folder, or a dataset (``open_dataset_source``).
         out: The folder to write.
         settings: The method and what it needs.
         classes: Node type to the class of each node, of which each part gets its share, beside what
@@ -85,7 +85,7 @@ def assign_folder(
 
 
 def assign_owners(
-    graph: Graph | ChunkedGraph,
+    graph: Graph | ChunkedGraph | AssignSource,
     settings: PartitionSettings,
     source: OwnersSource | None = None,
     *,
@@ -116,7 +116,7 @@ def assign_owners(
 
 
 def assign_nodes(
-    graph: Graph | ChunkedGraph,
+    graph: Graph | ChunkedGraph | AssignSource,
     settings: PartitionSettings,
     *,
     scratch: Path | None = None,

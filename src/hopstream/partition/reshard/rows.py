@@ -22,7 +22,7 @@ import numpy as np
 from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file
 from hopstream.errors import FormatError
 from hopstream.partition.book import Owner, PartitionBook, ends_of
-from hopstream.partition.dispatch.plan import overlaps
+from hopstream.partition.chunks import overlaps
 from hopstream.partition.dispatch.regions import Stretch, Stretches, add_stretch, file_record, read_into
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import (
@@ -179,6 +179,13 @@ class DatasetRows:
         offsets = self.book.offsets(owner)
         return int(offsets[part + 1] - offsets[part])
 
+    def num_bytes(self, owner: Owner) -> int:
+        """Bytes of the columns of all parts; it decides over how work is cut, and no more."""
+        columns = columns_of(self.manifest, owner)
+        names = [c.name for c in columns.fixed] + [f.name for c in columns.ragged for f in (c.values, c.offsets)]
+        files = (str(owner_folder(p, owner) / name) for p in range(self.book.num_parts) for name in names)
+        return sum(self.manifest.files[name].num_bytes for name in files)
+
     def read(self, owner: Owner, part: int, column: ColumnFile, begin: int, end: int) -> Array:
         """``dtype[end - begin, *shape]``, the values of some items of a part; checksums are taken on the way.
 
@@ -214,11 +221,11 @@ class DatasetRows:
         Raises:
             FormatError: They do not ascend, or are out of range.
         """
-        is_node = isinstance(owner, str)
-        num_keys = self.book.num_ids(owner) if is_node else self.book.num_edges(owner)
+        num_keys = self.book.num_ids(owner) if isinstance(owner, str) else self.book.num_edges(owner)
         last = -1
         for part in range(self.book.num_parts):
-            path = str(split_path(node_folder(part, owner) if is_node else link_folder(part, owner), name))
+            folder = node_folder(part, owner) if isinstance(owner, str) else link_folder(part, owner)
+            path = str(split_path(folder, name))
             num_here = self.manifest.files[path].shape[0]
             for begin in range(0, num_here, max_keys):
                 keys = self._read(path, begin, min(begin + max_keys, num_here))
