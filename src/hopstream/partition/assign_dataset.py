@@ -20,7 +20,6 @@ from hopstream.partition.paths import feature_paths
 from hopstream.partition.reshard.rows import (
     DatasetRows,
     RaggedFiles,
-    columns_of,
     open_rows,
     owner_folder,
 )
@@ -58,7 +57,7 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
     def rows_of(edge_type: EdgeType) -> EdgeRows:
         owner = (edge_type, rows.contents.directions[0])
         fixed = [feature for feature in schema.edges[edge_type].values() if feature.is_fixed_width]
-        ragged = columns_of(rows.contents, owner).ragged
+        ragged = rows.columns(owner).ragged
 
         def blocks() -> EdgeBlocks:
             own_type, other_type = ends_of(*owner)
@@ -73,7 +72,7 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
         )  # fmt: skip
 
     def node_bytes(node_type: str) -> int | IntArray:
-        columns = columns_of(rows.contents, node_type)
+        columns = rows.columns(node_type)
         num_bytes = sum(column.item_bytes for column in columns.fixed)
         if not columns.ragged:
             return num_bytes
@@ -115,7 +114,7 @@ def _edge_blocks(
     rows: DatasetRows, owner: tuple[EdgeType, Direction], own_keys: Array, other_keys: Array
 ) -> EdgeBlocks:
     """All edges, part by part, in stored order; the edges of a hub are several blocks."""
-    (indices,) = (c for c in columns_of(rows.contents, owner).fixed if str(c.name) == "indices.npy")
+    (indices,) = (c for c in rows.columns(owner).fixed if str(c.name) == "indices.npy")
     node_offsets = rows.book.node_offsets[ends_of(*owner)[0]]
     done = 0
     for part in range(rows.book.num_parts):
@@ -154,7 +153,7 @@ def _feature(rows: DatasetRows, node_type: str, name: str, keys: Array) -> Array
     if not feature.is_fixed_width:
         raise SchemaError(f"{node_type}.{name} has rows of different lengths; classes are one integer for each node")
     (path,) = feature_paths(owner_folder(0, node_type), name, feature)
-    (column,) = (c for c in columns_of(rows.contents, node_type).fixed if c.name.name == path.name)
+    (column,) = (c for c in rows.columns(node_type).fixed if c.name.name == path.name)
     values = np.empty((len(keys), *feature.shape), feature.numpy_dtype)
     offsets = rows.book.node_offsets[node_type]
     for part in range(rows.book.num_parts):

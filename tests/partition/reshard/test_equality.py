@@ -24,7 +24,7 @@ PARTS = st.sampled_from([(1, 3), (4, 2), (3, 5), (2, 20), (5, 1)])
 
 @given(
     graph=typed_graphs(), parts=PARTS, direction=st.sampled_from(["in", "out", "both"]), keep_edge_keys=st.booleans(),
-    neighbor_keys=st.booleans(), size=st.integers(1, 40), seed=st.integers(0, 99), are_linked=st.booleans(),
+    neighbor_keys=st.booleans(), size=st.integers(3, 60), seed=st.integers(0, 99), are_linked=st.booleans(),
 )  # fmt: skip
 @settings(
     max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
@@ -44,7 +44,7 @@ TIMED = [("user", RATES, KNOWS), ("movie",), (LIKES,), ("user", "movie", RATES, 
 
 @pytest.mark.parametrize("timed", TIMED)
 @pytest.mark.parametrize(
-    ("direction", "size", "parts"), [("in", 30, (3, 5)), ("both", 7, (4, 2)), ("out", 1000, (1, 3))]
+    ("direction", "size", "parts"), [("in", 40, (3, 5)), ("both", 20, (4, 2)), ("out", 1000, (1, 3))]
 )
 def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size, parts):
     graph = timed_graph(rng, timed=timed)

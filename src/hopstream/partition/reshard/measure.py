@@ -13,7 +13,7 @@ from hopstream.arrays import IntArray, write_array
 from hopstream.engine import task
 from hopstream.kernels.placement import add_amounts
 from hopstream.partition.book import Owner
-from hopstream.partition.reshard.rows import RaggedFiles, columns_of
+from hopstream.partition.reshard.rows import RaggedFiles
 from hopstream.partition.reshard.segments import Segments, locate
 from hopstream.partition.reshard.workplace import Workplace, workplace_of
 
@@ -24,7 +24,7 @@ def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
     workplace, number = workplace_of(args), int(args["owner"])
     first, stop = int(args["first"]), int(args["stop"])
     owner, num_parts = workplace.owners[number], workplace.plan.settings.num_parts
-    bounds, ragged = workplace.blocks(owner), columns_of(workplace.rows.contents, owner).ragged
+    bounds, ragged = workplace.blocks(owner), workplace.rows.columns(owner).ragged
     counts = np.zeros((1 + len(ragged), stop - first, num_parts), np.int64)
     step = workplace.plan.block_rows
     for block in range(first, stop):

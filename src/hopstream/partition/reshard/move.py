@@ -20,7 +20,7 @@ from hopstream.partition.balance import MAX_MATRIX_PARTS
 from hopstream.partition.book import ends_of
 from hopstream.partition.dispatch.regions import RegionWriter
 from hopstream.partition.reshard.number import places_of_parts
-from hopstream.partition.reshard.rows import ColumnFile, RaggedFiles, columns_of, owner_folder
+from hopstream.partition.reshard.rows import ColumnFile, RaggedFiles, owner_folder
 from hopstream.partition.reshard.segments import Moves, Segments, locate
 from hopstream.partition.reshard.workplace import Workplace, own_type, workplace_of
 from hopstream.partition.stored import integers
@@ -46,7 +46,7 @@ class _Mover:
     def __init__(self, workplace: Workplace, number: int, first_block: int) -> None:
         self.workplace, self.plan, self.rows = workplace, workplace.plan, workplace.rows
         self.owner, self.first_block = workplace.owners[number], first_block
-        self.columns = columns_of(self.rows.contents, self.owner)
+        self.columns = self.rows.columns(self.owner)
         self.writer = RegionWriter(workplace.dataset)
         firsts = open_array(workplace.firsts_path(number))[:, first_block]
         self.next_items: IntArray = firsts[0].copy()

@@ -133,6 +133,7 @@ class DatasetRows:
         self.root, self.manifest = root, manifest
         self.stretches: Stretches = {}
         self._heads: dict[str, int] = {}
+        self._columns: dict[Owner, Columns] = {}
 
     @property
     def contents(self) -> Contents:
@@ -143,6 +144,12 @@ class DatasetRows:
     def book(self) -> PartitionBook:
         """Ranges of ids of nodes by part, and how many edges each part has."""
         return self.manifest.book
+
+    def columns(self, owner: Owner) -> Columns:
+        """The columns that each part has of an owner."""
+        if owner not in self._columns:
+            self._columns[owner] = columns_of(self.contents, owner)
+        return self._columns[owner]
 
     def ids_of_keys(self, node_type: str, first: int, stop: int) -> IntArray:
         """int64[stop - first], the id of each key, in the range of ids.
@@ -181,7 +188,7 @@ class DatasetRows:
 
     def num_bytes(self, owner: Owner) -> int:
         """Bytes of the columns of all parts; it decides over how work is cut, and no more."""
-        columns = columns_of(self.manifest, owner)
+        columns = self.columns(owner)
         names = [c.name for c in columns.fixed] + [f.name for c in columns.ragged for f in (c.values, c.offsets)]
         files = (str(owner_folder(p, owner) / name) for p in range(self.book.num_parts) for name in names)
         return sum(self.manifest.files[name].num_bytes for name in files)
@@ -249,7 +256,7 @@ class DatasetRows:
         """The files that are checked as a whole before they are used: all but those that ``read`` sums."""
         summed: set[str] = set()
         for owner in owners_of(self.manifest):
-            columns = columns_of(self.manifest, owner)
+            columns = self.columns(owner)
             names = [c.name for c in columns.fixed] + [c.values.name for c in columns.ragged]
             summed |= {str(owner_folder(p, owner) / name) for p in range(self.book.num_parts) for name in names}
         return tuple(name for name in self.manifest.files if name not in summed)

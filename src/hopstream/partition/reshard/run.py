@@ -46,7 +46,7 @@ from hopstream.partition.reshard.measure import first_places, measure_blocks
 from hopstream.partition.reshard.move import move_blocks
 from hopstream.partition.reshard.number import check_leading, count_nodes, number_nodes
 from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes
-from hopstream.partition.reshard.rows import DatasetRows, columns_of, open_rows, owner_folder, owners_of
+from hopstream.partition.reshard.rows import DatasetRows, open_rows, owner_folder, owners_of
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import PLAN, Workplace, own_type
 from hopstream.partition.settings import Progress
@@ -227,7 +227,7 @@ class _Run:
         self._count_nodes()
         self._number_nodes()
         for number, owner in enumerate(self.workplace.owners):
-            columns = columns_of(self.rows.contents, owner)
+            columns = self.rows.columns(owner)
             if not isinstance(owner, str) or columns.fixed or columns.ragged:
                 self._move(number, owner, self._measure(number, owner))
         for edge_type in self.rows.contents.schema.edge_splits:
@@ -302,7 +302,7 @@ class _Run:
 
     def _measure(self, number: int, owner: Owner) -> IntArray:
         """int64[num_blocks + 1], the work before each block; where items go is written for tasks to see."""
-        blocks, columns = self.workplace.blocks(owner), columns_of(self.rows.contents, owner)
+        blocks, columns = self.workplace.blocks(owner), self.rows.columns(owner)
         num_blocks = len(blocks) - 1
         step = -(-num_blocks // (TASKS_PER_WORKER * self.plan.num_workers))
         ranges = [(first, min(first + step, num_blocks)) for first in range(0, num_blocks, step)]

@@ -29,6 +29,7 @@ class Workplace:
         self.root = root
         self.dataset = root / "dataset"
         self.scratch = root / "scratch"
+        self._blocks: dict[Owner, IntArray] = {}
 
     @cached_property
     def plan(self) -> Plan:
@@ -82,8 +83,10 @@ class Workplace:
 
     def blocks(self, owner: Owner) -> IntArray:
         """int64[num_blocks + 1], the stretches of keys by which items are counted."""
-        num_keys = self.rows.book.num_ids(own_type(owner))
-        return block_bounds(num_keys, self.plan.num_blocks(num_keys, self.rows.num_bytes(owner)))
+        if owner not in self._blocks:
+            num_keys = self.rows.book.num_ids(own_type(owner))
+            self._blocks[owner] = block_bounds(num_keys, self.plan.num_blocks(num_keys, self.rows.num_bytes(owner)))
+        return self._blocks[owner]
 
     def counts_path(self, number: int, first_block: int) -> Path:
         """What one task counted."""
