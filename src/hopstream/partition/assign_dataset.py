@@ -125,8 +125,8 @@ def _edge_blocks(
             keys = own_keys[int(node_offsets[part]) + first_row : int(node_offsets[part]) + stop_row]
             for begin in range(int(starts[0]), int(starts[-1]), BLOCK_EDGES):
                 end = min(begin + BLOCK_EDGES, int(starts[-1]))
-                counts: IntArray = np.diff(np.clip(starts, begin, end))
-                own = np.repeat(keys, counts).astype(np.int64)
+                bounded: IntArray = np.clip(starts, begin, end)
+                own = np.repeat(keys, bounded[1:] - bounded[:-1]).astype(np.int64)
                 other = other_keys[rows.read(owner, part, indices, begin, end)].astype(np.int64)
                 yield (done, other, own) if owner[1] == "in" else (done, own, other)
                 done += end - begin

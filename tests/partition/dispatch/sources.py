@@ -12,7 +12,8 @@ import pytest
 from hopstream.arrays import Column, RaggedArray
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import chunked_of_graph
-from hopstream.partition.dispatch import finish, nodes, owners, plan, spill, workplace
+from hopstream.partition import owners
+from hopstream.partition.dispatch import finish, nodes, plan, spill, workplace
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import path_name

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream.graph.graph import Graph
-from hopstream.partition import assign_dataset
-from hopstream.partition.dispatch import owners
+from hopstream.partition import assign_dataset, owners
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.reshard import plan
 from hopstream.partition.reshard.run import reshard

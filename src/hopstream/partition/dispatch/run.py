@@ -28,7 +28,6 @@ from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
-from hopstream.partition.dispatch.owners import find_num_parts, owners_path
 from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
@@ -36,6 +35,7 @@ from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
 from hopstream.partition.manifest import Manifest
+from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress

@@ -17,8 +17,8 @@ from hopstream.errors import FormatError
 from hopstream.kernels.spill import number_nodes as give_ids
 from hopstream.partition.book import neighbor_dtype
 from hopstream.partition.chunks import overlaps, stretches_of
-from hopstream.partition.dispatch.owners import owner_blocks, owners_path
 from hopstream.partition.dispatch.regions import RegionWriter, read_array
+from hopstream.partition.owners import owner_blocks, owners_path
 from hopstream.partition.paths import node_folder, split_path
 from hopstream.partition.reshard.workplace import Workplace, workplace_of
 from hopstream.partition.stored import integers

@@ -26,10 +26,10 @@ from hopstream.partition.assign_folder import write_owners
 from hopstream.partition.balance import MAX_MATRIX_PARTS, EdgeCut
 from hopstream.partition.book import Owner, PartitionBook, neighbor_dtype
 from hopstream.partition.chunks import row_chunks
-from hopstream.partition.dispatch.owners import find_num_parts, owners_path
 from hopstream.partition.dispatch.plan import TASKS_PER_WORKER, budget_of
 from hopstream.partition.dispatch.regions import Stretches, make_file, merge_stretches
 from hopstream.partition.manifest import Manifest
+from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import (
     Expected,
     expected_edges,
@@ -260,7 +260,11 @@ class _Run:
         """Give nodes to parts by the method that was asked for."""
         settings = self.plan.settings
         with write_owners(self.workplace.owners_folder, self.num_parts, settings.method) as (folder, write):
-            write(assign_nodes(source_of_rows(self.rows), settings, scratch=folder, memory_bytes=assign_bytes).owners)
+            found = assign_nodes(
+                source_of_rows(self.rows), settings, scratch=folder, memory_bytes=assign_bytes,
+                progress=self.stages.progress,
+            )  # fmt: skip
+            write(found.owners)
 
     def _count_nodes(self) -> None:
         schema, book = self.rows.contents.schema, self.rows.book
