@@ -19,7 +19,7 @@ def test_batches_are_equal(tmp_path, monkeypatch, rng):
 
     def batches(name: str) -> list[object]:
         with NeighborLoader(
-            tmp_path / name, num_neighbors=[3, 2], batch_size=7, input_nodes="movie", rng_seed=3, shuffle=True
+            tmp_path / name, num_neighbors=[3, 2], batch_size=7, seeds="movie", rng_seed=3, shuffle=True
         ) as loader:
             return list(loader)
 
