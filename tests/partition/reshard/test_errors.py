@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hopstream.arrays import extend_checksum
 from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.partition import staged
 from hopstream.partition.layout import open_dataset
@@ -19,9 +21,8 @@ from tests.partition.timed_graphs import timed_graph
 @pytest.fixture
 def old(tmp_path: Path, rng: np.random.Generator) -> Manifest:
     return write_parts(
-        timed_graph(rng), tmp_path / "old", num_parts=3, method="random", direction="both", time_attr="time",
-        weight_attr="rating",
-    )  # fmt: skip
+        timed_graph(rng), tmp_path / "old", num_parts=3, method="random", time_attr="time", weight_attr="rating"
+    )
 
 
 def reshard_here(folder: Path, **options: object) -> Manifest:
@@ -29,18 +30,17 @@ def reshard_here(folder: Path, **options: object) -> Manifest:
 
 
 def test_a_flipped_byte_in_any_file_is_found_and_named(tmp_path, monkeypatch, old):
-    names = [name for name, record in old.files.items() if np.prod(record.shape)]
+    names = [name for name, record in old.files.items() if np.prod(record.shape) and "like" not in name]
     kinds = {Path(name).name: name for name in names}
-    for name in kinds.values():
+    for number, name in enumerate(kinds.values()):
         path = tmp_path / "old" / name
         before = path.read_bytes()
-        for place in (-1, 61):
-            damaged = bytearray(before)
-            damaged[place] ^= 0x80
-            path.write_bytes(damaged)
-            with pytest.raises(ChecksumError, match=path.name.replace(".", r"\.")):
-                reshard_here(tmp_path)
-            assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
+        damaged = bytearray(before)
+        damaged[61 if number % 3 == 0 else -1] ^= 0x80  # in the header, or in the last value
+        path.write_bytes(damaged)
+        with pytest.raises(ChecksumError, match=path.name.replace(".", r"\.")):
+            reshard_here(tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
         path.write_bytes(before)
     reshard_here(tmp_path)
 
@@ -85,10 +85,6 @@ def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
 
 def forge(root: Path, name: str) -> None:
     """Let the manifest say what a file holds now."""
-    from dataclasses import replace
-
-    from hopstream.arrays import extend_checksum
-
     manifest = read_manifest(root)
     checksum = extend_checksum(0, np.frombuffer((root / name).read_bytes(), np.uint8))
     files = {**manifest.files, name: replace(manifest.files[name], crc32c=checksum)}

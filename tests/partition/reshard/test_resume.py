@@ -129,16 +129,16 @@ def test_other_settings_or_another_dataset_start_anew(tmp_path, monkeypatch, rng
         if done:
             raise KeyboardInterrupt
 
+    places = (tmp_path / "old", tmp_path / "got")
+
     def interrupt(num_parts: int) -> None:
         with pytest.raises(KeyboardInterrupt):
-            reshard(
-                tmp_path / "old", tmp_path / "got", num_workers=0, num_parts=num_parts, method="hash", progress=stop
-            )
+            reshard(*places, num_workers=0, num_parts=num_parts, method="hash", progress=stop)
 
     interrupt(3)
     interrupt(4)
     write_parts(graph, tmp_path / "old", num_parts=5, method="random", overwrite=True, direction="out")
-    got = reshard(tmp_path / "old", tmp_path / "got", num_workers=0, num_parts=4, method="hash")
+    got = reshard(*places, num_workers=0, num_parts=4, method="hash")
     assert got.directions == ("out",)
     open_dataset(tmp_path / "got", verify=True)
     assert list(tmp_path.glob(".*")) == []
