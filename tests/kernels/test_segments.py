@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -25,5 +27,5 @@ def test_ids_are_counted_by_part(rng):
     ids = rng.integers(0, 31, 500).astype(np.uint32)
     counts = np.ones(5, np.int64)
     count_parts(ids, offsets, counts)
-    wanted = [((ids >= first) & (ids < stop)).sum() for first, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    wanted = [((ids >= first) & (ids < stop)).sum() for first, stop in pairwise(offsets)]
     assert (counts - 1).tolist() == [int(count) for count in wanted]

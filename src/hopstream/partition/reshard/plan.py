@@ -19,7 +19,7 @@ from hopstream.partition.dispatch.plan import TASKS_PER_WORKER
 from hopstream.partition.reshard.rows import DatasetRows, owners_of
 from hopstream.partition.settings import PartitionSettings
 
-MAX_COUNTS = 1 << 22
+MAX_COUNTS = 1 << 20
 """Numbers of items by block and part that are kept for one owner."""
 
 

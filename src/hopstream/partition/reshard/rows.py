@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -110,6 +110,7 @@ def columns_of(contents: Contents, owner: Owner) -> Columns:
     return Columns(tuple(fixed), tuple(ragged))
 
 
+@lru_cache(maxsize=1 << 14)
 def owner_folder(part: int, owner: Owner) -> PurePosixPath:
     """The folder of a part's nodes of a type, or of its edges of a type and direction."""
     return node_folder(part, owner) if isinstance(owner, str) else edge_folder(part, *owner)
