@@ -13,8 +13,10 @@ from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaErr
 from hopstream.partition import staged
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.reshard import rows
 from hopstream.partition.reshard.run import reshard
 from hopstream.partition.write import write_parts
+from tests.partition.reshard.sources import cut_small
 from tests.partition.timed_graphs import timed_graph
 
 
@@ -43,6 +45,17 @@ def test_a_flipped_byte_in_any_file_is_found_and_named(tmp_path, monkeypatch, ol
         assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
         path.write_bytes(before)
     reshard_here(tmp_path)
+
+
+def test_what_is_summed_while_it_is_read_is_not_read_again(tmp_path, monkeypatch, old):
+    checked: list[str] = []
+    monkeypatch.setattr(
+        rows, "check_file", lambda path, record: checked.append(str(path.relative_to(tmp_path / "old")))
+    )
+    cut_small(monkeypatch, 30)
+    reshard_here(tmp_path)
+    assert sorted(checked) == sorted(rows.open_rows(tmp_path / "old").leading_files)
+    assert not any(name.endswith(("indices.npy", "weight_alias.npy")) for name in checked)
 
 
 def test_files_that_are_short_or_missing_are_named(tmp_path, old):
