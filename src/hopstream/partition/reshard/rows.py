@@ -279,8 +279,10 @@ class DatasetRows:
 
         Raises:
             ChecksumError: A file is not the one that was written.
-            FormatError: A file is missing.
+            FormatError: A file is missing, or the dataset is not the one that it was when reading began.
         """
+        if read_manifest(self.root).dataset_id != self.manifest.dataset_id:
+            raise FormatError(f"{self.root} was replaced by another dataset while it was read; start again")
         for part in range(self.book.num_parts):
             for name, _ in expected_files(self.manifest, part):
                 record = self.manifest.files[name]
