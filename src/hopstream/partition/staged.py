@@ -20,14 +20,13 @@ from hopstream.arrays import FileRecord
 from hopstream.engine import Engine, EngineName, Task, open_engine
 from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, job_digest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
-from hopstream.partition.balance import StageCost
 from hopstream.partition.book import PartitionBook
+from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.dispatch.regions import Stretches, file_record, make_file, merge_stretches
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import Expected, expected_files
 from hopstream.partition.replace import errors_named, place_folder, put_back, resumed_folder
 from hopstream.partition.settings import PartitionSettings, Progress
-from hopstream.partition.write import peak_bytes
 from hopstream.schema import Direction, GraphSchema
 
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)

@@ -25,7 +25,6 @@ from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
-from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
