@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from hopstream.cli.access import TOKEN_VARIABLE
-from hopstream.cli.serve import parse_parts, parts_text
+from hopstream.cli.serve import parts_text
 from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
 from hopstream.partition.layout import read_manifest
+from hopstream.partition.part_numbers import parse_parts
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +24,8 @@ from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_o
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
+from hopstream.partition.part_numbers import parse_parts
+from hopstream.partition.roots import CLUSTER, is_here
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -44,10 +45,17 @@ class ServeSettings:
         SettingsError: A field is outside what it accepts.
     """
 
-    parts: str = field(default="all", metadata={"help": "the parts to serve: all, or numbers and ranges: 0,2 or 4-7"})
+    parts: str = field(
+        default="all",
+        metadata={"help": "the parts to serve: all, here (those in the folder), or numbers and ranges: 0,2 or 4-7"},
+    )
     location: str = field(
         default="grpc://127.0.0.1:0",
         metadata={"help": "address to listen at: grpc://host:port or grpc+tls://host:port; port 0 takes a free one"},
+    )
+    server: int | None = field(
+        default=None,
+        metadata={"help": "instead of --parts and --location: which server of the folder's cluster.json, from 0"},
     )
     announce: Path | None = field(
         default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
@@ -107,6 +115,7 @@ def run(  # noqa: PLR0913 - one record for each group of flags
     Exits with 0 when every request under way was answered and no trainer was in the middle of an epoch, else with 1.
     """
     output, clock = Output(is_json=json), Clock()
+    settings = _as_listed(dataset, settings)
     with (
         logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
@@ -222,7 +231,30 @@ def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
     from hopstream.store.local import LocalStore
 
     opened = open_dataset(dataset)
-    return LocalStore(opened, parse_parts(settings.parts, opened.manifest.book.num_parts))
+    num_parts = opened.manifest.book.num_parts
+    if settings.parts != "here":
+        return LocalStore(opened, parse_parts(settings.parts, num_parts))
+    here = [part for part in range(num_parts) if is_here(dataset, part)]
+    if not here:
+        raise SettingsError(f"--parts is 'here', and {dataset} has the folder of no part; give another folder")
+    return LocalStore(opened, here)
+
+
+def _as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
+    """The settings with parts and address from the dataset's own ``cluster.json``, where they are taken from it."""
+    if settings.server is None:
+        return settings
+    from hopstream.store.cluster import read_cluster
+
+    defaults = ServeSettings()
+    if (settings.parts, settings.location) != (defaults.parts, defaults.location):
+        raise SettingsError("--server takes parts and address from cluster.json; leave out --parts and --location")
+    path = dataset / CLUSTER
+    servers = read_cluster(path).servers
+    if not 0 <= settings.server < len(servers):
+        raise SettingsError(f"--server is {settings.server}; {path} lists servers 0..{len(servers) - 1}")
+    entry = servers[settings.server]
+    return replace(settings, parts=",".join(map(str, entry.parts)), location=entry.location)
 
 
 def _listen(
@@ -263,26 +295,6 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-def parse_parts(text: str, num_parts: int) -> tuple[int, ...]:
-    """Parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
-
-    Raises:
-        SettingsError: The text is none of these, or names a part that is not there.
-    """
-    if text == "all":
-        return tuple(range(num_parts))
-    parts: set[int] = set()
-    for piece in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", piece, re.ASCII)
-        if not found:
-            raise SettingsError(f"--parts has {piece!r}; write numbers and ranges such as 0,2 or 4-7, or all")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first or last >= num_parts:
-            raise SettingsError(f"--parts has {piece!r}; the dataset's parts are numbered 0..{num_parts - 1}")
-        parts.update(range(first, last + 1))
-    return tuple(sorted(parts))
 
 
 def parts_text(parts: Sequence[int], num_parts: int) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
+from hopstream.partition.roots import BESIDE_MANIFEST
 
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.(?:partial|old)|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)")
 _BEING_WRITTEN: set[Path] = set()
@@ -157,7 +158,7 @@ def _foreign_name(root: Path) -> str | None:
     """The first path in a folder that no dataset has; None where the folder is a dataset, or empty."""
     has_manifest = (root / MANIFEST).is_file()
     for entry in sorted(root.iterdir()):
-        if entry.name == MANIFEST and has_manifest:
+        if entry.name in (MANIFEST, *BESIDE_MANIFEST) and has_manifest:
             continue
         if not has_manifest or not PART_FOLDER.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
             return entry.name

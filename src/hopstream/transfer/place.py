@@ -1,0 +1,173 @@
+"""How do the parts of a dataset come to the machines that serve them?
+
+Each root gets the manifest and the folders of its own parts; ``roots.json`` beside the manifest says where the others
+lie, and ``cluster.json`` who serves them, where that is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from hopstream.engine.settings import Progress
+from hopstream.errors import SettingsError
+from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.paths import MANIFEST, part_folder
+from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots
+from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.places import Place
+from hopstream.transfer.settings import TransferOptions, TransferSettings
+from hopstream.transfer.targets import Target
+from hopstream.transfer.uris import stored_uri
+
+if TYPE_CHECKING:
+    from hopstream.store.cluster import Cluster
+
+RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
+"""Places for parts: in turn, or each with its own."""
+
+
+def place(  # noqa: PLR0913  what is copied where, and how
+    dataset: str | Path, roots: RootList, *, move: bool = False, ip_config: str | Path | None = None,
+    has_tls: bool = False, overwrite: bool = False, settings: TransferSettings | None = None,
+    progress: Progress | None = None, **options: Unpack[TransferOptions],
+) -> Roots:  # fmt: skip
+    """Spread a dataset over several roots, such as one per machine.
+
+    Each root gets the manifest, last of all, and the folders of its parts; every file is checked against the manifest
+    while it is copied. If the process is ended, the same call goes on where it was; what is there already is left.
+
+    Args:
+        dataset: The folder of a dataset.
+        roots: Local folders, or URIs that Arrow's file systems understand (``file://``, ``s3://``, ``gs://``,
+            ``hdfs://`` …). Part ``i`` goes to root ``i`` modulo their number; a mapping says the parts of each.
+        move: Remove each file when it has arrived, so that no disk holds the dataset twice.
+        ip_config: A file with a line ``ip [port] [num_servers]`` per machine; a ``cluster.json`` of their servers is
+            written beside every manifest. Machine ``k`` serves the parts of root ``k``; where one root has all
+            parts, or there is none, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
+        has_tls: The servers of ``ip_config`` are reached by ``grpc+tls``.
+        overwrite: Replace other datasets that are in the roots.
+        settings: Who copies; the defaults if it is not given.
+        progress: Called as ``progress("place", done, total)`` in bytes.
+        **options: Fields of ``TransferSettings``; they go before ``settings``.
+
+    Returns:
+        Where each part lies.
+
+    Raises:
+        SettingsError: Roots, parts or machines contradict each other; a root cannot be opened, holds what is not to be
+            replaced, or its disk has no room.
+        FormatError: The dataset is not finished, a file of it is missing, or ``ip_config`` cannot be read.
+        ChecksumError: A file is not the one that was written.
+        StateError: Another process places the dataset.
+        OSError: The system failed; the error names the root.
+    """
+    settings = replace(settings or TransferSettings(), **options)
+    folder = Path(dataset)
+    plan = _plan(folder, roots, move=move)
+    delivery, found = plan.delivery, plan.roots
+    cluster = _cluster(ip_config, found, folder, delivery.manifest, has_tls=has_tls)
+    beside = {ROOTS: found.to_text().encode()} if found.entries else {}
+    if cluster is not None:
+        from hopstream.store.cluster import cluster_text
+
+        beside[CLUSTER] = cluster_text(cluster).encode()
+    delivery.look(overwrite=overwrite)
+    for name, data in beside.items():  # first: with move the folder will not have all of its parts
+        delivery.source.write_text(name, data)
+    if delivery.targets:
+        delivery.run("place", settings, beside, progress)
+    for part in sorted(plan.leaving):
+        delivery.source.remove_folder(str(part_folder(part)))
+    return found
+
+
+def is_being_placed(dataset: str | Path, roots: RootList, *, move: bool = False) -> bool:
+    """Whether ``place`` was begun with these arguments and not ended."""
+    folder = Path(dataset)
+    return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move).delivery.is_under_way
+
+
+def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
+    """Which parts go to which root; URIs are as they were given.
+
+    Raises:
+        SettingsError: A root is given twice or gets no part, or a part gets no root.
+    """
+    if isinstance(roots, Mapping):
+        entries = tuple(Root(str(uri), tuple(sorted(set(parts)))) for uri, parts in roots.items())
+    else:
+        uris = [str(uri) for uri in roots]
+        entries = tuple(Root(uri, tuple(range(k, num_parts, len(uris)))) for k, uri in enumerate(uris))
+    for entry in entries:
+        wrong = [part for part in entry.parts if not 0 <= part < num_parts]
+        if wrong:
+            raise SettingsError(
+                f"{stored_uri(entry.uri)} is to have part {wrong[0]}; parts are numbered 0..{num_parts - 1}"
+            )
+        if not entry.parts:
+            raise SettingsError(
+                f"{stored_uri(entry.uri)} gets no part: there are {num_parts} parts for {len(entries)} roots; "
+                "leave out roots, or cut the graph into more parts"
+            )
+    missing = sorted(set(range(num_parts)) - {part for entry in entries for part in entry.parts})
+    if entries and missing:
+        raise SettingsError(f"no root is to have part {missing[0]}; name every part of 0..{num_parts - 1}")
+    stored = [stored_uri(entry.uri).rstrip("/") for entry in entries]
+    twice = sorted({uri for uri in stored if stored.count(uri) > 1})
+    if twice:
+        raise SettingsError(f"{twice[0]} is given as a root twice; name it once, with all of its parts")
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What goes where; ``leaving`` are the parts that the folder itself will not have."""
+
+    delivery: Delivery
+    roots: Roots
+    leaving: frozenset[int]
+
+
+def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
+    """What goes where; a root that is the dataset's own folder has its parts already."""
+    manifest = read_manifest(folder)
+    source = Path(os.path.realpath(folder))
+    entries = assign_roots(roots, manifest.book.num_parts)
+    if move and not entries:
+        raise SettingsError("move needs roots to move parts to, got none")
+    targets, stored, kept = [], [], set()
+    for entry in entries:
+        place = Place(entry.uri)
+        stored.append(Root(stored_uri(entry.uri) if place.local is None else str(place.local), entry.parts))
+        there = None if place.local is None else Path(os.path.realpath(place.local))
+        if there == source:
+            kept |= set(entry.parts)
+            continue
+        if there is not None and (source in there.parents or there in source.parents):
+            raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
+        targets.append(Target(place, manifest, entry.parts))
+    homes = Counter(part for target in targets for part in target.parts)
+    leaving = frozenset(homes) - kept if move else frozenset()
+    moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the others from here
+    delivery = Delivery(
+        source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
+        targets=targets, moved=moved, hidden=source.with_name(f".{source.name}.place.partial"),
+    )  # fmt: skip
+    return _Plan(delivery, Roots(manifest.dataset_id, tuple(stored)), leaving)
+
+
+def _cluster(
+    ip_config: str | Path | None, roots: Roots, folder: Path, manifest: Manifest, *, has_tls: bool
+) -> Cluster | None:
+    """The servers that a file of machines stands for."""
+    if ip_config is None:
+        return None
+    from hopstream.store.ip_config import cluster_of_machines, read_ip_config
+
+    entries = roots.entries or (Root(str(folder.absolute()), tuple(range(manifest.book.num_parts))),)
+    return cluster_of_machines(read_ip_config(Path(ip_config)), entries, manifest, has_tls=has_tls)
