@@ -6,6 +6,7 @@ ports and all serve the same parts, so that one stands in for another.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from hopstream.store.security import Location
 DEFAULT_PORT = 30050
 MAX_FILE_BYTES = 16 << 20
 MAX_SERVERS = 1024
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,21 @@ def cluster_of_machines(
     return Cluster(dataset_id=manifest.dataset_id, servers=tuple(entries))
 
 
+def _is_host(word: str) -> bool:
+    """A name, an IPv4 address, or an IPv6 address with brackets or without."""
+    if ":" not in word:
+        return _NAME.fullmatch(word) is not None
+    try:
+        return ipaddress.IPv6Address(word.strip("[]")) is not None
+    except ValueError:
+        return False
+
+
 def _machine(where: str, words: Sequence[str]) -> Machine:
     wanted = "a line is 'ip [port] [num_servers]'"
     if len(words) > 3:
         raise FormatError(f"{where} has {len(words)} words; {wanted}")
-    if not _HOST.fullmatch(words[0]):
+    if not _is_host(words[0]):
         raise FormatError(f"{where} has the address {words[0][:80]!r}, which is no name and no IP address; {wanted}")
     numbers = []
     limits = (("port", 65535), ("number of servers", MAX_SERVERS))

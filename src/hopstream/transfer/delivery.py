@@ -11,7 +11,7 @@ from typing import Any
 
 from hopstream.engine import Engine, Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
 from hopstream.transfer.copying import copy_files, group_files
@@ -60,10 +60,12 @@ class Delivery:
 
         Raises:
             SettingsError: A target may not be written, or its disk has no room.
-            OSError: A target cannot be read.
+            FormatError: A file is neither in the source nor where it is to go.
+            OSError: A place cannot be read.
         """
         for target in self.targets:
             target.look(overwrite=overwrite)
+        self._check_files()
         self._check_disks()
 
     def run(
@@ -109,6 +111,27 @@ class Delivery:
                     size = sum(file.num_bytes for file in group) + len(group)
                     tasks.append(Task(name, kind_of(copy_files), args, size))
         return tasks
+
+    def _check_files(self) -> None:
+        """Refuse a source that lacks files; those that were moved are in their targets.
+
+        Raises:
+            FormatError: As said.
+        """
+        sizes = self.source.sizes()
+        for target in self.targets:
+            for name in target.files():
+                record = self.manifest.files[name]
+                if not target.has(name) and sizes.get(name) != record.num_bytes:
+                    got = (
+                        f"is {sizes[name]} bytes; the manifest says {record.num_bytes}"
+                        if name in sizes
+                        else "is missing"
+                    )
+                    raise FormatError(
+                        f"{self.source.shown}/{name} {got}, and {target.place.shown} does not have it; place a dataset "
+                        "that has all of its parts, or write it again"
+                    )
 
     def _check_disks(self) -> None:
         """Refuse local targets whose disks have no room.

@@ -47,7 +47,7 @@ class Place:
         self._files, self._root = _open(uri)
         is_local = self._files.type_name == "local"
         self.local = Path(self._root) if is_local else None
-        self._renames = self._files.type_name not in OBJECT_STORES
+        self._has_folders = self._renames = self._files.type_name not in OBJECT_STORES
 
     def names(self) -> list[str]:
         """Names in the folder itself, sorted; none where there is no folder."""
@@ -96,9 +96,10 @@ class Place:
             OSError: The system failed, or wrote fewer bytes than it was given; the error names the file.
         """
         with self._named(name):
-            if self._renames:
-                folder, _, base = self._at(name).rpartition("/")
+            folder, _, base = self._at(name).rpartition("/")
+            if self._has_folders:
                 self._files.create_dir(folder, recursive=True)
+            if self._renames:
                 partial = f"{folder}/.{base}.{os.getpid()}{PARTIAL}"
                 self._write(partial, blocks, num_bytes)
                 if self._move(partial, self._at(name)):
@@ -175,7 +176,10 @@ class Place:
 def _open(uri: str) -> tuple[Any, str]:
     """The file system of a place, and the path in it."""
     if not is_uri(uri):
-        return arrow_fs.LocalFileSystem(), str(Path(uri).absolute())
+        path = str(Path(uri).absolute())
+        if path == "/":
+            raise SettingsError("/ is the root of a file system; write a folder in it")
+        return arrow_fs.LocalFileSystem(), path
     try:
         files, path = arrow_fs.FileSystem.from_uri(uri)
     except (ArrowInvalid, ArrowException, OSError, NotImplementedError) as error:
@@ -184,4 +188,6 @@ def _open(uri: str) -> tuple[Any, str]:
             f"{shown_uri(uri)} cannot be opened ({message}); write a local folder, or a URI such as file:///data/mag, "
             "s3://bucket/mag, gs://bucket/mag or hdfs://host:port/mag"
         ) from None
+    if not path.strip("/"):
+        raise SettingsError(f"{shown_uri(uri)} names no folder; write one, such as s3://bucket/mag")
     return files, path.rstrip("/")
