@@ -121,6 +121,9 @@ def test_machines_alone_make_a_cluster_file(tmp_path, chunks, run_command):
         ("grpc+tls://10.0.0.2:7001", [1], str(tmp_path / "out")),
         ("grpc+tls://10.0.0.2:7002", [1], str(tmp_path / "out")),
     ]
+    refused = run_command("up", tmp_path / "out")
+    assert refused.status == 2
+    assert "is kept for the machines of roots.json beside it; give another --cluster-file" in refused.err
 
 
 def test_parts_that_are_here_are_served(tmp_path, chunks, run_command, processes):

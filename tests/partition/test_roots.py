@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.roots import Root, Roots, is_here, parse_roots, read_roots
@@ -76,3 +76,9 @@ def test_it_is_a_file_of_the_dataset_but_not_of_its_content(folder: Path, typed_
     assert verify_dataset(folder).is_ok
     write_parts(typed_graph, folder, num_parts=2, method="hash", overwrite=True)
     assert not (folder / "roots.json").exists()
+
+
+def test_a_cluster_file_alone_is_that_of_servers_that_run(folder: Path, typed_graph):
+    (folder / "cluster.json").write_text("{}")
+    with pytest.raises(SettingsError, match=r"holds 'cluster\.json' beside a dataset"):
+        write_parts(typed_graph, folder, num_parts=2, method="hash", overwrite=True)

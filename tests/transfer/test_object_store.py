@@ -126,4 +126,3 @@ def test_what_the_store_refuses_names_the_root(mag: Path, store):
     with pytest.raises(OSError, match=r"^s3://nowhere/x/part-00000/.*NO_SUCH_BUCKET") as caught:
         place(mag, [uri], num_workers=0)
     assert "hidden" not in "".join([str(caught.value), *caught.value.__notes__])
-    assert "hidden" not in (mag / "roots.json").read_text()

@@ -48,7 +48,11 @@ def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
         (str(tmp_path / "a"), (0, 2)),
         (str(tmp_path / "b"), (1, 3)),
     ]
-    assert json.loads((mag / "roots.json").read_text())["roots"][1] == {"uri": str(tmp_path / "b"), "parts": [1, 3]}
+    assert not (mag / "roots.json").exists()
+    assert json.loads((tmp_path / "a/roots.json").read_text())["roots"][1] == {
+        "uri": str(tmp_path / "b"),
+        "parts": [1, 3],
+    }
     assert {stage for stage, _, _ in told} == {"place"}
     assert told[0][1:] == (0, told[-1][2])
     assert told[-1][1] == told[-1][2] > sum(map(len, written.values())) // 2
@@ -157,7 +161,7 @@ def test_a_full_disk_names_the_root_and_leaves_nothing_that_looks_complete(mag: 
         faults.fail_at = lambda path: None
         place(mag, [tmp_path / "a", uri], num_workers=0)
     check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "far/mag", (1, 3)))
-    assert "hidden" not in (mag / "roots.json").read_text()
+    assert "hidden" not in (tmp_path / "a/roots.json").read_text()
 
 
 @pytest.mark.parametrize("can_rename", [True, False])
@@ -261,6 +265,29 @@ def test_roots_that_make_no_sense_are_refused(mag: Path, tmp_path: Path, monkeyp
     with pytest.raises(SettingsError, match=message):
         place(mag, roots, num_workers=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "mag"]
+
+
+def test_machines_may_be_told_later(mag: Path, written, tmp_path: Path):
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)
+    before = (mag / "roots.json").read_bytes()
+    (tmp_path / "hosts").write_text("127.0.0.1 7001\n127.0.0.1 7002\n")
+    place(mag, [], ip_config=tmp_path / "hosts", num_workers=0)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+    clusters = {(root / "cluster.json").read_bytes() for root in (mag, tmp_path / "a", tmp_path / "b")}
+    assert (len(clusters), (mag / "roots.json").read_bytes()) == (1, before)
+
+
+def test_servers_that_run_in_a_place_are_left_alone(mag: Path, tmp_path: Path):
+    (tmp_path / "hosts").write_text("127.0.0.1 7001\n")
+    (mag / "cluster.json").write_text("{}")
+    for target in ([], [tmp_path / "a"]):
+        with pytest.raises(SettingsError, match=r"mag holds cluster\.json of servers that run there, or ran"):
+            place(mag, target, ip_config=tmp_path / "hosts", num_workers=0)
+    place(mag, [tmp_path / "a"], num_workers=0)
+    (tmp_path / "a/roots.json").unlink()
+    (tmp_path / "a/cluster.json").write_text("{}")
+    with pytest.raises(SettingsError, match=r"a holds cluster\.json of servers that run there, or ran"):
+        place(mag, [tmp_path / "a"], num_workers=0)
 
 
 def test_move_needs_roots(mag: Path):

@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from hopstream.engine.settings import Progress
 from hopstream.errors import SettingsError
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
-from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots
+from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferOptions, TransferSettings
-from hopstream.transfer.targets import Target
+from hopstream.transfer.targets import Target, check_servers
 from hopstream.transfer.uris import stored_uri
-
-if TYPE_CHECKING:
-    from hopstream.store.cluster import Cluster
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
 """Places for parts: in turn, or each with its own."""
@@ -44,11 +41,12 @@ def place(  # noqa: PLR0913  what is copied where, and how
     Args:
         dataset: The folder of a dataset.
         roots: Local folders, or URIs that Arrow's file systems understand (``file://``, ``s3://``, ``gs://``,
-            ``hdfs://`` …). Part ``i`` goes to root ``i`` modulo their number; a mapping says the parts of each.
+            ``hdfs://`` …). Part ``i`` goes to root ``i`` modulo their number; a mapping says the parts of each. None
+            leaves all parts where they are, which ``ip_config`` may serve.
         move: Remove each file when it has arrived, so that no disk holds the dataset twice.
         ip_config: A file with a line ``ip [port] [num_servers]`` per machine; a ``cluster.json`` of their servers is
             written beside every manifest. Machine ``k`` serves the parts of root ``k``; where one root has all
-            parts, or there is none, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
+            parts, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
         has_tls: The servers of ``ip_config`` are reached by ``grpc+tls``.
         overwrite: Replace other datasets that are in the roots.
         settings: Who copies; the defaults if it is not given.
@@ -70,15 +68,14 @@ def place(  # noqa: PLR0913  what is copied where, and how
     folder = Path(dataset)
     plan = _plan(folder, roots, move=move)
     delivery, found = plan.delivery, plan.roots
-    cluster = _cluster(ip_config, found, folder, delivery.manifest, has_tls=has_tls)
-    beside = {ROOTS: found.to_text().encode()} if found.entries else {}
-    if cluster is not None:
-        from hopstream.store.cluster import cluster_text
-
-        beside[CLUSTER] = cluster_text(cluster).encode()
+    beside = {ROOTS: found.to_text().encode()}
+    if ip_config is not None:
+        beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
     delivery.look(overwrite=overwrite)
-    for name, data in beside.items():  # first: with move the folder will not have all of its parts
-        delivery.source.write_text(name, data)
+    if plan.is_root or move or ip_config is not None:  # first: with move the folder will not have all of its parts
+        check_servers(delivery.source, delivery.source.names())
+        for name, data in beside.items():
+            delivery.source.write_text(name, data)
     if delivery.targets:
         delivery.run("place", settings, beside, progress)
     for part in sorted(plan.leaving):
@@ -103,6 +100,11 @@ def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
     else:
         uris = [str(uri) for uri in roots]
         entries = tuple(Root(uri, tuple(range(k, num_parts, len(uris)))) for k, uri in enumerate(uris))
+    _check_roots(entries, num_parts)
+    return entries
+
+
+def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
     for entry in entries:
         wrong = [part for part in entry.parts if not 0 <= part < num_parts]
         if wrong:
@@ -115,21 +117,28 @@ def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
                 "leave out roots, or cut the graph into more parts"
             )
     missing = sorted(set(range(num_parts)) - {part for entry in entries for part in entry.parts})
-    if entries and missing:
+    if missing:
         raise SettingsError(f"no root is to have part {missing[0]}; name every part of 0..{num_parts - 1}")
     stored = [stored_uri(entry.uri).rstrip("/") for entry in entries]
     twice = sorted({uri for uri in stored if stored.count(uri) > 1})
     if twice:
         raise SettingsError(f"{twice[0]} is given as a root twice; name it once, with all of its parts")
-    return entries
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What goes where; ``leaving`` are the parts that the folder itself will not have."""
+    """What goes where.
+
+    Attributes:
+        delivery: What is copied.
+        roots: Where parts lie afterwards.
+        is_root: The dataset's own folder is one of the roots.
+        leaving: Parts that the folder will not have any more.
+    """
 
     delivery: Delivery
     roots: Roots
+    is_root: bool
     leaving: frozenset[int]
 
 
@@ -137,9 +146,9 @@ def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
     """What goes where; a root that is the dataset's own folder has its parts already."""
     manifest = read_manifest(folder)
     source = Path(os.path.realpath(folder))
-    entries = assign_roots(roots, manifest.book.num_parts)
-    if move and not entries:
+    if move and not roots:
         raise SettingsError("move needs roots to move parts to, got none")
+    entries = assign_roots(roots or _present_roots(folder, manifest), manifest.book.num_parts)
     targets, stored, kept = [], [], set()
     for entry in entries:
         place = Place(entry.uri)
@@ -147,6 +156,8 @@ def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
         there = None if place.local is None else Path(os.path.realpath(place.local))
         if there == source:
             kept |= set(entry.parts)
+            for part in entry.parts:
+                check_is_here(source, part, manifest.dataset_id)
             continue
         if there is not None and (source in there.parents or there in source.parents):
             raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
@@ -158,16 +169,20 @@ def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
         source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
         targets=targets, moved=moved, hidden=source.with_name(f".{source.name}.place.partial"),
     )  # fmt: skip
-    return _Plan(delivery, Roots(manifest.dataset_id, tuple(stored)), leaving)
+    return _Plan(delivery, Roots(manifest.dataset_id, tuple(stored)), bool(kept), leaving)
 
 
-def _cluster(
-    ip_config: str | Path | None, roots: Roots, folder: Path, manifest: Manifest, *, has_tls: bool
-) -> Cluster | None:
-    """The servers that a file of machines stands for."""
-    if ip_config is None:
-        return None
+def _present_roots(folder: Path, manifest: Manifest) -> RootList:
+    """Where parts lie now: what was placed before stays, else all of them are in the folder."""
+    known = read_roots(folder)
+    if known is None or known.dataset_id != manifest.dataset_id:
+        return [str(folder)]
+    return {entry.uri: entry.parts for entry in known.entries}
+
+
+def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls: bool) -> str:
+    """``cluster.json`` of the servers that a file of machines stands for."""
+    from hopstream.store.cluster import cluster_text
     from hopstream.store.ip_config import cluster_of_machines, read_ip_config
 
-    entries = roots.entries or (Root(str(folder.absolute()), tuple(range(manifest.book.num_parts))),)
-    return cluster_of_machines(read_ip_config(Path(ip_config)), entries, manifest, has_tls=has_tls)
+    return cluster_text(cluster_of_machines(read_ip_config(ip_config), roots.entries, manifest, has_tls=has_tls))

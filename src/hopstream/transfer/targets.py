@@ -7,13 +7,13 @@ part that it is to have.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest
 from hopstream.partition.paths import MANIFEST, PART_FOLDER, part_folder
-from hopstream.partition.roots import BESIDE_MANIFEST
+from hopstream.partition.roots import BESIDE_MANIFEST, CLUSTER, ROOTS
 from hopstream.transfer.places import PARTIAL, Place
 
 
@@ -43,9 +43,9 @@ class Target:
             OSError: It cannot be read.
         """
         names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
-        known = (MANIFEST, *BESIDE_MANIFEST)
+        known = {MANIFEST, *BESIDE_MANIFEST, *(name.partition("/")[0] for name in self.manifest.files)}
         foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
-        foreign = [name for name in foreign if name not in _own_names(self.manifest)]
+        check_servers(self.place, names)
         if foreign:
             raise SettingsError(
                 f"{self.place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
@@ -109,8 +109,16 @@ class Target:
         self.place.write_text(MANIFEST, manifest)
 
 
-def _own_names(manifest: Manifest) -> set[str]:
-    return {name.partition("/")[0] for name in manifest.files}
+def check_servers(place: Place, names: Sequence[str]) -> None:
+    """Refuse a place whose ``cluster.json`` is that of servers which run there; ours stands beside a ``roots.json``.
+
+    Raises:
+        SettingsError: As said.
+    """
+    if CLUSTER in names and ROOTS not in names:
+        raise SettingsError(
+            f"{place.shown} holds {CLUSTER} of servers that run there, or ran; stop them, or remove the file"
+        )
 
 
 def _dataset_id(place: Place) -> str:
