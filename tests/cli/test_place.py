@@ -106,6 +106,9 @@ def test_place_and_pull(tmp_path, chunks, run_command):
     again = run_command("pull", tmp_path / "b", "--out", tmp_path / "c", "--workers", 0)
     assert "parts 1-2 of 3" in again.out
     assert run_command("verify", tmp_path / "out").status == 0
+    roots = [word for k in range(3) for word in ("--root", tmp_path / f"d{k}")]
+    assert run_command(*chunks, "--parts", 4, "--overwrite").status == 0
+    assert run_command(*chunks, "--overwrite", *roots).status == 0
     assert run_command(*chunks, "--overwrite").status == 0  # what stands beside a manifest is replaced with it
     assert not (tmp_path / "out/roots.json").exists()
 

@@ -20,7 +20,7 @@ from hopstream.transfer import copying, delivery
 from hopstream.transfer.place import is_being_placed, place
 from tests.partition.graphs import tree_of
 from tests.transfer.conftest import files_of, other_dataset, without_beside
-from tests.transfer.faulty_files import Faults, full_disk, mounted
+from tests.transfer.faulty_files import Faults, mounted
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,20 @@ def test_moved_parts_leave_the_folder(mag: Path, written, tmp_path: Path):
         open_dataset(tmp_path / "a").open_part(1)
 
 
+@pytest.mark.parametrize("roots", [["a"], {"a": [0, 1, 2, 3], "b": [2]}])
+def test_what_leaves_is_not_taken_for_whole_elsewhere_by_its_size(
+    mag: Path, written, tmp_path: Path, monkeypatch, roots
+):
+    monkeypatch.chdir(tmp_path)
+    place(mag, roots, num_workers=0)
+    path = tmp_path / "a/part-00002/node/paper/key.npy"
+    path.write_bytes(bytes(len(path.read_bytes())))
+    (mag / "part-00003/notes.txt").write_text("mine")
+    place(mag, roots, num_workers=0, move=True)
+    check_roots(written, (tmp_path / "a", (0, 1, 2, 3)))
+    assert sorted(tree_of(mag)) == ["manifest.json", "part-00003/notes.txt", "roots.json"]
+
+
 def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
     (tmp_path / "link").symlink_to(mag)
     place(mag, [tmp_path / "link", tmp_path / "b"], move=True, num_workers=0)
@@ -147,12 +161,17 @@ def watched(real, names):
     return instead
 
 
-def test_a_full_disk_names_the_root_and_leaves_nothing_that_looks_complete(mag: Path, written, tmp_path: Path):
-    faults = Faults(fail_at=lambda path: full_disk() if "part-00003" in path else None)
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.EACCES, "Permission denied")]
+)
+def test_what_the_system_refuses_names_the_root_and_leaves_nothing_that_looks_complete(
+    mag: Path, written, tmp_path: Path, number: int, message: str
+):
+    faults = Faults(fail_at=lambda path: OSError(number, os.strerror(number)) if "part-00003" in path else None)
     with mounted(tmp_path / "far", faults) as uri:
-        with pytest.raises(OSError, match="No space left on device") as caught:
+        with pytest.raises(OSError, match=message) as caught:
             place(mag, [tmp_path / "a", uri], num_workers=0)
-        assert caught.value.errno == errno.ENOSPC
+        assert caught.value.errno == number
         assert caught.value.filename.startswith("faulty://host/mag/part-00003/")
         assert "hidden" not in "".join([str(caught.value), *caught.value.__notes__])
         assert not (tmp_path / "a/manifest.json").exists()
@@ -240,10 +259,11 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
             seen.append(stage)
             for root in ("a", "b"):
                 with pytest.raises(StateError, match="another process"):
-                    place(mag, [tmp_path / root], num_workers=0)
+                    place(mag, [tmp_path / root], num_workers=0, move=True)
 
     place(mag, [tmp_path / "a"], num_workers=0, progress=second)
     assert seen
+    assert not (mag / "roots.json").exists()
 
 
 @pytest.mark.parametrize(

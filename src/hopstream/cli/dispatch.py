@@ -12,7 +12,7 @@ from hopstream.cli.place import RootSettings, place_parts
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.cli.written import show_written
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.manifest import read_manifest
 from hopstream.partition.paths import MANIFEST
@@ -91,8 +91,12 @@ def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
 
     if not where.has_roots or not (out_dir / MANIFEST).is_file():
         return False
-    roots = where.root_list(read_manifest(out_dir).book.num_parts)
-    if not is_being_placed(out_dir, roots, move=where.move):
+    try:
+        roots = where.root_list(read_manifest(out_dir).book.num_parts)
+        is_begun = is_being_placed(out_dir, roots, move=where.move)
+    except (FormatError, SettingsError):  # another dataset is there, which may be going to be replaced
+        return False
+    if not is_begun:
         return False
     output.stage("resume", "place", f"{out_dir} was written before", {"dataset": str(out_dir)})
     return True

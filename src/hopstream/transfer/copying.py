@@ -79,6 +79,7 @@ def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool) -> 
         )
     target.write(file.name, lambda: checked_blocks(source, file), file.num_bytes)
     if move:
+        target.sync(file.name)
         source.remove(file.name)
 
 

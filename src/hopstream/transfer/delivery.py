@@ -17,7 +17,7 @@ from hopstream.partition.paths import part_folder
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferSettings
-from hopstream.transfer.targets import Target
+from hopstream.transfer.targets import Target, check_servers
 from hopstream.transfer.uris import stored_uri
 
 FORMAT = 1
@@ -33,7 +33,9 @@ class Delivery:
         manifest: Its manifest.
         manifest_bytes: The file.
         targets: Where its parts go.
-        moved: Parts whose files are removed from the source when they have arrived.
+        moved: Parts whose files are removed from the source, each when it has arrived.
+        leaving: Parts whose folders are removed from the source at the end; those of ``moved`` and others.
+        is_source_told: What stands beside the manifest in targets is to stand in the source too.
         hidden: A folder beside the dataset, on this machine, that says what has been done.
     """
 
@@ -42,6 +44,8 @@ class Delivery:
     manifest_bytes: bytes
     targets: Sequence[Target]
     moved: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    is_source_told: bool = False
     hidden: Path
 
     @property
@@ -63,6 +67,8 @@ class Delivery:
             FormatError: A file is neither in the source nor where it is to go.
             OSError: A place cannot be read.
         """
+        if self.is_source_told:
+            check_servers(self.source, self.source.names())
         for target in self.targets:
             target.look(overwrite=overwrite)
         self._check_files()
@@ -82,25 +88,32 @@ class Delivery:
             open_engine(settings.engine, num_workers=settings.worker_count) as engine,
             _open_job(self.hidden, self.digest, engine, progress) as job,
         ):
+            for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
+                self.source.write_text(name, beside[name])
             for target in self.targets:
                 target.clear()
             job.run(stage, self._tasks())
             for target in self.targets:
                 target.finish(self.manifest_bytes, beside)
+            for part in sorted(self.leaving):
+                self._leave(str(part_folder(part)))
 
     def _tasks(self) -> list[Task]:
-        """Files in groups. What is there already, in a place that says that it is finished, is left out."""
+        """Files in groups. What is there already, in a place that says that it is finished, is left out.
+
+        But not before the source loses it: a size is no proof that the other copy is good.
+        """
         moved = {str(part_folder(part)) for part in self.moved}
+        leaving = {str(part_folder(part)) for part in self.leaving}
+        sizes = self.source.sizes() if leaving else {}
         tasks = []
         for number, target in enumerate(self.targets):
-            by_part: dict[str, list[str]] = {}
-            for name in target.files():
-                by_part.setdefault(name.partition("/")[0], []).append(name)
-            for folder, names in by_part.items():
+            for folder, names in target.files.items():
                 for i, group in enumerate(group_files(names, self.manifest.files)):
                     name = f"{number:05d}-{folder}-{i:06d}"
                     is_there = all(target.has(file.name) for file in group)
-                    if is_there and target.is_finished:
+                    is_last = folder in leaving and any(file.name in sizes for file in group)
+                    if is_there and target.is_finished and not is_last:
                         continue
                     if not is_there:  # whatever a marker says
                         (self.hidden / DONE_FOLDER / f"{name}.json").unlink(missing_ok=True)
@@ -112,6 +125,15 @@ class Delivery:
                     tasks.append(Task(name, kind_of(copy_files), args, size))
         return tasks
 
+    def _leave(self, folder: str) -> None:
+        """Remove a part's files from the source, and its folder where nothing else is in it."""
+        names = self.source.sizes(folder)
+        own = [name for name in names if name in self.manifest.files]
+        for name in own:
+            self.source.remove(name)
+        if len(own) == len(names):
+            self.source.remove_folder(folder)
+
     def _check_files(self) -> None:
         """Refuse a source that lacks files; those that were moved are in their targets.
 
@@ -120,7 +142,7 @@ class Delivery:
         """
         sizes = self.source.sizes()
         for target in self.targets:
-            for name in target.files():
+            for name in target.names:
                 record = self.manifest.files[name]
                 if not target.has(name) and sizes.get(name) != record.num_bytes:
                     got = (
@@ -147,7 +169,7 @@ class Delivery:
             device = there.stat().st_dev
             if self.moved and self.source.local is not None and self.source.local.stat().st_dev == device:
                 continue  # a file at a time
-            num_bytes = sum(self.manifest.files[name].num_bytes for name in target.files() if not target.has(name))
+            num_bytes = sum(self.manifest.files[name].num_bytes for name in target.names if not target.has(name))
             needed[device] = (needed.get(device, (0, target))[0] + num_bytes, target)
         for num_bytes, target in needed.values():
             free = shutil.disk_usage(_existing(Path(target.place.local or ""))).free

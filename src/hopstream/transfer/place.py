@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.settings import Progress
 from hopstream.errors import SettingsError
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import MANIFEST, part_folder
+from hopstream.partition.paths import MANIFEST
 from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferOptions, TransferSettings
-from hopstream.transfer.targets import Target, check_servers
+from hopstream.transfer.targets import Target, files_by_folder, target_of
 from hopstream.transfer.uris import stored_uri
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
@@ -66,27 +66,19 @@ def place(  # noqa: PLR0913  what is copied where, and how
     """
     settings = replace(settings or TransferSettings(), **options)
     folder = Path(dataset)
-    plan = _plan(folder, roots, move=move)
-    delivery, found = plan.delivery, plan.roots
+    delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
     beside = {ROOTS: found.to_text().encode()}
     if ip_config is not None:
         beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
     delivery.look(overwrite=overwrite)
-    if plan.is_root or move or ip_config is not None:  # first: with move the folder will not have all of its parts
-        check_servers(delivery.source, delivery.source.names())
-        for name, data in beside.items():
-            delivery.source.write_text(name, data)
-    if delivery.targets:
-        delivery.run("place", settings, beside, progress)
-    for part in sorted(plan.leaving):
-        delivery.source.remove_folder(str(part_folder(part)))
+    delivery.run("place", settings, beside, progress)
     return found
 
 
 def is_being_placed(dataset: str | Path, roots: RootList, *, move: bool = False) -> bool:
     """Whether ``place`` was begun with these arguments and not ended."""
     folder = Path(dataset)
-    return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move).delivery.is_under_way
+    return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move)[0].is_under_way
 
 
 def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
@@ -125,31 +117,17 @@ def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
         raise SettingsError(f"{twice[0]} is given as a root twice; name it once, with all of its parts")
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What goes where.
-
-    Attributes:
-        delivery: What is copied.
-        roots: Where parts lie afterwards.
-        is_root: The dataset's own folder is one of the roots.
-        leaving: Parts that the folder will not have any more.
-    """
-
-    delivery: Delivery
-    roots: Roots
-    is_root: bool
-    leaving: frozenset[int]
-
-
-def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
+def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = False) -> tuple[Delivery, Roots]:
     """What goes where; a root that is the dataset's own folder has its parts already."""
     manifest = read_manifest(folder)
     source = Path(os.path.realpath(folder))
     if move and not roots:
         raise SettingsError("move needs roots to move parts to, got none")
     entries = assign_roots(roots or _present_roots(folder, manifest), manifest.book.num_parts)
-    targets, stored, kept = [], [], set()
+    folders = files_by_folder(manifest)
+    targets: list[Target] = []
+    stored: list[Root] = []
+    kept: set[int] = set()
     for entry in entries:
         place = Place(entry.uri)
         stored.append(Root(stored_uri(entry.uri) if place.local is None else str(place.local), entry.parts))
@@ -161,15 +139,16 @@ def _plan(folder: Path, roots: RootList, *, move: bool) -> _Plan:
             continue
         if there is not None and (source in there.parents or there in source.parents):
             raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
-        targets.append(Target(place, manifest, entry.parts))
+        targets.append(target_of(place, manifest, entry.parts, folders))
     homes = Counter(part for target in targets for part in target.parts)
     leaving = frozenset(homes) - kept if move else frozenset()
     moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the others from here
     delivery = Delivery(
         source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
-        targets=targets, moved=moved, hidden=source.with_name(f".{source.name}.place.partial"),
+        targets=targets, moved=moved, leaving=leaving, is_source_told=bool(kept) or move or has_machines,
+        hidden=source.with_name(f".{source.name}.place.partial"),
     )  # fmt: skip
-    return _Plan(delivery, Roots(manifest.dataset_id, tuple(stored)), bool(kept), leaving)
+    return delivery, Roots(manifest.dataset_id, tuple(stored))
 
 
 def _present_roots(folder: Path, manifest: Manifest) -> RootList:

@@ -17,7 +17,7 @@ from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, pa
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferOptions, TransferSettings
-from hopstream.transfer.targets import Target
+from hopstream.transfer.targets import files_by_folder, target_of
 
 
 def pull(
@@ -58,7 +58,7 @@ def pull(
     here = _parts_here(place, manifest)
     wanted = here if parts is None else tuple(sorted(set(parts)))
     _check_parts(place, manifest, wanted, here)
-    target = Target(Place(str(folder)), manifest, wanted)
+    target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
     delivery = Delivery(
         source=place, manifest=manifest, manifest_bytes=data, targets=[target],
         hidden=folder.with_name(f".{folder.name}.pull.partial"),

@@ -6,8 +6,9 @@ part that it is to have.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopstream.errors import FormatError, SettingsError
@@ -25,6 +26,7 @@ class Target:
         place: The place.
         manifest: The dataset's.
         parts: The parts whose folders go there.
+        files: Every file that belongs there but the manifest, by the folder that it is in; see ``files_by_folder``.
         dataset_id: Of the dataset that is there; None where none is.
         sizes: Bytes of every file that was found there.
     """
@@ -32,6 +34,7 @@ class Target:
     place: Place
     manifest: Manifest
     parts: tuple[int, ...]
+    files: Mapping[str, Sequence[str]]
     dataset_id: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -43,7 +46,7 @@ class Target:
             OSError: It cannot be read.
         """
         names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
-        known = {MANIFEST, *BESIDE_MANIFEST, *(name.partition("/")[0] for name in self.manifest.files)}
+        known = {MANIFEST, *BESIDE_MANIFEST, *self.files}
         foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
         check_servers(self.place, names)
         if foreign:
@@ -60,15 +63,10 @@ class Target:
         """The dataset itself is there, so that files of the right size are its files."""
         return self.dataset_id == self.manifest.dataset_id
 
-    def files(self) -> list[str]:
-        """Every file that belongs there but the manifest, in its order; what is of no part belongs everywhere."""
-        folders = {str(part_folder(part)) for part in self.parts}
-        names = [name.partition("/")[0] for name in self.manifest.files]
-        return [
-            path
-            for name, path in zip(names, self.manifest.files, strict=True)
-            if name in folders or not PART_FOLDER.fullmatch(name)
-        ]
+    @property
+    def names(self) -> Iterator[str]:
+        """Every file that belongs there but the manifest."""
+        return itertools.chain.from_iterable(self.files.values())
 
     def has(self, name: str) -> bool:
         """A file of the right size is there, whatever its content."""
@@ -93,7 +91,7 @@ class Target:
             OSError: The system failed.
         """
         sizes = self.place.sizes()
-        belong = set(self.files())
+        belong = set(self.names)
         for name in sizes:
             is_left = name not in belong and PART_FOLDER.match(name) is not None and not self.is_finished
             if is_left or name.endswith(PARTIAL):
@@ -104,9 +102,27 @@ class Target:
                     f"{self.place.shown}/{name} has {sizes.get(name, 'no')} bytes after copying; the manifest says "
                     f"{self.manifest.files[name].num_bytes}; give the command again while nobody else writes there"
                 )
-        for name, data in beside.items():
-            self.place.write_text(name, data)
+        for name in BESIDE_MANIFEST:
+            if name in beside:
+                self.place.write_text(name, beside[name])
+            elif name in sizes and not self.is_finished:
+                self.place.remove(name)
         self.place.write_text(MANIFEST, manifest)
+
+
+def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
+    """Every file of a dataset but the manifest, by the first name of its path."""
+    folders: dict[str, list[str]] = {}
+    for name in manifest.files:
+        folders.setdefault(name.partition("/")[0], []).append(name)
+    return folders
+
+
+def target_of(place: Place, manifest: Manifest, parts: tuple[int, ...], folders: Mapping[str, list[str]]) -> Target:
+    """A place that is to hold some parts, and whatever is of no part."""
+    wanted = {str(part_folder(part)) for part in parts}
+    files = {name: paths for name, paths in folders.items() if name in wanted or not PART_FOLDER.fullmatch(name)}
+    return Target(place, manifest, parts, files)
 
 
 def check_servers(place: Place, names: Sequence[str]) -> None:
