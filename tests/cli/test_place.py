@@ -140,11 +140,23 @@ def test_parts_that_are_here_are_served(tmp_path, chunks, run_command, processes
         ((tmp_path / "a",), f"part-00001 is missing: roots.json says that part 1 lies in {tmp_path}/b"),
         ((tmp_path / "out", "--parts", "here"), "has the folder of no part"),
         ((tmp_path / "a", "--server", 0), "cluster.json is missing"),
+        (("s3://u:hidden@bucket/mag",), "s3://bucket/mag is not a folder of this machine; give --cache-dir"),
         ((tmp_path / "a", "--server", 0, "--parts", "0"), "leave out --parts and --location"),
     ]:
         refused = run_command("serve", *words)
         assert refused.status == 2
         assert message in refused.err
+
+
+def test_parts_are_brought_and_served(tmp_path, chunks, run_command, processes):
+    assert run_command(*chunks).status == 0
+    words = ("serve", f"file://{tmp_path}/out", "--cache-dir", tmp_path / "cache", "--parts", "0,2", "--json")
+    for _ in range(2):
+        server = processes.start(*words)
+        assert processes.wait_for_fact(server, "stage", "ready")["parts"] == [0, 2]
+        server.process.terminate()
+        assert processes.wait_for_end(server).status == 0
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["manifest.json", "part-00000", "part-00002"]
 
 
 def test_what_is_refused(tmp_path, chunks, run_command):

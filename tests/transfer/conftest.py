@@ -41,8 +41,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.fixture
 def mag(written: dict[str, bytes], tmp_path: Path) -> Path:
     """The dataset in a folder of its own."""
-    root = tmp_path / "mag"
-    for name, data in written.items():
+    return write_tree(tmp_path / "mag", written)
+
+
+def write_tree(root: Path, tree: dict[str, bytes]) -> Path:
+    """A folder of these files."""
+    for name, data in tree.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,11 +21,10 @@ from hopstream.cli.logs import LogSettings, logs_on_stderr
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
+from hopstream.cli.served import as_listed, brought_here, open_parts
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
-from hopstream.partition.part_numbers import parse_parts
-from hopstream.partition.roots import CLUSTER, is_here
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -56,6 +55,9 @@ class ServeSettings:
     server: int | None = field(
         default=None,
         metadata={"help": "instead of --parts and --location: which server of the folder's cluster.json, from 0"},
+    )
+    cache_dir: Path | None = field(
+        default=None, metadata={"help": "copy the parts to this folder first, as pull does, and serve them from there"}
     )
     announce: Path | None = field(
         default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
@@ -100,7 +102,10 @@ class _Ending:
 @with_settings("watching", WatchSettings)
 @with_settings("logs", LogSettings)
 def run(  # noqa: PLR0913 - one record for each group of flags
-    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    source_dataset: Annotated[
+        str,
+        typer.Argument(help="a dataset's folder; with --cache-dir also a URI", metavar="DATASET", show_default=False),
+    ],
     *,
     settings: ServeSettings,
     access: ServerAccess,
@@ -115,11 +120,12 @@ def run(  # noqa: PLR0913 - one record for each group of flags
     Exits with 0 when every request under way was answered and no trainer was in the middle of an epoch, else with 1.
     """
     output, clock = Output(is_json=json), Clock()
-    settings = _as_listed(dataset, settings)
+    dataset = brought_here(source_dataset, settings, output)
+    settings = as_listed(dataset, settings)
     with (
         logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
-        closing(_open_store(dataset, settings)) as store,
+        closing(open_parts(dataset, settings)) as store,
         watched_early(watching) as endpoint,
         sampler_of(store, dataset, source, limits, access) as sampler,
         _listen(store, dataset, settings, access, sampler) as server,
@@ -224,37 +230,6 @@ class _StopRequests:
         self._ask()
         if not self._ended.wait(self._settings.grace_s + EXIT_SLACK_S):
             os._exit(1)
-
-
-def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
-    from hopstream.partition.layout import open_dataset
-    from hopstream.store.local import LocalStore
-
-    opened = open_dataset(dataset)
-    num_parts = opened.manifest.book.num_parts
-    if settings.parts != "here":
-        return LocalStore(opened, parse_parts(settings.parts, num_parts))
-    here = [part for part in range(num_parts) if is_here(dataset, part)]
-    if not here:
-        raise SettingsError(f"--parts is 'here', and {dataset} has the folder of no part; give another folder")
-    return LocalStore(opened, here)
-
-
-def _as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
-    """The settings with parts and address from the dataset's own ``cluster.json``, where they are taken from it."""
-    if settings.server is None:
-        return settings
-    from hopstream.store.cluster import read_cluster
-
-    defaults = ServeSettings()
-    if (settings.parts, settings.location) != (defaults.parts, defaults.location):
-        raise SettingsError("--server takes parts and address from cluster.json; leave out --parts and --location")
-    path = dataset / CLUSTER
-    servers = read_cluster(path).servers
-    if not 0 <= settings.server < len(servers):
-        raise SettingsError(f"--server is {settings.server}; {path} lists servers 0..{len(servers) - 1}")
-    entry = servers[settings.server]
-    return replace(settings, parts=",".join(map(str, entry.parts)), location=entry.location)
 
 
 def _listen(
