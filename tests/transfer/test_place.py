@@ -60,8 +60,13 @@ def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_worker_processes_copy_the_same(mag: Path, written, tmp_path: Path):
-    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=2)
+@pytest.mark.parametrize(
+    "engine", ["local", pytest.param("ray", marks=pytest.mark.soak), pytest.param("beam", marks=pytest.mark.soak)]
+)
+def test_every_engine_copies_the_same(mag: Path, written, tmp_path: Path, request: pytest.FixtureRequest, engine: str):
+    if engine == "ray":
+        request.getfixturevalue("ray_cluster")
+    place(mag, [tmp_path / "a", tmp_path / "b"], engine=engine, num_workers=2, move=True)
     check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
 
 
