@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from hopstream.store.security import ClientSecurity
     from hopstream.store.settings import StoreSettings
     from hopstream.stream.client import RemoteGraph
+    from hopstream.transfer.place import place
+    from hopstream.transfer.pull import pull
 
 __version__ = "0.1.0"
 
@@ -63,6 +65,8 @@ __all__ = [
     "open_dataset",
     "open_embeddings",
     "open_store",
+    "place",
+    "pull",
     "random_walks",
     "rank_links",
     "rank_nodes",
@@ -100,6 +104,8 @@ _MODULE_OF = {
     "open_dataset": "hopstream.partition.layout",
     "open_embeddings": "hopstream.load.embeddings",
     "open_store": "hopstream.store",
+    "place": "hopstream.transfer.place",
+    "pull": "hopstream.transfer.pull",
     "random_walks": "hopstream.sample.walks",
     "rank_links": "hopstream.load.rank_splits",
     "rank_nodes": "hopstream.load.rank_splits",

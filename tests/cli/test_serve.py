@@ -12,26 +12,12 @@ import numpy as np
 import pytest
 
 from hopstream.cli.access import TOKEN_VARIABLE
-from hopstream.cli.serve import parse_parts, parts_text
-from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
+from hopstream.cli.serve import parts_text
+from hopstream.errors import AccessDenied, StoreUnavailable
 from hopstream.partition.layout import read_manifest
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("all", (0, 1, 2, 3, 4)), ("0", (0,)), ("3,1", (1, 3)), ("1-3", (1, 2, 3)), (" 0 , 2 - 3,2", (0, 2, 3))],
-)
-def test_parts_are_numbers_and_ranges(text: str, parts: tuple[int, ...]):
-    assert parse_parts(text, 5) == parts
-
-
-@pytest.mark.parametrize("text", ["", "5", "1,", "-1", "3-1", "1-5", "x", "1.0", "٣", "0-99999999999999999999"])
-def test_other_parts_are_refused(text: str):
-    with pytest.raises(SettingsError, match="--parts has"):
-        parse_parts(text, 5)
 
 
 def test_parts_are_shown_as_ranges():

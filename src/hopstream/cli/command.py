@@ -29,6 +29,8 @@ from hopstream.cli import (
     ingest,
     inspect,
     partition,
+    place,
+    pull,
     reshard,
     serve,
     top,
@@ -121,7 +123,7 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    for module in (ingest, assign, chunk, dispatch, partition, reshard, inspect, verify, serve, up, top):
+    for module in (ingest, assign, chunk, dispatch, partition, reshard, place, pull, inspect, verify, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
+from hopstream.cli.place import RootSettings, place_parts
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.written import show_measured, show_written
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
+from hopstream.partition.manifest import read_manifest
+from hopstream.partition.paths import MANIFEST
+from hopstream.transfer.settings import TransferSettings
 
 if TYPE_CHECKING:
     from hopstream.partition.dispatch.plan import Estimate, Plan
 
 
+@with_settings("where", RootSettings)
 @with_settings("settings", DispatchSettings)
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
     in_dir: Annotated[
@@ -40,15 +45,21 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     overwrite: OverwriteFlag = False,
     json: JsonFlag = False,
     *,
+    where: RootSettings,
     settings: DispatchSettings,
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
     from hopstream.partition.dispatch.run import dispatch
 
+    where.check()
     del save_orig_nids  # a dataset cannot be without them
     if save_orig_eids and not settings.keep_edge_keys:
         raise SettingsError("--save-orig-eids and --no-keep-edge-keys contradict each other; leave one of them out")
     output, clock = Output(is_json=json), Clock()
+    copying = TransferSettings(num_workers=settings.num_workers, engine=settings.engine)
+    if _goes_on(output, out_dir, where):
+        place_parts(output, out_dir, read_manifest(out_dir), where, copying, overwrite=overwrite)
+        return
 
     def show_plan(costs: Estimate, plan: Plan) -> None:
         _show_plan(output, costs, plan, settings)
@@ -64,6 +75,25 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     output.text(
         f"{'':<7} {'speed':<8} {plural_text(int(manifest.report.cut.num_edges / max(seconds, 1e-9)), 'edge')}/s"
     )
+    if where.is_on:
+        place_parts(output, out_dir, manifest, where, copying, overwrite=overwrite)
+
+
+def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
+    """Whether an earlier command was ended while it placed the dataset that it had written."""
+    from hopstream.transfer.place import is_being_placed
+
+    if not where.has_roots or not (out_dir / MANIFEST).is_file():
+        return False
+    try:
+        roots = where.root_list(read_manifest(out_dir).book.num_parts)
+        is_begun = is_being_placed(out_dir, roots, move=where.move)
+    except (FormatError, SettingsError):  # another dataset is there, which may be going to be replaced
+        return False
+    if not is_begun:
+        return False
+    output.stage("resume", "place", f"{out_dir} was written before", {"dataset": str(out_dir)})
+    return True
 
 
 def _show_plan(output: Output, costs: Estimate, plan: Plan, settings: DispatchSettings) -> None:

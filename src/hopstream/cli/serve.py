@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from hopstream.cli.logs import LogSettings, logs_on_stderr
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
+from hopstream.cli.served import as_listed, brought_here, open_parts
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
@@ -44,10 +44,20 @@ class ServeSettings:
         SettingsError: A field is outside what it accepts.
     """
 
-    parts: str = field(default="all", metadata={"help": "the parts to serve: all, or numbers and ranges: 0,2 or 4-7"})
+    parts: str = field(
+        default="all",
+        metadata={"help": "the parts to serve: all, here (those in the folder), or numbers and ranges: 0,2 or 4-7"},
+    )
     location: str = field(
         default="grpc://127.0.0.1:0",
         metadata={"help": "address to listen at: grpc://host:port or grpc+tls://host:port; port 0 takes a free one"},
+    )
+    server: int | None = field(
+        default=None,
+        metadata={"help": "instead of --parts and --location: which server of the folder's cluster.json, from 0"},
+    )
+    cache_dir: Path | None = field(
+        default=None, metadata={"help": "copy the parts to this folder first, as pull does, and serve them from there"}
     )
     announce: Path | None = field(
         default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
@@ -92,7 +102,10 @@ class _Ending:
 @with_settings("watching", WatchSettings)
 @with_settings("logs", LogSettings)
 def run(  # noqa: PLR0913 - one record for each group of flags
-    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    source_dataset: Annotated[
+        str,
+        typer.Argument(help="a dataset's folder; with --cache-dir also a URI", metavar="DATASET", show_default=False),
+    ],
     *,
     settings: ServeSettings,
     access: ServerAccess,
@@ -107,10 +120,12 @@ def run(  # noqa: PLR0913 - one record for each group of flags
     Exits with 0 when every request under way was answered and no trainer was in the middle of an epoch, else with 1.
     """
     output, clock = Output(is_json=json), Clock()
+    dataset = brought_here(source_dataset, settings, output)
+    settings = as_listed(dataset, settings)
     with (
         logs_on_stderr(logs) as records,
         _StopRequests(settings) as stops,
-        closing(_open_store(dataset, settings)) as store,
+        closing(open_parts(dataset, settings)) as store,
         watched_early(watching) as endpoint,
         sampler_of(store, dataset, source, limits, access) as sampler,
         _listen(store, dataset, settings, access, sampler) as server,
@@ -217,14 +232,6 @@ class _StopRequests:
             os._exit(1)
 
 
-def _open_store(dataset: Path, settings: ServeSettings) -> LocalStore:
-    from hopstream.partition.layout import open_dataset
-    from hopstream.store.local import LocalStore
-
-    opened = open_dataset(dataset)
-    return LocalStore(opened, parse_parts(settings.parts, opened.manifest.book.num_parts))
-
-
 def _listen(
     store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
 ) -> StoreServer:
@@ -263,26 +270,6 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-def parse_parts(text: str, num_parts: int) -> tuple[int, ...]:
-    """Parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
-
-    Raises:
-        SettingsError: The text is none of these, or names a part that is not there.
-    """
-    if text == "all":
-        return tuple(range(num_parts))
-    parts: set[int] = set()
-    for piece in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", piece, re.ASCII)
-        if not found:
-            raise SettingsError(f"--parts has {piece!r}; write numbers and ranges such as 0,2 or 4-7, or all")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first or last >= num_parts:
-            raise SettingsError(f"--parts has {piece!r}; the dataset's parts are numbered 0..{num_parts - 1}")
-        parts.update(range(first, last + 1))
-    return tuple(sorted(parts))
 
 
 def parts_text(parts: Sequence[int], num_parts: int) -> str:

@@ -27,6 +27,7 @@ from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.watching import WatchSettings
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.partition.roots import CLUSTER, ROOTS
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -341,10 +342,13 @@ def _free_cluster_file(path: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's before the servers are ready.
 
     Raises:
-        SettingsError: The path is something else or cannot be written, or a server that it names is running.
+        SettingsError: The path is something else, for other servers or cannot be written, or a server that it names
+            is running.
     """
     from hopstream.store.cluster import read_cluster
 
+    if path.name == CLUSTER and (path.parent / ROOTS).exists():
+        raise SettingsError(f"{path} is kept for the machines of {ROOTS} beside it; give another --cluster-file")
     if not path.exists():
         if not path.parent.is_dir():
             raise SettingsError(f"{path} lies in no folder; give a path in one that exists")

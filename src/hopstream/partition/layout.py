@@ -24,6 +24,7 @@ from hopstream.partition.paths import (
     node_folder,
     split_path,
 )
+from hopstream.partition.roots import check_is_here
 from hopstream.partition.settings import Progress
 from hopstream.partition.verify import check_across, check_part, needs_others
 from hopstream.partition.write import write_parts
@@ -121,10 +122,11 @@ class Dataset:
 
         Raises:
             UnknownNameError: The dataset has no such part.
-            FormatError: A file is missing, truncated, or not what the manifest says.
+            FormatError: The part lies elsewhere, or a file is missing, truncated, or not what the manifest says.
         """
         self._check_part(part)
         manifest = self.manifest
+        check_is_here(self.root, part, manifest.dataset_id)
         nodes = {t: node_folder(part, t) for t in manifest.schema.nodes}
         return PartArrays(
             part=part,

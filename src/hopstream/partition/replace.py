@@ -17,6 +17,7 @@ from typing import Protocol
 
 from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
+from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS
 
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.(?:partial|old)|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)")
 _BEING_WRITTEN: set[Path] = set()
@@ -156,8 +157,10 @@ def shown_path(path: str | bytes | os.PathLike[str] | int) -> str:
 def _foreign_name(root: Path) -> str | None:
     """The first path in a folder that no dataset has; None where the folder is a dataset, or empty."""
     has_manifest = (root / MANIFEST).is_file()
+    # A cluster.json without a roots.json is that of servers that run.
+    known = (MANIFEST, *BESIDE_MANIFEST) if (root / ROOTS).is_file() else (MANIFEST,)
     for entry in sorted(root.iterdir()):
-        if entry.name == MANIFEST and has_manifest:
+        if entry.name in known and has_manifest:
             continue
         if not has_manifest or not PART_FOLDER.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
             return entry.name

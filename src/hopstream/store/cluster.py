@@ -114,6 +114,15 @@ def write_cluster(path: Path, cluster: Cluster) -> None:
     Raises:
         SettingsError: The dataset or the parts of a server are not known.
     """
+    write_text(path, cluster_text(cluster))
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """The content of ``cluster.json``.
+
+    Raises:
+        SettingsError: The dataset or the parts of a server are not known.
+    """
     if cluster.dataset_id is None or not all(entry.parts for entry in cluster.servers):
         raise SettingsError("a cluster file needs the dataset's fingerprint and the parts of every server")
     servers = [
@@ -121,7 +130,7 @@ def write_cluster(path: Path, cluster: Cluster) -> None:
         for e in cluster.servers
     ]
     value = {"format": FORMAT, "dataset_id": cluster.dataset_id, "servers": servers}
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    return json.dumps(value, indent=1) + "\n"
 
 
 def parse_locations(text: str) -> Cluster:

@@ -11,6 +11,7 @@ from hopstream.errors import ChecksumError, FormatError, SchemaError
 from hopstream.partition.audit.report import Findings
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST, feature_paths
+from hopstream.partition.roots import BESIDE_MANIFEST
 from hopstream.schema import FeatureSchema
 
 
@@ -46,7 +47,7 @@ class Files:
         for folder, _, names in os.walk(self.root, followlinks=True):
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
-                if path not in self.manifest.files and path != MANIFEST:
+                if path not in self.manifest.files and path not in (MANIFEST, *BESIDE_MANIFEST):
                     self.findings.add("files", path, "is no file of this dataset; remove it")
 
     def array(self, path: PurePosixPath) -> Array | None:

@@ -1,0 +1,146 @@
+"""How is a dataset spread over several roots from the command line?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.serve import parts_text
+from hopstream.cli.units import bytes_text, plural_text
+from hopstream.errors import SettingsError
+from hopstream.transfer.settings import TransferSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.manifest import Manifest
+    from hopstream.partition.roots import Roots
+    from hopstream.transfer.place import RootList
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootSettings:
+    """Where parts go, and who serves them.
+
+    Raises:
+        SettingsError: Roots are given in two ways, or there are none where some are needed.
+    """
+
+    root: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "a place for parts: a folder, or a URI such as s3://bucket/mag; part i goes to root i mod R"},
+    )
+    roots: Path | None = field(
+        default=None, metadata={"help": "instead of --root, a file with a line 'URI [parts]' for each place"}
+    )
+    move: bool = field(
+        default=False, metadata={"help": "remove each file from the dataset's own folder when it has arrived"}
+    )
+    ip_config: Path | None = field(
+        default=None,
+        metadata={"help": "a file with a line 'ip [port] [num_servers]' per machine; cluster.json is made of it"},
+    )
+    tls: bool = field(default=False, metadata={"help": "servers of --ip-config are reached by grpc+tls"})
+
+    def __post_init__(self) -> None:
+        """Check what belongs together."""
+        if self.root and self.roots is not None:
+            raise SettingsError("--root and --roots are both given; list all roots in the file, or none")
+        if self.move and not self.has_roots:
+            raise SettingsError("--move needs places to move parts to; give --root or --roots")
+        if self.tls and self.ip_config is None:
+            raise SettingsError("--tls is about the servers of --ip-config, which is not given")
+
+    @property
+    def has_roots(self) -> bool:
+        """Parts go to other places."""
+        return bool(self.root) or self.roots is not None
+
+    @property
+    def is_on(self) -> bool:
+        """There is something to do."""
+        return self.has_roots or self.ip_config is not None
+
+    def listed(self) -> Sequence[tuple[str, str | None]]:
+        """The roots, each with the text of its parts."""
+        from hopstream.transfer.root_list import read_root_list
+
+        return [(uri, None) for uri in self.root] if self.roots is None else read_root_list(self.roots)
+
+    def check(self) -> None:
+        """Read the files and open the roots, so that long work is not done in vain.
+
+        Raises:
+            FormatError: A file cannot be read.
+            SettingsError: A root cannot be opened.
+        """
+        from hopstream.store.ip_config import read_ip_config
+        from hopstream.transfer.places import Place
+
+        for uri, _ in self.listed():
+            Place(uri)
+        if self.ip_config is not None:
+            read_ip_config(self.ip_config)
+
+    def root_list(self, num_parts: int) -> RootList:
+        """What ``place`` takes."""
+        from hopstream.transfer.root_list import roots_of_list
+
+        return roots_of_list(self.listed(), num_parts)
+
+
+@with_settings("where", RootSettings)
+@with_settings("settings", TransferSettings)
+def run(
+    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace other datasets that are in the roots")
+    ] = False,
+    json: JsonFlag = False,
+    *,
+    where: RootSettings,
+    settings: TransferSettings,
+) -> None:
+    """Spread a dataset over several roots, such as one per machine; what was ended goes on."""
+    from hopstream.partition.manifest import read_manifest
+
+    if not where.is_on:
+        raise SettingsError("there is nothing to do; give --root, --roots or --ip-config")
+    place_parts(Output(is_json=json), dataset, read_manifest(dataset), where, settings, overwrite=overwrite)
+
+
+def place_parts(
+    output: Output, dataset: Path, manifest: Manifest, where: RootSettings, settings: TransferSettings, *,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    """Place a dataset, and write what was done."""
+    from hopstream.transfer.place import place
+
+    clock = Clock()
+    with progress_bars() as progress:
+        found = place(
+            dataset, where.root_list(manifest.book.num_parts), move=where.move, ip_config=where.ip_config,
+            has_tls=where.tls, overwrite=overwrite, settings=settings, progress=progress,
+        )  # fmt: skip
+    _show(output, dataset, manifest, where, found, clock)
+
+
+def _show(output: Output, dataset: Path, manifest: Manifest, where: RootSettings, found: Roots, clock: Clock) -> None:
+    num_parts = manifest.book.num_parts
+    for entry in found.entries:
+        num_bytes = sum(manifest.report.bytes[part] for part in entry.parts)
+        text = f"{parts_text(entry.parts, num_parts)}, {bytes_text(num_bytes)}"
+        facts: Facts = {"root": entry.uri, "parts": entry.parts, "bytes": num_bytes}
+        output.stage("root", entry.uri, f" {text}", facts)
+    moved = ", moved" if where.move else ""
+    machines = "; cluster.json" if where.ip_config is not None else ""
+    text = f"{plural_text(num_parts, 'part')} in {plural_text(max(1, len(found.entries)), 'root')}{moved}{machines}"
+    told: Facts = {
+        "dataset": str(dataset), "dataset_id": manifest.dataset_id, "roots": len(found.entries), "moved": where.move,
+        "has_cluster": where.ip_config is not None,
+    }  # fmt: skip
+    output.stage("done", "place", text, told, clock.cost())

@@ -1,0 +1,144 @@
+"""Which machines does a file of addresses name, and which of their servers serve which parts?
+
+The file is DGL's: a line per machine, ``ip [port] [num_servers]``. The servers of one machine listen at consecutive
+ports and all serve the same parts, so that one stands in for another.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.roots import Root
+from hopstream.store.cluster import Cluster, ServerEntry
+from hopstream.store.security import Location
+
+DEFAULT_PORT = 30050
+MAX_FILE_BYTES = 16 << 20
+MAX_SERVERS = 1024
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One line of the file.
+
+    Attributes:
+        host: Name or IP address, without brackets.
+        port: Of its first server.
+        num_servers: How many servers it has, at consecutive ports.
+    """
+
+    host: str
+    port: int = DEFAULT_PORT
+    num_servers: int = 1
+
+    @property
+    def ports(self) -> range:
+        """The ports of its servers."""
+        return range(self.port, self.port + self.num_servers)
+
+
+def read_ip_config(path: Path) -> tuple[Machine, ...]:
+    """Read a file of machines; blank lines and what follows a ``#`` are left out.
+
+    Raises:
+        FormatError: The file is missing, names no machine, or has a line that is none; the message has its number.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is no file of machines")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; write a line 'ip [port] [num_servers]' for each machine") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}") from error
+    machines: list[Machine] = []
+    first_line: dict[tuple[str, int], int] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        machine = _machine(f"{path}:{number}", words)
+        for port in machine.ports:
+            before = first_line.setdefault((machine.host, port), number)
+            if before != number:
+                raise FormatError(
+                    f"{path}:{number} has a server at {machine.host} port {port}, as line {before} has; "
+                    "give each machine, or each port of one, a line of its own"
+                )
+        machines.append(machine)
+    if not machines:
+        raise FormatError(f"{path} names no machine; write a line 'ip [port] [num_servers]' for each")
+    return tuple(machines)
+
+
+def cluster_of_machines(
+    machines: Sequence[Machine], roots: Sequence[Root], manifest: Manifest, *, has_tls: bool = False
+) -> Cluster:
+    """The servers of a dataset, given where its parts lie.
+
+    Args:
+        machines: The machines.
+        roots: Either one per machine, in their order, or one that has all parts and that all machines see.
+        manifest: The dataset's.
+        has_tls: Servers are reached by ``grpc+tls``.
+
+    Raises:
+        SettingsError: There are other numbers of roots, or a machine would serve no part.
+    """
+    num_parts, num_machines = manifest.book.num_parts, len(machines)
+    if len(roots) == num_machines:
+        served = [root.parts for root in roots]
+    elif len(roots) == 1:
+        roots = [roots[0]] * num_machines
+        served = [tuple(range(k, num_parts, num_machines)) for k in range(num_machines)]
+    else:
+        raise SettingsError(
+            f"there are {len(roots)} roots for {num_machines} machines; give one root per machine, or one for all"
+        )
+    entries = []
+    for machine, root, parts in zip(machines, roots, served, strict=True):
+        if not parts:
+            raise SettingsError(
+                f"{machine.host} port {machine.port} would serve no part: there are {num_parts} parts for "
+                f"{num_machines} machines; name fewer machines, or cut the graph into more parts"
+            )
+        path = None if "://" in root.uri else Path(root.uri)
+        for port in machine.ports:
+            location = str(Location(machine.host, port, has_tls))
+            entries.append(ServerEntry(location=location, parts=parts, path=path))
+    return Cluster(dataset_id=manifest.dataset_id, servers=tuple(entries))
+
+
+def _is_host(word: str) -> bool:
+    """A name, an IPv4 address, or an IPv6 address with brackets or without."""
+    if ":" not in word:
+        return _NAME.fullmatch(word) is not None
+    try:
+        return ipaddress.IPv6Address(word.strip("[]")) is not None
+    except ValueError:
+        return False
+
+
+def _machine(where: str, words: Sequence[str]) -> Machine:
+    wanted = "a line is 'ip [port] [num_servers]'"
+    if len(words) > 3:
+        raise FormatError(f"{where} has {len(words)} words; {wanted}")
+    if not _is_host(words[0]):
+        raise FormatError(f"{where} has the address {words[0][:80]!r}, which is no name and no IP address; {wanted}")
+    numbers = []
+    limits = (("port", 65535), ("number of servers", MAX_SERVERS))
+    for word, (what, limit) in zip(words[1:], limits, strict=False):
+        if not re.fullmatch(r"\d{1,9}", word, re.ASCII) or not 1 <= int(word) <= limit:
+            raise FormatError(f"{where} has the {what} {word[:80]!r}; it must be a number from 1 to {limit}; {wanted}")
+        numbers.append(int(word))
+    machine = Machine(words[0].strip("[]"), *numbers)
+    if machine.ports.stop > 65536:
+        raise FormatError(f"{where} has servers at ports up to {machine.ports.stop - 1}; the last port is 65535")
+    return machine

@@ -1,0 +1,207 @@
+"""How are files copied from one place to others by tasks that go on where they were ended?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopstream.engine import Engine, Progress, Task, kind_of, open_engine
+from hopstream.engine.job import DONE_FOLDER, JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import part_folder
+from hopstream.transfer.copying import copy_files, group_files
+from hopstream.transfer.places import Place
+from hopstream.transfer.settings import TransferSettings
+from hopstream.transfer.targets import Target, check_servers
+from hopstream.transfer.uris import stored_uri
+
+FORMAT = 1
+"""Of the hidden folder; work of another one is not gone on with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What is copied from where to where.
+
+    Attributes:
+        source: Where the dataset is now.
+        manifest: Its manifest.
+        manifest_bytes: The file.
+        targets: Where its parts go.
+        moved: Parts whose files are removed from the source, each when it has arrived.
+        leaving: Parts whose folders are removed from the source at the end; those of ``moved`` and others.
+        is_source_told: What stands beside the manifest in targets is to stand in the source too.
+        hidden: A folder beside the dataset, on this machine, that says what has been done.
+    """
+
+    source: Place
+    manifest: Manifest
+    manifest_bytes: bytes
+    targets: Sequence[Target]
+    moved: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    is_source_told: bool = False
+    hidden: Path
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides over the work."""
+        targets = [[stored_uri(target.place.uri), list(target.parts)] for target in self.targets]
+        return digest_of([FORMAT, self.manifest.dataset_id, stored_uri(self.source.uri), targets, sorted(self.moved)])
+
+    @property
+    def is_under_way(self) -> bool:
+        """The same work was begun and not ended."""
+        return job_digest(self.hidden) == self.digest
+
+    def look(self, *, overwrite: bool) -> None:
+        """See what is in the targets; nothing is written.
+
+        Raises:
+            SettingsError: A target may not be written, or its disk has no room.
+            FormatError: A file is neither in the source nor where it is to go.
+            OSError: A place cannot be read.
+        """
+        if self.is_source_told:
+            check_servers(self.source, self.source.names())
+        for target in self.targets:
+            target.look(overwrite=overwrite)
+        self._check_files()
+        self._check_disks()
+
+    def run(
+        self, stage: str, settings: TransferSettings, beside: Mapping[str, bytes], progress: Progress | None
+    ) -> None:
+        """Copy what is not there yet, then make datasets of all targets; ``look`` was called before.
+
+        Raises:
+            FormatError: A file of the source is missing, truncated, or not the one that was written.
+            StateError: Another process does the same work.
+            OSError: The system failed; what was done is kept for the next call.
+        """
+        with (
+            open_engine(settings.engine, num_workers=settings.worker_count) as engine,
+            _open_job(self.hidden, self.digest, engine, progress) as job,
+        ):
+            for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
+                self.source.write_text(name, beside[name])
+            for target in self.targets:
+                target.clear()
+            job.run(stage, self._tasks())
+            for target in self.targets:
+                target.finish(self.manifest_bytes, beside)
+            for part in sorted(self.leaving):
+                self._leave(str(part_folder(part)))
+
+    def _tasks(self) -> list[Task]:
+        """Files in groups. What is there already, in a place that says that it is finished, is left out.
+
+        But not before the source loses it: a size is no proof that the other copy is good.
+        """
+        moved = {str(part_folder(part)) for part in self.moved}
+        leaving = {str(part_folder(part)) for part in self.leaving}
+        sizes = self.source.sizes() if leaving else {}
+        tasks = []
+        for number, target in enumerate(self.targets):
+            for folder, names in target.files.items():
+                for i, group in enumerate(group_files(names, self.manifest.files)):
+                    name = f"{number:05d}-{folder}-{i:06d}"
+                    is_there = all(target.has(file.name) for file in group)
+                    is_last = folder in leaving and any(file.name in sizes for file in group)
+                    if is_there and target.is_finished and not is_last:
+                        continue
+                    if not is_there:  # whatever a marker says
+                        (self.hidden / DONE_FOLDER / f"{name}.json").unlink(missing_ok=True)
+                    args: dict[str, Any] = {
+                        "source": self.source.uri, "target": target.place.uri, "move": folder in moved,
+                        "files": [[file.name, file.num_bytes, file.crc32c] for file in group],
+                    }  # fmt: skip
+                    size = sum(file.num_bytes for file in group) + len(group)
+                    tasks.append(Task(name, kind_of(copy_files), args, size))
+        return tasks
+
+    def _leave(self, folder: str) -> None:
+        """Remove a part's files from the source, and its folder where nothing else is in it."""
+        names = self.source.sizes(folder)
+        own = [name for name in names if name in self.manifest.files]
+        for name in own:
+            self.source.remove(name)
+        if len(own) == len(names):
+            self.source.remove_folder(folder)
+
+    def _check_files(self) -> None:
+        """Refuse a source that lacks files; those that were moved are in their targets.
+
+        Raises:
+            FormatError: As said.
+        """
+        sizes = self.source.sizes()
+        for target in self.targets:
+            for name in target.names:
+                record = self.manifest.files[name]
+                if not target.has(name) and sizes.get(name) != record.num_bytes:
+                    got = (
+                        f"is {sizes[name]} bytes; the manifest says {record.num_bytes}"
+                        if name in sizes
+                        else "is missing"
+                    )
+                    raise FormatError(
+                        f"{self.source.shown}/{name} {got}, and {target.place.shown} does not have it; place a dataset "
+                        "that has all of its parts, or write it again"
+                    )
+
+    def _check_disks(self) -> None:
+        """Refuse local targets whose disks have no room.
+
+        Raises:
+            SettingsError: As said.
+        """
+        needed: dict[int, tuple[int, Target]] = {}
+        for target in self.targets:
+            if target.place.local is None:
+                continue
+            there = _existing(target.place.local)
+            device = there.stat().st_dev
+            if self.moved and self.source.local is not None and self.source.local.stat().st_dev == device:
+                continue  # a file at a time
+            num_bytes = sum(self.manifest.files[name].num_bytes for name in target.names if not target.has(name))
+            needed[device] = (needed.get(device, (0, target))[0] + num_bytes, target)
+        for num_bytes, target in needed.values():
+            free = shutil.disk_usage(_existing(Path(target.place.local or ""))).free
+            if num_bytes > free:
+                raise SettingsError(
+                    f"{target.place.shown} needs {num_bytes / 1e9:.1f} GB; its disk has {free / 1e9:.1f} GB: make "
+                    "room, or give another place"
+                )
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+@contextmanager
+def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress | None) -> Iterator[Job]:
+    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
+    before = job_digest(hidden)
+    if before not in (None, digest):
+        with Job(hidden, str(before), engine):
+            _discard(hidden)
+    elif before is None and hidden.exists():
+        shutil.rmtree(hidden)
+    with Job(hidden, digest, engine, progress) as job:
+        yield job
+        _discard(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _discard(hidden: Path) -> None:
+    """Remove what a job left: first what says that it may be gone on with."""
+    (hidden / JOB_FILE).unlink(missing_ok=True)
+    for path in hidden.iterdir():
+        if path.name != LOCK_FILE:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,167 @@
+"""How do the parts of a dataset come to the machines that serve them?
+
+Each root gets the manifest and the folders of its own parts; ``roots.json`` beside the manifest says where the others
+lie, and ``cluster.json`` who serves them, where that is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from hopstream.engine.settings import Progress
+from hopstream.errors import SettingsError
+from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.paths import MANIFEST
+from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
+from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.places import Place
+from hopstream.transfer.settings import TransferOptions, TransferSettings
+from hopstream.transfer.targets import Target, files_by_folder, target_of
+from hopstream.transfer.uris import stored_uri
+
+RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
+"""Places for parts: in turn, or each with its own."""
+
+
+def place(  # noqa: PLR0913  what is copied where, and how
+    dataset: str | Path, roots: RootList, *, move: bool = False, ip_config: str | Path | None = None,
+    has_tls: bool = False, overwrite: bool = False, settings: TransferSettings | None = None,
+    progress: Progress | None = None, **options: Unpack[TransferOptions],
+) -> Roots:  # fmt: skip
+    """Spread a dataset over several roots, such as one per machine.
+
+    Each root gets the manifest, last of all, and the folders of its parts; every file is checked against the manifest
+    while it is copied. If the process is ended, the same call goes on where it was; what is there already is left.
+
+    Args:
+        dataset: The folder of a dataset.
+        roots: Local folders, or URIs that Arrow's file systems understand (``file://``, ``s3://``, ``gs://``,
+            ``hdfs://`` …). Part ``i`` goes to root ``i`` modulo their number; a mapping says the parts of each. None
+            leaves all parts where they are, which ``ip_config`` may serve.
+        move: Remove each file when it has arrived, so that no disk holds the dataset twice.
+        ip_config: A file with a line ``ip [port] [num_servers]`` per machine; a ``cluster.json`` of their servers is
+            written beside every manifest. Machine ``k`` serves the parts of root ``k``; where one root has all
+            parts, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
+        has_tls: The servers of ``ip_config`` are reached by ``grpc+tls``.
+        overwrite: Replace other datasets that are in the roots.
+        settings: Who copies; the defaults if it is not given.
+        progress: Called as ``progress("place", done, total)`` in bytes.
+        **options: Fields of ``TransferSettings``; they go before ``settings``.
+
+    Returns:
+        Where each part lies.
+
+    Raises:
+        SettingsError: Roots, parts or machines contradict each other; a root cannot be opened, holds what is not to be
+            replaced, or its disk has no room.
+        FormatError: The dataset is not finished, a file of it is missing, or ``ip_config`` cannot be read.
+        ChecksumError: A file is not the one that was written.
+        StateError: Another process places the dataset.
+        OSError: The system failed; the error names the root.
+    """
+    settings = replace(settings or TransferSettings(), **options)
+    folder = Path(dataset)
+    delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
+    beside = {ROOTS: found.to_text().encode()}
+    if ip_config is not None:
+        beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
+    delivery.look(overwrite=overwrite)
+    delivery.run("place", settings, beside, progress)
+    return found
+
+
+def is_being_placed(dataset: str | Path, roots: RootList, *, move: bool = False) -> bool:
+    """Whether ``place`` was begun with these arguments and not ended."""
+    folder = Path(dataset)
+    return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move)[0].is_under_way
+
+
+def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
+    """Which parts go to which root; URIs are as they were given.
+
+    Raises:
+        SettingsError: A root is given twice or gets no part, or a part gets no root.
+    """
+    if isinstance(roots, Mapping):
+        entries = tuple(Root(str(uri), tuple(sorted(set(parts)))) for uri, parts in roots.items())
+    else:
+        uris = [str(uri) for uri in roots]
+        entries = tuple(Root(uri, tuple(range(k, num_parts, len(uris)))) for k, uri in enumerate(uris))
+    _check_roots(entries, num_parts)
+    return entries
+
+
+def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
+    for entry in entries:
+        wrong = [part for part in entry.parts if not 0 <= part < num_parts]
+        if wrong:
+            raise SettingsError(
+                f"{stored_uri(entry.uri)} is to have part {wrong[0]}; parts are numbered 0..{num_parts - 1}"
+            )
+        if not entry.parts:
+            raise SettingsError(
+                f"{stored_uri(entry.uri)} gets no part: there are {num_parts} parts for {len(entries)} roots; "
+                "leave out roots, or cut the graph into more parts"
+            )
+    missing = sorted(set(range(num_parts)) - {part for entry in entries for part in entry.parts})
+    if missing:
+        raise SettingsError(f"no root is to have part {missing[0]}; name every part of 0..{num_parts - 1}")
+    stored = [stored_uri(entry.uri).rstrip("/") for entry in entries]
+    twice = sorted({uri for uri in stored if stored.count(uri) > 1})
+    if twice:
+        raise SettingsError(f"{twice[0]} is given as a root twice; name it once, with all of its parts")
+
+
+def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = False) -> tuple[Delivery, Roots]:
+    """What goes where; a root that is the dataset's own folder has its parts already."""
+    manifest = read_manifest(folder)
+    source = Path(os.path.realpath(folder))
+    if move and not roots:
+        raise SettingsError("move needs roots to move parts to, got none")
+    entries = assign_roots(roots or _present_roots(folder, manifest), manifest.book.num_parts)
+    folders = files_by_folder(manifest)
+    targets: list[Target] = []
+    stored: list[Root] = []
+    kept: set[int] = set()
+    for entry in entries:
+        place = Place(entry.uri)
+        stored.append(Root(stored_uri(entry.uri) if place.local is None else str(place.local), entry.parts))
+        there = None if place.local is None else Path(os.path.realpath(place.local))
+        if there == source:
+            kept |= set(entry.parts)
+            for part in entry.parts:
+                check_is_here(source, part, manifest.dataset_id)
+            continue
+        if there is not None and (source in there.parents or there in source.parents):
+            raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
+        targets.append(target_of(place, manifest, entry.parts, folders))
+    homes = Counter(part for target in targets for part in target.parts)
+    leaving = frozenset(homes) - kept if move else frozenset()
+    moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the others from here
+    delivery = Delivery(
+        source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
+        targets=targets, moved=moved, leaving=leaving, is_source_told=bool(kept) or move or has_machines,
+        hidden=source.with_name(f".{source.name}.place.partial"),
+    )  # fmt: skip
+    return delivery, Roots(manifest.dataset_id, tuple(stored))
+
+
+def _present_roots(folder: Path, manifest: Manifest) -> RootList:
+    """Where parts lie now: what was placed before stays, else all of them are in the folder."""
+    known = read_roots(folder)
+    if known is None or known.dataset_id != manifest.dataset_id:
+        return [str(folder)]
+    return {entry.uri: entry.parts for entry in known.entries}
+
+
+def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls: bool) -> str:
+    """``cluster.json`` of the servers that a file of machines stands for."""
+    from hopstream.store.cluster import cluster_text
+    from hopstream.store.ip_config import cluster_of_machines, read_ip_config
+
+    return cluster_text(cluster_of_machines(read_ip_config(ip_config), roots.entries, manifest, has_tls=has_tls))

@@ -1,0 +1,106 @@
+"""How does a machine get parts of a dataset from another place, such as an object store, before it serves them?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from hopstream.engine.settings import Progress
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
+from hopstream.partition.paths import MANIFEST, part_folder
+from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
+from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.places import Place
+from hopstream.transfer.settings import TransferOptions, TransferSettings
+from hopstream.transfer.targets import files_by_folder, target_of
+
+
+def pull(
+    source: str | Path, out: str | Path, *, parts: Sequence[int] | None = None, overwrite: bool = False,
+    settings: TransferSettings | None = None, progress: Progress | None = None, **options: Unpack[TransferOptions],
+) -> Manifest:  # fmt: skip
+    """Copy parts of a dataset from a root of it to a folder of this machine.
+
+    Every file is checked against the manifest while it is copied, and the manifest comes last. If the process is ended,
+    the same call goes on where it was; parts that are there already stay, so others may be pulled later.
+
+    Args:
+        source: A local folder, or a URI that Arrow's file systems understand (``s3://``, ``gs://``, ``hdfs://`` …).
+        out: The folder to write; made if it is not there.
+        parts: The parts; None for all that the source has.
+        overwrite: Replace another dataset that is in ``out``.
+        settings: Who copies; the defaults if it is not given.
+        progress: Called as ``progress("pull", done, total)`` in bytes.
+        **options: Fields of ``TransferSettings``; they go before ``settings``.
+
+    Returns:
+        The dataset's manifest.
+
+    Raises:
+        SettingsError: The source cannot be opened, or ``out`` holds what is not to be replaced or has no room.
+        UnknownNameError: The dataset has no such part.
+        FormatError: The source is no dataset, or does not have a part; the message says where it lies, if known.
+        ChecksumError: A file is not the one that was written.
+        StateError: Another process pulls into the same folder.
+        OSError: The system failed; the error names the place.
+    """
+    settings = replace(settings or TransferSettings(), **options)
+    place, folder = Place(str(source)), Path(os.path.realpath(out))
+    if place.local is not None and Path(os.path.realpath(place.local)) == folder:
+        raise SettingsError(f"{out} is the folder to pull from; give another one")
+    data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
+    manifest = _manifest(place, data)
+    here = _parts_here(place, manifest)
+    wanted = here if parts is None else tuple(sorted(set(parts)))
+    _check_parts(place, manifest, wanted, here)
+    target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
+    delivery = Delivery(
+        source=place, manifest=manifest, manifest_bytes=data, targets=[target],
+        hidden=folder.with_name(f".{folder.name}.pull.partial"),
+    )  # fmt: skip
+    delivery.look(overwrite=overwrite)
+    beside = {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
+    delivery.run("pull", settings, beside, progress)
+    return manifest
+
+
+def _manifest(place: Place, data: bytes) -> Manifest:
+    """A manifest from elsewhere, checked as one that is here."""
+    with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:
+        path = Path(folder) / MANIFEST
+        path.write_bytes(data)
+        try:
+            return read_manifest(folder)
+        except FormatError as error:
+            raise type(error)(str(error).replace(str(path), f"{place.shown}/{MANIFEST}")) from None
+
+
+def _parts_here(place: Place, manifest: Manifest) -> tuple[int, ...]:
+    names = {name.partition("/")[0] for name in place.sizes()}  # an object store may keep the names of empty folders
+    return tuple(part for part in range(manifest.book.num_parts) if str(part_folder(part)) in names)
+
+
+def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: Sequence[int]) -> None:
+    num_parts = manifest.book.num_parts
+    for part in wanted:
+        if not 0 <= part < num_parts:
+            raise UnknownNameError(f"{place.shown} has no part {part}; parts are numbered 0..{num_parts - 1}")
+    missing = sorted(set(wanted) - set(here))
+    if missing:
+        uris = _uris_of(place, manifest, missing[0])
+        where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}; pull it from there" if uris else ""
+        raise FormatError(f"{place.shown} does not have part {missing[0]}{where}")
+    if not wanted:
+        raise FormatError(f"{place.shown} has a manifest and no part; pull from a root that has parts")
+
+
+def _uris_of(place: Place, manifest: Manifest, part: int) -> list[str]:
+    if place.size(ROOTS) is None:
+        return []
+    roots = parse_roots(place.read(ROOTS, MAX_FILE_BYTES))
+    return roots.uris_of(part) if roots.dataset_id == manifest.dataset_id else []

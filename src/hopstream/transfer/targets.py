@@ -1,0 +1,146 @@
+"""What is in a place that parts are copied to, may they be, and when is it a dataset?
+
+The manifest is written last and, where another dataset is replaced, removed first: a place with a manifest has every
+part that it is to have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest
+from hopstream.partition.paths import MANIFEST, PART_FOLDER, part_folder
+from hopstream.partition.roots import BESIDE_MANIFEST, CLUSTER, ROOTS
+from hopstream.transfer.places import PARTIAL, Place
+
+
+@dataclass(slots=True)
+class Target:
+    """A place, and what it is to hold.
+
+    Attributes:
+        place: The place.
+        manifest: The dataset's.
+        parts: The parts whose folders go there.
+        files: Every file that belongs there but the manifest, by the folder that it is in; see ``files_by_folder``.
+        dataset_id: Of the dataset that is there; None where none is.
+        sizes: Bytes of every file that was found there.
+    """
+
+    place: Place
+    manifest: Manifest
+    parts: tuple[int, ...]
+    files: Mapping[str, Sequence[str]]
+    dataset_id: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def look(self, *, overwrite: bool) -> None:
+        """See what is there.
+
+        Raises:
+            SettingsError: The place holds what is of no dataset, or another dataset that is not to be replaced.
+            OSError: It cannot be read.
+        """
+        names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
+        known = {MANIFEST, *BESIDE_MANIFEST, *self.files}
+        foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
+        check_servers(self.place, names)
+        if foreign:
+            raise SettingsError(
+                f"{self.place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
+            )
+        self.dataset_id = _dataset_id(self.place) if MANIFEST in names else None
+        if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
+            raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
+        self.sizes = self.place.sizes()
+
+    @property
+    def is_finished(self) -> bool:
+        """The dataset itself is there, so that files of the right size are its files."""
+        return self.dataset_id == self.manifest.dataset_id
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Every file that belongs there but the manifest."""
+        return itertools.chain.from_iterable(self.files.values())
+
+    def has(self, name: str) -> bool:
+        """A file of the right size is there, whatever its content."""
+        return self.sizes.get(name) == self.manifest.files[name].num_bytes
+
+    def clear(self) -> None:
+        """Remove another dataset, its manifest first."""
+        if self.dataset_id is None or self.is_finished:
+            return
+        for name in (MANIFEST, *BESIDE_MANIFEST):
+            self.place.remove(name)
+        for name in self.place.names():
+            if PART_FOLDER.fullmatch(name):
+                self.place.remove_folder(name)
+        self.sizes = {}
+
+    def finish(self, manifest: bytes, beside: Mapping[str, bytes]) -> None:
+        """Make a dataset of the place: remove what was left of earlier work, then write what stands beside parts.
+
+        Raises:
+            FormatError: A file is not there after all.
+            OSError: The system failed.
+        """
+        sizes = self.place.sizes()
+        belong = set(self.names)
+        for name in sizes:
+            is_left = name not in belong and PART_FOLDER.match(name) is not None and not self.is_finished
+            if is_left or name.endswith(PARTIAL):
+                self.place.remove(name)
+        for name in sorted(belong):
+            if sizes.get(name) != self.manifest.files[name].num_bytes:
+                raise FormatError(
+                    f"{self.place.shown}/{name} has {sizes.get(name, 'no')} bytes after copying; the manifest says "
+                    f"{self.manifest.files[name].num_bytes}; give the command again while nobody else writes there"
+                )
+        for name in BESIDE_MANIFEST:
+            if name in beside:
+                self.place.write_text(name, beside[name])
+            elif name in sizes and not self.is_finished:
+                self.place.remove(name)
+        self.place.write_text(MANIFEST, manifest)
+
+
+def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
+    """Every file of a dataset but the manifest, by the first name of its path."""
+    folders: dict[str, list[str]] = {}
+    for name in manifest.files:
+        folders.setdefault(name.partition("/")[0], []).append(name)
+    return folders
+
+
+def target_of(place: Place, manifest: Manifest, parts: tuple[int, ...], folders: Mapping[str, list[str]]) -> Target:
+    """A place that is to hold some parts, and whatever is of no part."""
+    wanted = {str(part_folder(part)) for part in parts}
+    files = {name: paths for name, paths in folders.items() if name in wanted or not PART_FOLDER.fullmatch(name)}
+    return Target(place, manifest, parts, files)
+
+
+def check_servers(place: Place, names: Sequence[str]) -> None:
+    """Refuse a place whose ``cluster.json`` is that of servers which run there; ours stands beside a ``roots.json``.
+
+    Raises:
+        SettingsError: As said.
+    """
+    if CLUSTER in names and ROOTS not in names:
+        raise SettingsError(
+            f"{place.shown} holds {CLUSTER} of servers that run there, or ran; stop them, or remove the file"
+        )
+
+
+def _dataset_id(place: Place) -> str:
+    """What the manifest in a place says; nothing that any dataset has where it cannot be read."""
+    try:
+        value = json.loads(place.read(MANIFEST, MAX_MANIFEST_BYTES))
+        return str(value["dataset_id"])
+    except (FormatError, KeyError, TypeError, ValueError, RecursionError):
+        return ""

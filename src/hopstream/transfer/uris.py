@@ -1,0 +1,51 @@
+"""How is a place named in messages and files, so that no password is?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
+
+
+def is_uri(text: str) -> bool:
+    """Whether a text is a URI; else it is the path of a local folder."""
+    return _SCHEME.match(text) is not None
+
+
+def stored_uri(text: str) -> str:
+    """A place as it is written to files: an absolute path, or a URI without user, password and other secrets.
+
+    The query stays, because it says where an object store is reached; what it holds of secrets does not.
+    """
+    if not is_uri(text):
+        return str(Path(text).absolute())
+    base, _, query = _without_user(text).partition("?")
+    kept = [item for item in query.split("&") if item and not _SECRET.search(item.partition("=")[0])]
+    return base + ("?" + "&".join(kept) if kept else "")
+
+
+def shown_uri(text: str) -> str:
+    """A place as messages name it: without user, password and query."""
+    return _without_user(text).partition("?")[0].rstrip("/") if is_uri(text) else text
+
+
+def scrubbed(message: str, uri: str) -> str:
+    """A library's message about a place, without what nobody should read."""
+    for secret in (uri, uri.partition("?")[0], uri.partition("?")[2]):
+        if secret and secret != shown_uri(uri):
+            message = message.replace(secret, shown_uri(uri))
+    return _USERINFO.sub("", message)
+
+
+def _without_user(uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        return f"{scheme}://{rest[rest.index('@') + 1 :] if authority.count('@') == 1 else rest.rpartition('@')[2]}"
+    port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else "0"
+    if not port.isdecimal():  # a password with a slash in it, which is not written so
+        return f"{scheme}://{rest.rpartition('@')[2] if '@' in rest else '...'}"
+    return uri

@@ -1,0 +1,361 @@
+"""Do parts arrive whole at their roots, once, whatever happens meanwhile?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hopstream
+from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
+from hopstream.partition.layout import open_dataset
+from hopstream.transfer import copying, delivery
+from hopstream.transfer.place import is_being_placed, place
+from tests.partition.graphs import tree_of
+from tests.transfer.conftest import files_of, other_dataset, without_beside, write_tree
+from tests.transfer.faulty_files import Faults, mounted
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small datasets take many tasks."""
+    monkeypatch.setattr(copying, "GROUP_FILES", 3)
+
+
+def check_roots(written: dict[str, bytes], *roots: tuple[Path, tuple[int, ...]]) -> None:
+    """Each root has the files of its parts, and no others."""
+    for root, parts in roots:
+        assert without_beside(tree_of(root)) == files_of(written, parts)
+        open_dataset(root).verify(parts)
+    assert len({(root / "roots.json").read_bytes() for root, _ in roots}) == 1
+
+
+def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
+    told: list[tuple[str, int, int]] = []
+    found = hopstream.place(
+        mag, [tmp_path / "a", f"file://{tmp_path}/b"], num_workers=0, progress=lambda *args: told.append(args)
+    )
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+    assert without_beside(tree_of(mag)) == written
+    assert [(root.uri, root.parts) for root in found.entries] == [
+        (str(tmp_path / "a"), (0, 2)),
+        (str(tmp_path / "b"), (1, 3)),
+    ]
+    assert not (mag / "roots.json").exists()
+    assert json.loads((tmp_path / "a/roots.json").read_text())["roots"][1] == {
+        "uri": str(tmp_path / "b"),
+        "parts": [1, 3],
+    }
+    assert {stage for stage, _, _ in told} == {"place"}
+    assert told[0][1:] == (0, told[-1][2])
+    assert told[-1][1] == told[-1][2] > sum(map(len, written.values())) // 2
+    assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize(
+    "engine", ["local", pytest.param("ray", marks=pytest.mark.soak), pytest.param("beam", marks=pytest.mark.soak)]
+)
+def test_every_engine_copies_the_same(mag: Path, written, tmp_path: Path, request: pytest.FixtureRequest, engine: str):
+    if engine == "ray":
+        request.getfixturevalue("ray_cluster")
+    place(mag, [tmp_path / "a", tmp_path / "b"], engine=engine, num_workers=2, move=True)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+
+
+def test_each_root_may_have_its_own_parts_and_parts_several_roots(mag: Path, written, tmp_path: Path):
+    place(mag, {str(tmp_path / "a"): [1, 0, 3], str(tmp_path / "b"): [2, 3]}, num_workers=0, move=True)
+    check_roots(written, (tmp_path / "a", (0, 1, 3)), (tmp_path / "b", (2, 3)))
+    with pytest.raises(FormatError, match=rf"part 3 lies in {tmp_path}/a and in {tmp_path}/b; open it there"):
+        open_dataset(mag).open_part(3)
+
+
+def test_what_is_there_is_not_copied_again(mag: Path, written, tmp_path: Path):
+    faults = Faults()
+    with mounted(tmp_path / "far", faults) as uri:
+        place(mag, [uri], num_workers=0)
+        num_written = len(faults.written)
+        place(mag, [uri], num_workers=0)
+        assert {Path(path).name.split(".")[1] for path in faults.written[num_written:]} == {"manifest", "roots"}
+        (tmp_path / "far/mag/part-00002/node/paper/key.npy").unlink()
+        (tmp_path / "far/mag/part-00001/node/paper/key.npy").write_bytes(b"other")
+        place(mag, [uri], num_workers=0)
+    check_roots(written, (tmp_path / "far/mag", (0, 1, 2, 3)))
+
+
+def test_moved_parts_leave_the_folder(mag: Path, written, tmp_path: Path):
+    for _ in range(2):
+        place(mag, [tmp_path / "a", tmp_path / "b"], move=True, num_workers=0)
+        check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+        assert sorted(tree_of(mag)) == ["manifest.json", "roots.json"]
+    assert not list(mag.glob("part-*"))
+    with pytest.raises(FormatError, match=rf"part-00001 is missing: roots.json says that part 1 lies in {tmp_path}/b;"):
+        open_dataset(tmp_path / "a").open_part(1)
+
+
+@pytest.mark.parametrize("roots", [["a"], {"a": [0, 1, 2, 3], "b": [2]}])
+def test_what_leaves_is_not_taken_for_whole_elsewhere_by_its_size(
+    mag: Path, written, tmp_path: Path, monkeypatch, roots
+):
+    monkeypatch.chdir(tmp_path)
+    place(mag, roots, num_workers=0)
+    path = tmp_path / "a/part-00002/node/paper/key.npy"
+    path.write_bytes(bytes(len(path.read_bytes())))
+    (mag / "part-00003/notes.txt").write_text("mine")
+    place(mag, roots, num_workers=0, move=True)
+    check_roots(written, (tmp_path / "a", (0, 1, 2, 3)))
+    assert sorted(tree_of(mag)) == ["manifest.json", "part-00003/notes.txt", "roots.json"]
+
+
+def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
+    (tmp_path / "link").symlink_to(mag)
+    place(mag, [tmp_path / "link", tmp_path / "b"], move=True, num_workers=0)
+    check_roots(written, (mag, (0, 2)), (tmp_path / "b", (1, 3)))
+
+
+PROGRAM = """
+import os, signal, sys
+from hopstream.transfer import copying, place, places
+copying.GROUP_FILES = 3
+real, left = places.Place._write, [int(sys.argv[1])]
+
+def write(self, path, blocks, num_bytes):
+    left[0] -= 1
+    if left[0] == 0:
+        open(path, "wb").write(next(iter(blocks()))[:10])
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, path, blocks, num_bytes)
+
+places.Place._write = write
+place.place(sys.argv[2], sys.argv[3:5], move=sys.argv[5] == "move", num_workers=0)
+"""
+"""Places a dataset, and is killed in the midst of a file."""
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+def test_a_killed_process_goes_on(mag: Path, written, tmp_path: Path, how: str):
+    roots = (tmp_path / "a", tmp_path / "b")
+    for limit in (10, 15):
+        words = [sys.executable, "-c", PROGRAM, str(limit), str(mag), *map(str, roots), how]
+        done = subprocess.run(words, timeout=60, check=False, capture_output=True, text=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert [root.joinpath("manifest.json").exists() for root in roots] == [False, False]
+        assert is_being_placed(mag, roots, move=how == "move")
+        assert not is_being_placed(mag, roots, move=how != "move")
+    copied: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "checked_blocks", watched(copying.checked_blocks, copied))
+        place(mag, roots, move=how == "move", num_workers=0)
+    assert len(copied) < len(written) - 18
+    check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
+    assert not is_being_placed(mag, roots, move=how == "move")
+    assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["copy", "move"])
+def test_twenty_kills(mag: Path, written, tmp_path: Path, how: str):
+    """Worker processes are ended with the process that started them, at moments of any kind."""
+    chance, num_kills, roots = random.Random(5), 0, (tmp_path / "a", tmp_path / "b")
+    words = [sys.executable, "-c", SLOW_PROGRAM, str(mag), *map(str, roots), how]
+    while num_kills < 20:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            for _ in zip(range(chance.randrange(1, 6)), process.stdout, strict=False):
+                pass
+            process.send_signal(signal.SIGKILL)
+            process.stdout.read()
+            num_kills += process.wait(60) == -signal.SIGKILL
+        if (tmp_path / "b/manifest.json").exists():
+            check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
+            shutil.rmtree(mag)
+            for root in roots:
+                shutil.rmtree(root)
+            write_tree(mag, written)
+    place(mag, roots, move=how == "move", num_workers=2)
+    check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
+    assert list(tmp_path.glob(".*")) == []
+
+
+SLOW_PROGRAM = """
+import sys
+from hopstream.transfer import copying, place
+copying.GROUP_FILES = 1
+place.place(sys.argv[1], sys.argv[2:4], move=sys.argv[4] == "move", num_workers=2,
+            progress=lambda *told: print(*told, flush=True))
+"""
+
+
+def watched(real, names):
+    def instead(source, file):
+        names.append(file.name)
+        return real(source, file)
+
+    return instead
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.EACCES, "Permission denied")]
+)
+def test_what_the_system_refuses_names_the_root_and_leaves_nothing_that_looks_complete(
+    mag: Path, written, tmp_path: Path, number: int, message: str
+):
+    faults = Faults(fail_at=lambda path: OSError(number, os.strerror(number)) if "part-00003" in path else None)
+    with mounted(tmp_path / "far", faults) as uri:
+        with pytest.raises(OSError, match=message) as caught:
+            place(mag, [tmp_path / "a", uri], num_workers=0)
+        assert caught.value.errno == number
+        assert caught.value.filename.startswith("faulty://host/mag/part-00003/")
+        assert "hidden" not in "".join([str(caught.value), *caught.value.__notes__])
+        assert not (tmp_path / "a/manifest.json").exists()
+        assert not (tmp_path / "far/mag/manifest.json").exists()
+        assert not list(tmp_path.rglob("*.npy.*partial"))
+        faults.fail_at = lambda path: None
+        place(mag, [tmp_path / "a", uri], num_workers=0)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "far/mag", (1, 3)))
+    assert "hidden" not in (tmp_path / "a/roots.json").read_text()
+
+
+@pytest.mark.parametrize("can_rename", [True, False])
+def test_bytes_that_are_lost_are_told(mag: Path, tmp_path: Path, can_rename: bool):
+    faults = Faults(can_rename=can_rename, is_short=lambda path: "part-00001" in path and "indices" in path)
+    with mounted(tmp_path / "far", faults) as uri:
+        with pytest.raises(OSError, match=r"^faulty://host/mag/part-00001/.*/indices\.npy: .* bytes were written"):
+            place(mag, [uri], num_workers=0)
+        assert not list(tmp_path.glob("far/mag/part-00001/**/*indices*"))
+        assert not (tmp_path / "far/mag/manifest.json").exists()
+        faults.is_short = lambda path: False
+        place(mag, [uri], num_workers=0)
+    open_dataset(tmp_path / "far/mag", verify=True)
+
+
+def test_a_damaged_file_does_not_travel(mag: Path, tmp_path: Path):
+    path = mag / "part-00002/node/paper/key.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match=r"mag/part-00002/node/paper/key\.npy has crc32c .* the manifest says"):
+        place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    assert not (tmp_path / "a/part-00002/node/paper/key.npy").exists()
+    assert not (tmp_path / "a/manifest.json").exists()
+
+
+def test_a_folder_without_all_parts_is_refused_before_anything_is_written(mag: Path, tmp_path: Path):
+    shutil.rmtree(mag / "part-00001")
+    with pytest.raises(FormatError, match=rf"part-00001/.* is missing, and {tmp_path}/b does not have it"):
+        place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mag"]
+    assert not (mag / "roots.json").exists()
+
+
+def test_another_dataset_is_replaced_only_when_that_is_asked_for(mag: Path, written, tmp_path: Path):
+    other_dataset(tmp_path / "a")
+    before = tree_of(tmp_path / "a")
+    with pytest.raises(SettingsError, match=rf"{tmp_path}/a holds another dataset; give overwrite=True or another"):
+        place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    assert tree_of(tmp_path / "a") == before
+    assert not (tmp_path / "b").exists()
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, overwrite=True)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+
+
+def test_what_an_ended_work_left_is_removed(mag: Path, written, tmp_path: Path):
+    """Parts without a manifest are no dataset; they may be of another one."""
+    other_dataset(tmp_path / "a")
+    (tmp_path / "a/manifest.json").unlink()
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+
+
+def test_a_root_with_something_else_is_refused(mag: Path, tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/thesis.tex").write_text("")
+    with pytest.raises(SettingsError, match=r"a holds 'thesis\.tex', which is of no dataset"):
+        place(mag, [tmp_path / "a"], num_workers=0, overwrite=True)
+    assert (tmp_path / "a/thesis.tex").exists()
+
+
+def test_a_disk_without_room_is_refused(mag: Path, tmp_path: Path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(delivery.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(SettingsError, match=r"needs 0\.0 GB; its disk has 0\.0 GB"):
+        place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mag"]
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)  # takes a file's room on the same disk
+
+
+def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
+    seen = []
+
+    def second(stage: str, done: int, total: int) -> None:
+        if not seen:
+            seen.append(stage)
+            for root in ("a", "b"):
+                with pytest.raises(StateError, match="another process"):
+                    place(mag, [tmp_path / root], num_workers=0, move=True)
+
+    place(mag, [tmp_path / "a"], num_workers=0, progress=second)
+    assert seen
+    assert not (mag / "roots.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("roots", "message"),
+    [
+        (["a", "a/"], "is given as a root twice"),
+        (["a", "b", "c", "d", "e"], "e gets no part: there are 4 parts for 5 roots"),
+        ({"a": [0, 1]}, "no root is to have part 2; name every part of 0..3"),
+        ({"a": [0, 1, 2, 3, 4]}, "is to have part 4; parts are numbered 0..3"),
+        ({"a": [0, 1, 2, 3], "b": []}, "b gets no part"),
+        (["mag/part-00000/x"], "lie in each other"),
+        ([".."], "lie in each other"),
+        (["nope://x/y"], "nope://x/y cannot be opened"),
+    ],
+)
+def test_roots_that_make_no_sense_are_refused(mag: Path, tmp_path: Path, monkeypatch, roots, message):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here" if roots == [".."] else tmp_path)
+    with pytest.raises(SettingsError, match=message):
+        place(mag, roots, num_workers=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "mag"]
+
+
+def test_machines_may_be_told_later(mag: Path, written, tmp_path: Path):
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)
+    before = (mag / "roots.json").read_bytes()
+    (tmp_path / "hosts").write_text("127.0.0.1 7001\n127.0.0.1 7002\n")
+    place(mag, [], ip_config=tmp_path / "hosts", num_workers=0)
+    check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
+    clusters = {(root / "cluster.json").read_bytes() for root in (mag, tmp_path / "a", tmp_path / "b")}
+    assert (len(clusters), (mag / "roots.json").read_bytes()) == (1, before)
+
+
+def test_servers_that_run_in_a_place_are_left_alone(mag: Path, tmp_path: Path):
+    (tmp_path / "hosts").write_text("127.0.0.1 7001\n")
+    (mag / "cluster.json").write_text("{}")
+    for target in ([], [tmp_path / "a"]):
+        with pytest.raises(SettingsError, match=r"mag holds cluster\.json of servers that run there, or ran"):
+            place(mag, target, ip_config=tmp_path / "hosts", num_workers=0)
+    place(mag, [tmp_path / "a"], num_workers=0)
+    (tmp_path / "a/roots.json").unlink()
+    (tmp_path / "a/cluster.json").write_text("{}")
+    with pytest.raises(SettingsError, match=r"a holds cluster\.json of servers that run there, or ran"):
+        place(mag, [tmp_path / "a"], num_workers=0)
+
+
+def test_move_needs_roots(mag: Path):
+    with pytest.raises(SettingsError, match="move needs roots"):
+        place(mag, [], move=True)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_root_that_may_not_be_written_is_named(mag: Path, tmp_path: Path):
+    (tmp_path / "a").mkdir(mode=0o555)
+    with pytest.raises(PermissionError, match=f"{tmp_path}/a/part-00000"):
+        place(mag, [tmp_path / "a"], num_workers=0)
