@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.partition.audit.edges import EDGE_BYTES, Links, StoredEdges, check_by_key, check_stored
@@ -14,7 +15,6 @@ from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
-from hopstream.partition.dispatch.settings import memory_bytes
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.settings import Progress

@@ -22,6 +22,7 @@ import numpy as np
 from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Engine, Task, kind_of, open_engine
 from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
@@ -33,7 +34,7 @@ from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_
 from hopstream.partition.dispatch.owners import find_num_parts, owners_path
 from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
 from hopstream.partition.dispatch.regions import Stretches, file_record, join_checksums, make_file, merge_stretches
-from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings, memory_bytes
+from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
