@@ -63,6 +63,17 @@ class RawIds:
         is_repeated = firsts != np.arange(len(firsts), dtype=firsts.dtype)
         return int(np.argmax(is_repeated)) if is_repeated.any() else None
 
+    def first_rows(self) -> IntArray | None:
+        """int64[n], the rows whose raw id no earlier row has, ascending; None for all."""
+        if self.first_repeated() is None:
+            return None
+        firsts = pc.index_in(self.values, value_set=self.values).to_numpy()
+        return np.flatnonzero(firsts == np.arange(len(firsts), dtype=firsts.dtype))
+
+    def take(self, rows: IntArray) -> RawIds:
+        """The raw ids of some rows."""
+        return self if self.values is None else RawIds(self.values.take(pa.array(rows)), len(rows))
+
     def as_column(self) -> Column:
         """The raw ids as a feature: int64[num_nodes], or strings."""
         if self.values is None:

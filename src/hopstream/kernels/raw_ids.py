@@ -58,10 +58,9 @@ def find_ranges(
             place = 0
             while place < shorter and values[start + place] == bound_values[first + place]:
                 place += 1
+            is_above = other_length > length
             if place < shorter:
                 is_above = bound_values[first + place] > values[start + place]
-            else:
-                is_above = other_length > length
             if is_above:
                 high = middle
             else:

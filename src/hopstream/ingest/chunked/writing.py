@@ -210,7 +210,10 @@ def chunk_rows(num_rows: int, num_chunks: int) -> list[int]:
 class Rows(Protocol):
     """Rows that are read when they are asked for; an array is one."""
 
-    dtype: np.dtype[Any]
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a value."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -270,7 +273,8 @@ def _write_files(
     settings: ChunkSettings,
     progress: Progress | None,
 ) -> None:
-    features: dict[str | EdgeType, Mapping[str, Array]] = {**tables.nodes, **tables.edges}
+    features: dict[str | EdgeType, Mapping[str, Array]] = dict(tables.nodes)
+    features.update(tables.edges)
     for number, file in enumerate(files, 1):
         rows = slice(file.start, file.stop)
         if file.feature is None:
