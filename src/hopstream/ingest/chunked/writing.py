@@ -273,15 +273,15 @@ def _write_files(
     settings: ChunkSettings,
     progress: Progress | None,
 ) -> None:
-    features: dict[str | EdgeType, Mapping[str, Array]] = dict(tables.nodes)
-    features.update(tables.edges)
     for number, file in enumerate(files, 1):
         rows = slice(file.start, file.stop)
         if file.feature is None:
             table = graph.edges[cast(EdgeType, file.owner)]
             write_ends(root / file.name, table.src_keys[rows], table.dst_keys[rows], settings)
         else:
-            write_rows(root / file.name, features[file.owner][file.feature][rows], settings)
+            owner = file.owner
+            features = tables.nodes[owner] if isinstance(owner, str) else tables.edges[owner]
+            write_rows(root / file.name, features[file.feature][rows], settings)
         if progress:
             progress("write", number, len(files))
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, write_text
 from hopstream.engine import task
-from hopstream.errors import SchemaError
 from hopstream.ingest.chunking.buckets import hashes_of
 from hopstream.ingest.chunking.plan import part_of_json
 from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
@@ -125,11 +124,3 @@ class _Look:
         self.num_bytes += text.nbytes
         if self._is_implicit:
             self.sample.add(hashes_of(text), text)
-
-
-def as_raw_type(cells: pa.Array, raw_type: pa.DataType) -> pa.Array:
-    """Sampled raw ids in the type that they have been found to be."""
-    try:
-        return cells.cast(raw_type)
-    except pa.ArrowInvalid as error:
-        raise SchemaError(f"sampled raw ids are not {raw_type}: {error}") from error

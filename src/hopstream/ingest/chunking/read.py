@@ -139,8 +139,8 @@ class _Reading:
             if name not in self._splits:
                 self._splits.append(name)
         codes: Array = np.array([*(SPLITS.index(name) for name in found), NO_SPLIT], np.uint8)
-        codes = codes[names.indices.fill_null(len(found)).to_numpy()]
-        return codes
+        rows: Array = codes[names.indices.fill_null(len(found)).to_numpy()]
+        return rows
 
     def _end_block(self) -> None:
         for ids in self._grouped_ids:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import pyarrow.compute as pc
-
-from hopstream.arrays import column_schema, write_text
+from hopstream.arrays import column_schema
 from hopstream.engine import Progress, Task, kind_of
 from hopstream.engine.job import Job
 from hopstream.errors import SchemaError
@@ -23,23 +20,21 @@ from hopstream.ingest.chunked.writing import (
     plan_files,
     write_metadata,
 )
-from hopstream.ingest.chunking.checks import check_raw_ids, raw_ids_feature
+from hopstream.ingest.chunking.checks import raw_ids_feature
 from hopstream.ingest.chunking.chunks import chunk_args, write_chunk
+from hopstream.ingest.chunking.findings import Findings
 from hopstream.ingest.chunking.join import find_repeated, join_ends, settle_edges, settle_nodes, sort_implicit
-from hopstream.ingest.chunking.look import Sample, as_raw_type, look_at_part
+from hopstream.ingest.chunking.look import look_at_part
 from hopstream.ingest.chunking.plan import TASKS_PER_WORKER, Part
 from hopstream.ingest.chunking.read import read_table_part
-from hopstream.ingest.chunking.workplace import Ids, RawKind, Table, Workplace, raise_first
-from hopstream.ingest.ids import INTEGER, NAME
+from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, raise_first
 from hopstream.ingest.table_columns import ColumnReader, other_schema_error, raw_id_column
 from hopstream.ingest.table_edges import dangling_error
 from hopstream.ingest.table_files import Origin, read_part
 from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.table_nodes import repeated_error
-from hopstream.schema import STRING, EdgeType, FeatureSchema
+from hopstream.schema import EdgeType, FeatureSchema
 
-SAMPLES_PER_BUCKET = 8
-"""So many at least tell where a range of raw ids begins and ends, so that ranges are of about one size."""
 WORK = {"look": 1, "read": 4, "join": 2, "settle": 1, "write": 2}
 """Steps' shares of the work on a table, for progress only."""
 
@@ -144,79 +139,17 @@ class Steps:
             for i, (first, stop) in enumerate(_runs(num_buckets, num_tasks))
         ]  # fmt: skip
 
-    # Looking
-
     def _look(self) -> None:
         """Find out what raw ids and undeclared features are."""
-        are_integers = {t: spec.id_dtype != STRING for t, spec in self._metadata.nodes.items()}
-        sizes: dict[str, tuple[int, int]] = {}
-        samples: dict[str, Sample] = {}
-        dtypes: dict[str, dict[str, str]] = {}
+        findings = Findings(self._workplace, self._parts)
         for table in self._workplace.declared:
-            names = [ids.name for ids in table.ids if self._is_looked_at(table, ids)]
-            if table.files is None or not (names or table.undeclared):
-                self._work_done += WORK["look"] * self._num_bytes(table)
-                continue
-            found = self._run("look", table, self._part_tasks("look", look_at_part, table, ids=names))
-            if any(result["batches"] for result in found.values()):
-                dtypes[str(table.number)] = {
-                    name: next(d for d in spec if all(d in result["dtypes"][name] for result in found.values()))
-                    for name, spec in next(iter(found.values()))["dtypes"].items()
-                }
-            for ids in table.ids:
-                if ids.name in names:
-                    results = list(found.values())
-                    are_integers[ids.node_type] &= all(result["integers"][ids.name] for result in results)
-                    sizes[ids.node_type] = (
-                        sum(result["counts"][ids.name] for result in results),
-                        sum(result["bytes"][ids.name] for result in results),
-                    )
-                    if self._workplace.is_implicit(ids.node_type):
-                        self._merge_samples(samples, table, ids)
-        kinds: dict[str, RawKind] = {}
-        num_buckets: dict[str, int] = {}
-        for node_type, spec in self._metadata.nodes.items():
-            kinds[node_type] = "int64" if are_integers[node_type] else "string"
-            if spec.id_column is None and spec.files is not None:
-                kinds[node_type], num_buckets[node_type] = "row", 1
-            elif spec.files is None:
-                num_buckets[node_type] = self._bound(node_type, kinds[node_type], samples)
+            names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
+            if table.files is not None and (names or table.undeclared):
+                tasks = self._part_tasks("look", look_at_part, table, ids=names)
+                findings.take(table, list(self._run("look", table, tasks).values()))
             else:
-                num_buckets[node_type] = self._workplace.plan.num_buckets(*sizes.get(node_type, (0, 0)))
-        self._workplace.write_known(kinds, num_buckets, dtypes)
-        for table in self._workplace.tables:
-            if isinstance(table.owner, str):
-                check_raw_ids(table, self._metadata.nodes[table.owner], kinds[table.owner], self._workplace.plan)
-            for name, feature in table.features.items():
-                if feature.dtype == STRING:
-                    check_writable(f"{table.label}.{name}", FeatureSchema(dtype=STRING), self._workplace.plan.chunks)
-
-    def _is_looked_at(self, table: Table, ids: Ids) -> bool:
-        """Whether a column's files do not tell what its raw ids are."""
-        if not isinstance(table.owner, str):
-            return self._workplace.is_implicit(ids.node_type)
-        return self._workplace.metadata.nodes[ids.node_type].files is not None
-
-    def _merge_samples(self, samples: dict[str, Sample], table: Table, ids: Ids) -> None:
-        size = self._workplace.plan.limits.num_samples
-        for number in range(len(self._parts[table.number])):
-            text = self._workplace.sample_path(table, number, ids.name).read_text(encoding="utf-8")
-            sample = Sample.from_text(size, text)
-            samples.setdefault(ids.node_type, Sample(size)).add(sample.hashes, sample.cells)
-
-    def _bound(self, node_type: str, kind: RawKind, samples: Mapping[str, Sample]) -> int:
-        """Cut the raw ids of a node type without a table into ranges; how many."""
-        sample = samples.get(node_type) or Sample(1)
-        cells = as_raw_type(sample.cells, NAME if kind == STRING else INTEGER)
-        cells = cells.take(pc.sort_indices(cells)) if len(cells) else cells
-        num_ids = sample.num_different()
-        num_bytes = int(cells.nbytes / max(1, len(cells)) * num_ids)
-        wanted = 2 * self._workplace.plan.num_buckets(num_ids, num_bytes) - 1
-        num_buckets = min(wanted, max(1, len(cells) // SAMPLES_PER_BUCKET))
-        places = [len(cells) * i // num_buckets for i in range(1, num_buckets)]
-        bounds = list(dict.fromkeys(cells[place].as_py() for place in places))
-        write_text(self._workplace.bounds_path(node_type), json.dumps(bounds))
-        return len(bounds) + 1
+                self._work_done += WORK["look"] * self._num_bytes(table)
+        findings.decide()
 
     # Reading
 
