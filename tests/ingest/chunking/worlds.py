@@ -117,7 +117,7 @@ def make_world(  # noqa: PLR0913, PLR0917  what a test draws
             chosen = [raw[i] for i in rng.integers(0, max(1, len(raw)), num_edges if raw else 0)]
             if has_dangling and chosen and node_type != "tag":
                 for place in rng.integers(0, len(chosen), 3):
-                    chosen[place] = None if rng.random() < 0.5 or isinstance(chosen[0], int) else "nobody"
+                    chosen[place] = None if rng.random() < 0.5 or isinstance(raw[0], int) else "nobody"
             columns[name] = chosen
         shortest = min(map(len, columns.values()))
         columns = {name: values[:shortest] for name, values in columns.items()}
