@@ -27,11 +27,11 @@ from hopstream.ingest.chunked.writing import check_names, check_out_folder
 from hopstream.ingest.chunking import workplace as workplaces
 from hopstream.ingest.chunking.checks import check_declared, known_names
 from hopstream.ingest.chunking.plan import Estimate, Part, Plan, budget_of, cut_table, estimate
-from hopstream.ingest.chunking.settings import WorkSettings
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
 from hopstream.ingest.table_metadata import TablesMetadata, read_metadata
 from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.work_settings import WorkSettings
 from hopstream.schema import EdgeType
 
 FORMAT = 1
