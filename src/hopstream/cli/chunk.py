@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @with_settings("work", WorkSettings)
 @with_settings("tables", SourceSettings)
 @with_settings("settings", ChunkSettings)
-def run(
+def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
         Path,
         typer.Argument(help="what ingest reads, or a dataset of any number of parts", show_default=False),

@@ -61,7 +61,7 @@ def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
         SchemaError: A file lacks a column.
     """
     for file in range(len(files.paths)):
-        yield from read_part(files, FilePart(file=file), columns, use_threads=True)
+        yield from read_part(files, FilePart(file=file), columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +79,17 @@ class FilePart:
     first_row: int = 0
 
 
-def read_part(files: TableFiles, part: FilePart, columns: Sequence[str], *, use_threads: bool) -> Iterator[Batch]:
+def read_part(
+    files: TableFiles, part: FilePart, columns: Sequence[str], *, block_bytes: int | None = None
+) -> Iterator[Batch]:
     """Read some columns of a file, or of some row groups.
 
     Args:
         files: The table.
         part: What of it to read.
         columns: The columns, in any order; a column may be there twice.
-        use_threads: Let Arrow read ahead and decode with threads of its own, which takes memory for each.
+        block_bytes: How much of a CSV file is parsed at once, where memory is short: no row may be longer, Arrow reads
+            up to 32 blocks ahead, and decodes in one thread. None for as much as is fast, in threads.
 
     Raises:
         FormatError: The file is damaged.
@@ -97,9 +100,9 @@ def read_part(files: TableFiles, part: FilePart, columns: Sequence[str], *, use_
     is_csv = files.format == "csv"
     try:
         batches = (
-            _read_csv(files, path, wanted, use_threads)
+            _read_csv(files, path, wanted, block_bytes)
             if is_csv
-            else _read_parquet(files, path, wanted, part.groups, use_threads)
+            else _read_parquet(files, path, wanted, part.groups, use_threads=block_bytes is None)
         )
         for arrow in batches:
             arrays = {name: arrow.column(name) for name in wanted}
@@ -121,9 +124,11 @@ def shown_path(files: TableFiles, path: Path) -> str:
     return str(path.relative_to(files.root))
 
 
-def _read_csv(files: TableFiles, path: Path, columns: list[str], use_threads: bool) -> Iterator[pa.RecordBatch]:
+def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
     parse = pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True)
-    read = pacsv.ReadOptions(column_names=files.column_names, block_size=CSV_BLOCK_BYTES, use_threads=use_threads)
+    read = pacsv.ReadOptions(
+        column_names=files.column_names, block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
+    )
     try:
         with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
@@ -142,7 +147,7 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], use_threads: bo
 
 
 def _read_parquet(
-    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, use_threads: bool
+    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, *, use_threads: bool
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES) as reader:
         names = reader.schema_arrow.names

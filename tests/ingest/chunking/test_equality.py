@@ -25,6 +25,7 @@ FORMATS = st.sampled_from(["csv", "gz", "parquet"])
 
 def check_equal(source: Path, out: Path, **options: object) -> tuple[Graph, ChunkReport]:
     """Chunk tables both ways."""
+    out.mkdir(exist_ok=True)
     written = {name: options.pop(name) for name in ("num_chunks", "edges_format", "data_format") if name in options}
     work = {name: options.pop(name) for name in ("num_workers", "engine", "memory") if name in options}
     result = read_tables(source, TableSettings(**options))
@@ -44,33 +45,50 @@ def check_equal(source: Path, out: Path, **options: object) -> tuple[Graph, Chun
     return result.graph, report
 
 
-@settings(max_examples=25, deadline=None)
-@given(
+any_tables = given(
     seed=st.integers(0, 2**32 - 1), kinds=st.tuples(KINDS, KINDS), formats=st.tuples(FORMATS, FORMATS),
     sizes=st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 60)),
     dirt=st.tuples(st.booleans(), st.booleans()), num_chunks=st.integers(1, 5),
 )  # fmt: skip
-def test_any_tables(seed, kinds, formats, sizes, dirt, num_chunks):
+FEW = {"deadline": None, "derandomize": True}
+
+
+def check_any_tables(seed, kinds, formats, sizes, dirt, num_chunks):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "LIMITS", SMALL)
         source = make_world(Path(folder), seed, kinds, formats, sizes, dirt).write()
         options = {"on_dangling": "drop", "on_duplicate": "drop", "keep_raw_ids": False}
-        file_formats = {"edges_format": ("csv", "parquet", "numpy")[seed % 3], "data_format": ("numpy", "parquet")[seed % 2]}
-        check_equal(source, Path(folder), num_chunks=num_chunks, **options, **file_formats)
+        edges_format, data_format = ("csv", "parquet", "numpy")[seed % 3], ("numpy", "parquet")[seed % 2]
+        check_equal(
+            source, Path(folder), num_chunks=num_chunks, edges_format=edges_format, data_format=data_format, **options
+        )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, **FEW)
+@any_tables
+def test_any_tables(**drawn):
+    check_any_tables(**drawn)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@any_tables
+def test_any_tables_at_length(**drawn):
+    check_any_tables(**drawn)
+
+
+@settings(max_examples=2, **FEW)
 @given(seed=st.integers(0, 2**32 - 1), formats=st.tuples(FORMATS, FORMATS))
 def test_integer_raw_ids_are_a_feature(seed, formats):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "LIMITS", SMALL)
         world = make_world(Path(folder), seed, ("int", "int"), formats, (30, 10, 50), (seed % 2 == 0, True))
         graph, _ = check_equal(world.write(), Path(folder), on_dangling="drop", on_duplicate="drop")
-        assert list(graph.nodes["user"].features)[0] == "id"
+        assert next(iter(graph.nodes["user"].features)) == "id"
         assert list(graph.nodes["tag"].features) == ["name"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=4, **FEW)
 @given(
     seed=st.integers(0, 2**32 - 1), kinds=st.tuples(KINDS, KINDS), formats=st.tuples(FORMATS, FORMATS),
     dirt=st.sampled_from([(True, False), (False, True)]),
@@ -88,9 +106,8 @@ def test_the_first_flaw_is_told_as_read_graph_tells_it(seed, kinds, formats, dir
 
 
 def test_limits_of_any_size_give_the_same(tmp_path, monkeypatch):
-    source = make_world(tmp_path, 5, ("mixed", "int"), ("csv", "parquet"), (40, 15, 60), (True, True)).write()
+    source = make_world(tmp_path, 5, ("mixed", "int"), ("csv", "parquet"), (20, 9, 30), (True, True)).write()
     options = {"on_dangling": "drop", "on_duplicate": "drop", "keep_raw_ids": False}
     for number, limits in enumerate((plan.LIMITS, SMALL, replace(SMALL, block_rows=1, bucket_bytes=30))):
         monkeypatch.setattr(plan, "LIMITS", limits)
-        (tmp_path / str(number)).mkdir()
         check_equal(source, tmp_path / str(number), **options)

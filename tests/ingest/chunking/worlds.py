@@ -41,7 +41,7 @@ class World:
             suffix = {"csv": "csv", "gz": "csv.gz", "parquet": "parquet"}[file_format]
             names.append(f"{name}-{number}.{suffix}")
             rows = {column: values[start:stop] for column, values in columns.items()}
-            write_file(self.root / names[-1], rows, {c: values for c, values in columns.items()})
+            write_file(self.root / names[-1], rows, columns)
         return {"files": names}
 
     def write(self) -> Path:
@@ -55,7 +55,9 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
     """Write some rows of a table; ``whole`` tells the types of Parquet columns."""
     if path.name.endswith(".parquet"):
         types = {name: pa.array(values).type for name, values in whole.items()}
-        types = {name: EMPTY_TYPES.get(name, pa.string()) if kind == pa.null() else kind for name, kind in types.items()}
+        types = {
+            name: EMPTY_TYPES.get(name, pa.string()) if kind == pa.null() else kind for name, kind in types.items()
+        }
         arrays = {name: pa.array(values, types[name]) for name, values in rows.items()}
         pq.write_table(pa.table(arrays), path, row_group_size=4)
         return
@@ -66,9 +68,8 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
         ["" if cell is None else str(cell).lower() if isinstance(cell, bool) else cell for cell in row]
         for row in zip(*rows.values(), strict=True)
     )
-    opened = gzip.open(path, "wt", encoding="utf-8") if path.name.endswith(".gz") else path.open("w", encoding="utf-8")
-    with opened as file:
-        file.write(text.getvalue())
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
 
 
 def raw_ids(rng: np.random.Generator, kind: str, count: int) -> list[Any]:
@@ -81,8 +82,9 @@ def raw_ids(rng: np.random.Generator, kind: str, count: int) -> list[Any]:
     return [str(n) if n % 3 else f"0{abs(n)}-{n}" for n in numbers.tolist()]
 
 
-def make_world(  # noqa: PLR0913, PLR0917  what a test draws
-    root: Path, seed: int, kinds: tuple[str, str], formats: tuple[str, str], sizes: tuple[int, int, int], dirt: tuple[bool, bool],
+def make_world(
+    root: Path, seed: int, kinds: tuple[str, str], formats: tuple[str, str], sizes: tuple[int, int, int],
+    dirt: tuple[bool, bool],
 ) -> World:  # fmt: skip
     """Users and films with tables, tags that edges name, rooms by the number of their row, and edges among them."""
     rng = np.random.default_rng(seed)
@@ -102,7 +104,7 @@ def make_world(  # noqa: PLR0913, PLR0917  what a test draws
             "part": rng.choice(["train", "val", "test", ""], len(rows)).tolist(),
         }
         if node_type == "film" and formats[0] != "parquet":
-            columns["part"] = [None if not cell else cell for cell in columns["part"]]
+            columns["part"] = [cell or None for cell in columns["part"]]
         spec = world.table(node_type, columns, formats[0], 1 + seed % 3)
         features = {"age": "age", "ok": "ok", "pos": {"columns": ["x", "x"], "dtype": "float64"}}
         world.nodes[node_type] = {**spec, "id": "id", "features": features, "split": "part"}

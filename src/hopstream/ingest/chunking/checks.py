@@ -93,6 +93,6 @@ def check_raw_ids(table: Table, spec: NodeTableSpec, kind: str, plan: Plan) -> N
     shown = f"{table.label}.{name}"
     if name is not None and kind == STRING and shown not in plan.chunks.leave_out:
         raise SchemaError(
-            f"{shown} holds raw ids that are strings; features of chunked graphs are numbers of one shape: add {shown!r} "
-            "to leave_out, or give keep_raw_ids=False"
+            f"{shown} holds raw ids that are strings; features of chunked graphs are numbers of one shape: "
+            f"add {shown!r} to leave_out, or give keep_raw_ids=False"
         )

@@ -239,8 +239,8 @@ def settle_edges(args: dict[str, Any]) -> dict[str, Any]:
     """Put the keys of a part's edges into their order, and leave out edges with an end that is no node.
 
     Returns:
-        ``kept``: How many edges are kept of each of its blocks. ``dangling``: how many ends of each kind, and edges, lead
-        nowhere. ``first``: ``[row in the part, end]`` of the first of them, or None.
+        ``kept``: How many edges are kept of each of its blocks. ``dangling``: how many ends of each kind, and edges,
+        lead nowhere. ``first``: ``[row in the part, end]`` of the first of them, or None.
     """
     workplace = workplace_of(args)
     table, part = workplace.tables[int(args["table"])], int(args["number"])

@@ -45,7 +45,9 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
     columns += [column for spec in table.undeclared.values() for column in spec.columns]
     num_batches = 0
     if table.files is not None:
-        for batch in read_part(table.files, part_of_json(args["part"]), columns, use_threads=False):
+        for batch in read_part(
+            table.files, part_of_json(args["part"]), columns, block_bytes=workplace.plan.csv_block_bytes
+        ):
             num_batches += 1
             for look in looks.values():
                 look.add(batch)

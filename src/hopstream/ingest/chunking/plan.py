@@ -1,8 +1,8 @@
 """How is the work cut, so that it fits the memory, and how much disk will it take?
 
-[Memory] Each process is taken to need ``REST_BYTES`` before it does anything. What is left is shared out evenly among
-    the workers. A worker holds one block of raw ids and what groups it, or one bucket of nodes with its hash table and
-    a batch of ends to look up; both are cut to its share.
+[Memory] Each process is taken to need ``REST_BYTES`` or ``PARENT_BYTES`` before it does anything. What is left is
+    shared out evenly among the workers. A worker holds one block of raw ids and what groups it, or one bucket of nodes
+    with its hash table and a batch of ends to look up; both are cut to its share.
 [Disk] What is spilled of all node tables and of one edge table at a time, and the chunked graph itself.
 """
 
@@ -18,13 +18,16 @@ import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.table_files import FilePart, shown_path
+from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, shown_path
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
 
-REST_BYTES = 210 << 20
-"""What a process takes that has loaded Arrow and compiled kernels, and reads a file."""
+REST_BYTES = 290 << 20
+"""What a process takes that has loaded Arrow and compiled kernels, and reads and writes files."""
+PARENT_BYTES = 160 << 20
+"""What a process takes that gives tasks to others."""
 MIN_BUDGET_BYTES = 48 << 20
+MIN_CSV_BLOCK_BYTES = 1 << 20
 TASKS_PER_WORKER = 4
 """So many at least, where work allows, so that no worker waits long for the last."""
 MAX_BUCKETS = 1 << 16
@@ -99,6 +102,11 @@ class Plan:
                 "limits": Limits(**value["limits"]),
             }
         )  # fmt: skip
+
+    @property
+    def csv_block_bytes(self) -> int:
+        """Bytes of a CSV file that are parsed at a time: half of the budget may be read ahead."""
+        return min(max(self.budget_bytes // 64, MIN_CSV_BLOCK_BYTES), CSV_BLOCK_BYTES)
 
     @property
     def block_bytes(self) -> int:
@@ -195,12 +203,13 @@ def budget_of(num_bytes: int, num_workers: int) -> int:
     Raises:
         SettingsError: It is too little to work with.
     """
-    num_processes = num_workers + 1 if num_workers else 1
-    budget = (num_bytes - num_processes * REST_BYTES) // max(1, num_workers)
+    num_working = max(1, num_workers)
+    rest = num_working * REST_BYTES + (PARENT_BYTES if num_workers else 0)
+    budget = (num_bytes - rest) // num_working
     if budget < MIN_BUDGET_BYTES:
-        least = num_processes * REST_BYTES + max(1, num_workers) * MIN_BUDGET_BYTES
+        least = rest + num_working * MIN_BUDGET_BYTES
         raise SettingsError(
-            f"memory is {num_bytes >> 20} MiB; {num_processes} processes need {least >> 20} MiB at least: "
+            f"memory is {num_bytes >> 20} MiB; {num_workers + 1} processes need {least >> 20} MiB at least: "
             "give more memory or fewer workers"
         )
     return budget

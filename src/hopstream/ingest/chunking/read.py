@@ -45,7 +45,9 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
     with new_folder(workplace.part_folder(table, number)) as folder, ExitStack() as stack:
         reading = _Reading(workplace, table, folder, stack)
         if table.files is not None:
-            for batch in read_part(table.files, part_of_json(args["part"]), reading.columns(), use_threads=False):
+            for batch in read_part(
+                table.files, part_of_json(args["part"]), reading.columns(), block_bytes=workplace.plan.csv_block_bytes
+            ):
                 reading.add(batch)
         return reading.finish()
 

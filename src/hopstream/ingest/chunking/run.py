@@ -65,9 +65,9 @@ def chunk_tables(
 ) -> ChunkReport:  # fmt: skip
     """Write CSV and Parquet tables as a chunked graph, in bounded memory.
 
-    What is written reads back to the graph that ``read_graph`` reads out of the same tables: the same keys, edges in the
-    same order, the same features and splits. Neither a table, nor its raw ids, nor its edges are held in memory. If the
-    process is ended, the same call goes on where it was.
+    What is written reads back to the graph that ``read_graph`` reads out of the same tables: the same keys, edges in
+    the same order, the same features and splits. Neither a table, nor its raw ids, nor its edges are held in memory. If
+    the process is ended, the same call goes on where it was.
 
     Args:
         source: The JSON file that describes the tables, or the folder with a ``metadata.json``.
@@ -84,9 +84,9 @@ def chunk_tables(
         SettingsError: An option is unknown or outside its range, the memory is too small, the disk has no room, or
             ``out`` holds something.
         FormatError: A file is missing or cannot be read.
-        SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node has,
-            or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of several
-            flaws of one kind in a table it is the first one's.
+        SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node
+            has, or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of
+            several flaws of one kind in a table it is the first one's.
         StateError: Another process writes to the same place.
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """

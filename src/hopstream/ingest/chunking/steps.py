@@ -234,6 +234,7 @@ class Steps:
                 f"sort-{table.number}-{bucket}",
                 kind_of(sort_implicit),
                 self._args(table, type=node_type, bucket=bucket),
+                0,
             )
             for bucket in range(self._workplace.buckets(node_type).num_buckets)
         ]
@@ -273,7 +274,10 @@ class Steps:
         label = f"{table.label}.{ids.column}"
         if table.files is not None:
             for batch in read_part(
-                table.files, self._parts[table.number][number].source, [ids.column], use_threads=False
+                table.files,
+                self._parts[table.number][number].source,
+                [ids.column],
+                block_bytes=self._workplace.plan.csv_block_bytes,
             ):
                 if row < batch.num_rows:
                     raw = raw_id_column(batch, ids.column, label)[row].as_py()
