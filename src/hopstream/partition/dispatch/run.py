@@ -12,7 +12,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -20,8 +19,9 @@ from typing import Any, Unpack, cast
 import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, write_text
-from hopstream.engine import Engine, Task, kind_of, open_engine
-from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
+from hopstream.engine import Task, kind_of, open_engine
+from hopstream.engine.job import Job, digest_of
+from hopstream.engine.resumed import discard, held_bytes, resumed_job, work_folder
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
@@ -101,19 +101,19 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         on_estimate(costs, plan)
     put_back(out)
     digest = _digest(plan, graph)
-    root = hidden / digest[:16]
+    root = work_folder(hidden, digest)
     with errors_named(out), open_engine(settings.engine, num_workers=_num_workers(settings)) as engine:
         run = _Run(Workplace(root), graph, schema, plan, progress or _no_progress, started)
-        with _open_job(hidden, digest, engine, run.tell) as job:
+        with resumed_job(hidden, digest, engine, run.tell, product="dataset") as job:
             try:
                 manifest = run.run(job)
             except INPUT_ERRORS:
                 # There is nothing to go on with; lost workers and full disks are another matter.
-                _discard(hidden)
+                discard(hidden)
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
             place_folder(root / "dataset", out, overwrite=overwrite)
-            _discard(hidden)
+            discard(hidden)
             shutil.rmtree(hidden, ignore_errors=True)
     return manifest
 
@@ -160,19 +160,12 @@ def _check_disk(out: Path, hidden: Path, costs: Estimate) -> None:
     """
     place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    there = sum(_disk_bytes(path) for path in hidden.rglob("*")) if hidden.is_dir() else 0
+    there = held_bytes(hidden)
     if costs.disk_bytes > free + there:
         raise SettingsError(
             f"{out} needs {costs.disk_bytes / 1e9:.1f} GB of disk while it is written, {costs.dataset_bytes / 1e9:.1f} "
             f"GB for the dataset itself; {place} has {(free + there) / 1e9:.1f} GB: make room, or write elsewhere"
         )
-
-
-def _disk_bytes(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
 
 
 def _digest(plan: Plan, graph: ChunkedGraph) -> str:
@@ -195,29 +188,6 @@ def _data_paths(value: object) -> Iterator[str]:
                 yield from (item for item in entry if isinstance(item, str))
             else:
                 yield from _data_paths(entry)
-
-
-def _discard(hidden: Path) -> None:
-    """Remove what a job left: first what says that it may be gone on with, so that no half of it is ever believed."""
-    (hidden / JOB_FILE).unlink(missing_ok=True)
-    for path in hidden.iterdir():
-        if path.name != LOCK_FILE:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress) -> Iterator[Job]:
-    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
-    before = job_digest(hidden)
-    # A job whose dataset is not there was ended between bringing it into its place and removing the rest.
-    is_same = before == digest and (hidden / digest[:16] / "dataset").is_dir()
-    if before is not None and not is_same:
-        with Job(hidden, before, engine):
-            _discard(hidden)
-    elif before is None and hidden.exists():
-        shutil.rmtree(hidden)
-    with Job(hidden, digest, engine, progress) as job:
-        yield job
 
 
 @dataclass(slots=True)
