@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hopstream.graph.held_out import hold_out_links
     from hopstream.graph.splits import split_links, split_nodes
     from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
+    from hopstream.ingest.chunking.run import chunk_tables
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.ablp import ABLPLoader
     from hopstream.load.embeddings import open_embeddings
@@ -54,6 +55,7 @@ __all__ = [
     "RandomNodeLoader",
     "RemoteGraph",
     "StoreSettings",
+    "chunk_tables",
     "dispatch",
     "graph_from_arrays",
     "graph_from_data",
@@ -93,6 +95,7 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
+    "chunk_tables": "hopstream.ingest.chunking.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

@@ -96,3 +96,49 @@ def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
     result = run_command("partition", tmp_path / "c", "--parts", "2", "--out", tmp_path / "parts")
     assert result.status == 2 and f"edges/{path.name} line 1 has destination" in result.err
     assert not (tmp_path / "parts").exists()
+
+
+def write_tables(folder: Path) -> Path:
+    """Two users, of whom one is there twice, and edges of which one leads nowhere."""
+    folder.mkdir()
+    (folder / "users.csv").write_text("id,age\n7,30\n9,41\n7,50\n")
+    (folder / "knows.csv").write_text("a,b\n7,9\n9,9\n9,8\n")
+    nodes = {"user": {"files": "users.csv", "id": "id", "features": ["age"]}}
+    edges = [{"type": ["user", "knows", "user"], "files": "knows.csv", "src": "a", "dst": "b"}]
+    (folder / "metadata.json").write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    return folder
+
+
+def test_tables_are_streamed(run_command, tmp_path: Path):
+    source = write_tables(tmp_path / "t")
+    flags = ("--workers", "0", "--memory", "500MB", "--on-duplicate", "drop", "--on-dangling", "drop")
+    result = run_command("chunk", source, "--out", tmp_path / "c", "--num-chunks", "2", *flags)
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("plan    tables   38 B to read, ") and "of memory" in lines[0]
+    assert lines[1].startswith("key     tables   2 nodes, 2 edges ")
+    assert lines[2] == "drop    repeated 1 row of user whose raw id an earlier row has"
+    assert lines[3] == "drop    dangling 1 edge of user__knows__user: 0 sources and 1 destinations are no node"
+    assert lines[4].startswith("write   2 chunks ") and " in 7 files" in lines[4]
+    assert lines[5] == f"done    {tmp_path / 'c' / 'metadata.json'}"
+    graph = read_graph(tmp_path / "c")
+    assert graph.nodes["user"].features["age"].tolist() == [30, 41]
+    result = run_command("chunk", source, "--out", tmp_path / "d", "--json", *flags)
+    assert result.fact("stage", "key")["dropped_nodes"] == result.fact("stage", "key")["dropped_edges"] == 1
+    assert result.fact("type", "user__knows__user") == {
+        "stage": "drop", "type": "user__knows__user", "edges": 1, "src": 0, "dst": 1,
+    }  # fmt: skip
+    result = run_command("ingest", source, "--out", tmp_path / "one", *flags[4:])
+    assert result.status == 0 and "1 repeated node dropped" in result.out
+
+
+def test_flaws_of_tables(run_command, tmp_path: Path):
+    source = write_tables(tmp_path / "t")
+    result = run_command("chunk", source, "--out", tmp_path / "c", "--workers", "0")
+    assert result.status == 2
+    assert "error: user has raw id 7 twice: users.csv line 2 and users.csv line 4" in result.err
+    result = run_command("chunk", source, "--out", tmp_path / "c", "--memory", "1MB")
+    assert result.status == 2 and "memory is 0 MiB" in result.err
+    result = run_command("chunk", source, "--out", tmp_path / "c", "--on-duplicate", "keep")
+    assert result.status == 2 and "--on-duplicate is 'keep'" in result.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]

@@ -39,9 +39,9 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
+    from hopstream.engine.settings import memory_bytes
     from hopstream.partition.assign import assign_folder
     from hopstream.partition.assign_folder import META, check_owners_target
-    from hopstream.partition.sizes import memory_bytes
 
     output = Output(is_json=json)
     num_bytes = memory_bytes(memory)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.progress import Clock, Output, progress_bars
-from hopstream.cli.source import SourceSettings, read_and_show
-from hopstream.cli.units import bytes_text, plural_text
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.source import SourceSettings, is_tables, read_and_show
+from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
+from hopstream.ingest.work_settings import WorkSettings
+from hopstream.schema import type_label
+
+if TYPE_CHECKING:
+    from hopstream.ingest.chunking.plan import Estimate, Plan
+    from hopstream.ingest.chunking.run import ChunkReport
 
 
+@with_settings("work", WorkSettings)
 @with_settings("tables", SourceSettings)
 @with_settings("settings", ChunkSettings)
-def run(
+def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
         Path,
         typer.Argument(help="what ingest reads, or a dataset of any number of parts", show_default=False),
@@ -28,8 +36,12 @@ def run(
     *,
     settings: ChunkSettings,
     tables: SourceSettings,
+    work: WorkSettings,
 ) -> None:
-    """Write a graph as a chunked graph: many files of edges and features, and a metadata.json."""
+    """Write a graph as a chunked graph: many files of edges and features, and a metadata.json.
+
+    Tables are never held in memory; whatever else a graph is read from is.
+    """
     from hopstream.ingest.chunked import write_chunked
     from hopstream.ingest.chunked.writing import check_out_folder
 
@@ -37,12 +49,72 @@ def run(
     check_out_folder(out)
     if out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
         raise SettingsError(f"--out {out} lies in the source {source}; give a folder beside it")
-    found = read_and_show(output, source, tables)
     clock = Clock()
-    with progress_bars() as progress:
-        path = write_chunked(found.graph, out, name=name or out.resolve().name, settings=settings, progress=progress)
+    if is_tables(source):
+        path = _chunk_tables(output, source, out, name, (settings, tables, work))
+    else:
+        found = read_and_show(output, source, tables)
+        clock = Clock()
+        with progress_bars() as progress:
+            path = write_chunked(
+                found.graph, out, name=name or out.resolve().name, settings=settings, progress=progress
+            )
     sizes = [file.stat().st_size for file in out.rglob("*") if file.is_file()]
     text = f"{bytes_text(sum(sizes))} in {plural_text(len(sizes), 'file')}"
     facts = {"chunks": settings.num_chunks, "bytes": sum(sizes), "files": len(sizes)}
     output.stage("write", plural_text(settings.num_chunks, "chunk"), text, facts, clock.cost())
     output.stage("done", str(path), "", {"metadata": str(path)})
+
+
+def _chunk_tables(
+    output: Output, source: Path, out: Path, name: str, settings: tuple[ChunkSettings, SourceSettings, WorkSettings]
+) -> Path:
+    """Write tables as a chunked graph in bounded memory, and say what was left out."""
+    from hopstream.ingest.chunking.run import chunk_tables
+
+    chunks, tables, work = settings
+    if tables.ignore:
+        raise SettingsError(f"--ignore is for .npz files, and {source} is none; leave it out")
+    options = {**asdict(chunks), **asdict(tables), **asdict(work)}
+    del options["ignore"]
+
+    def show_plan(costs: Estimate, plan: Plan) -> None:
+        text = (
+            f"{bytes_text(costs.input_bytes)} to read, about {bytes_text(costs.disk_bytes)} of disk while it runs; "
+            f"{work.memory} of memory, {bytes_text(plan.budget_bytes)} for the work of each of "
+            f"{plural_text(plan.num_workers, 'worker')}"
+        )
+        facts: Facts = {
+            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "budget_bytes": plan.budget_bytes,
+            "workers": plan.num_workers,
+        }  # fmt: skip
+        output.stage("plan", "tables", text, facts)
+
+    clock = Clock()
+    with progress_bars() as progress:
+        report = chunk_tables(
+            source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_plan, **options
+        )
+    _show_report(output, report, clock)
+    return report.metadata
+
+
+def _show_report(output: Output, report: ChunkReport, clock: Clock) -> None:
+    num_nodes, num_edges = sum(report.num_nodes.values()), sum(report.num_edges.values())
+    text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}"
+    facts: Facts = {
+        "source": "tables", "nodes": num_nodes, "edges": num_edges,
+        "dropped_nodes": sum(report.num_repeated.values()),
+        "dropped_edges": sum(ends["edges"] for ends in report.num_dangling.values()),
+    }  # fmt: skip
+    output.stage("key", "tables", text, facts, clock.cost())
+    for node_type, count in report.num_repeated.items():
+        text = f"{plural_text(count, 'row')} of {node_type} whose raw id an earlier row has"
+        output.stage("drop", "repeated", text, {"type": node_type, "nodes": count})
+    for edge_type, ends in report.num_dangling.items():
+        label = type_label(edge_type)
+        text = (
+            f"{plural_text(ends['edges'], 'edge')} of {label}: {count_text(ends['src'])} sources and "
+            f"{count_text(ends['dst'])} destinations are no node"
+        )
+        output.stage("drop", "dangling", text, {"type": label, **ends})

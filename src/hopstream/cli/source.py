@@ -24,6 +24,10 @@ class SourceSettings:
         default="error",
         metadata={"help": "what an edge of a table does whose end is no node: stop with an error, or be left out"},
     )
+    on_duplicate: Literal["error", "drop"] = field(
+        default="error",
+        metadata={"help": "what a row of a node table does whose raw id an earlier row has: stop, or be left out"},
+    )
     keep_raw_ids: bool = field(
         default=True, metadata={"help": "keep the raw ids of tables as a feature named like their column"}
     )
@@ -35,8 +39,9 @@ class SourceSettings:
 
     def __post_init__(self) -> None:
         """Check the choice."""
-        if self.on_dangling not in ("error", "drop"):
-            raise SettingsError(f"on_dangling is {self.on_dangling!r}; it must be one of error, drop")
+        for name in ("on_dangling", "on_duplicate"):
+            if getattr(self, name) not in ("error", "drop"):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of error, drop")
 
     @property
     def ignored(self) -> str | list[str]:
@@ -52,11 +57,13 @@ class Source:
         graph: The graph.
         kind: What it was read from: ``tables``, ``chunked``, ``npz``, ``dataset``.
         num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
+        num_repeated: Node type to the number of rows of a table that were left out; empty for other sources.
     """
 
     graph: Graph
     kind: str
     num_dropped: Mapping[EdgeType, int] = field(default_factory=dict)
+    num_repeated: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """The graph in a line: ``3 node types, 4 edge types, 21.1 M edges``."""
@@ -64,6 +71,8 @@ class Source:
         types = f"{plural_text(len(self.graph.nodes), 'node type')}, {plural_text(len(self.graph.edges), 'edge type')}"
         dropped = sum(self.num_dropped.values())
         left_out = f", {count_text(dropped)} dropped" if dropped else ""
+        repeated = sum(self.num_repeated.values())
+        left_out += f", {plural_text(repeated, 'repeated node')} dropped" if repeated else ""
         return f"{types}, {plural_text(num_edges, 'edge')}{left_out}"
 
     def facts(self) -> Facts:
@@ -75,6 +84,7 @@ class Source:
             "nodes": sum(table.num_nodes for table in self.graph.nodes.values()),
             "edges": sum(table.num_edges for table in self.graph.edges.values()),
             "dropped_edges": sum(self.num_dropped.values()),
+            "dropped_nodes": sum(self.num_repeated.values()),
         }
 
 
@@ -107,13 +117,29 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         from hopstream.ingest.tables import TableSettings, read_tables
 
         result = read_tables(
-            tables, TableSettings(keep_raw_ids=settings.keep_raw_ids, on_dangling=settings.on_dangling)
+            tables,
+            TableSettings(
+                keep_raw_ids=settings.keep_raw_ids,
+                on_dangling=settings.on_dangling,
+                on_duplicate=settings.on_duplicate,
+            ),
         )
-        return Source(graph=result.graph, kind="tables", num_dropped=result.num_dropped)
+        return Source(
+            graph=result.graph, kind="tables", num_dropped=result.num_dropped, num_repeated=result.num_repeated
+        )
     from hopstream.ingest import read_graph
 
     options = {"ignore": settings.ignored} if path.suffix == ".npz" else {}
     return Source(graph=read_graph(path, **options), kind=path.suffix.lstrip(".") or "graph")
+
+
+def is_tables(path: Path) -> bool:
+    """Whether a path names tables, or a folder with the JSON file that describes them."""
+    from hopstream.ingest.chunked import is_chunked
+
+    tables = path / "metadata.json" if path.is_dir() else path
+    is_json = tables.suffix == ".json" and tables.exists() and not (path / "manifest.json").exists()
+    return is_json and not is_chunked(tables)
 
 
 def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Source:

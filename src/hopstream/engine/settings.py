@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal
@@ -17,6 +18,8 @@ MAX_WORKERS = 4096
 MAX_RETRIES = 100
 MIN_SILENCE_S = 3.0
 """A few signs of life; workers give one a second."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +60,16 @@ def check_num_workers(num_workers: object, low: int = 0) -> None:
     """Raise ``SettingsError`` where a number of workers is none that can be had."""
     if isinstance(num_workers, bool) or not isinstance(num_workers, int) or not low <= num_workers <= MAX_WORKERS:
         raise SettingsError(f"num_workers is {num_workers!r}; it must be an integer from {low} to {MAX_WORKERS}")
+
+
+def memory_bytes(text: object) -> int:
+    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise SettingsError(f"memory is {text!r}; it must be a size such as 500MB or 4GiB")
+    unit = (match[2] or "").replace("K", "k")
+    return int(float(match[1]) * _UNITS[unit])

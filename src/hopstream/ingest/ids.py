@@ -48,7 +48,7 @@ class RawIds:
     def keys_of(self, chunks: Sequence[pa.Array]) -> IntArray:
         """int64[n], the key of each raw id, and -1 for those that are null, of another kind, or not there."""
         wanted = INTEGER if self.values is None else self.values.type
-        raw = pa.chunked_array([_cast_or_null(chunk, wanted) for chunk in chunks], wanted)
+        raw = pa.chunked_array([raw_as(chunk, wanted) for chunk in chunks], wanted)
         if self.values is None:
             numbers: IntArray = raw.fill_null(-1).to_numpy()
             return np.where((numbers >= 0) & (numbers < self.num_nodes), numbers, -1)
@@ -62,6 +62,17 @@ class RawIds:
         firsts = pc.index_in(self.values, value_set=self.values).to_numpy()
         is_repeated = firsts != np.arange(len(firsts), dtype=firsts.dtype)
         return int(np.argmax(is_repeated)) if is_repeated.any() else None
+
+    def first_rows(self) -> IntArray | None:
+        """int64[n], the rows whose raw id no earlier row has, ascending; None for all."""
+        if self.first_repeated() is None:
+            return None
+        firsts = pc.index_in(self.values, value_set=self.values).to_numpy()
+        return np.flatnonzero(firsts == np.arange(len(firsts), dtype=firsts.dtype))
+
+    def take(self, rows: IntArray) -> RawIds:
+        """The raw ids of some rows."""
+        return self if self.values is None else RawIds(self.values.take(pa.array(rows)), len(rows))
 
     def as_column(self) -> Column:
         """The raw ids as a feature: int64[num_nodes], or strings."""
@@ -131,7 +142,8 @@ def strings_column(chunks: Sequence[pa.Array]) -> RaggedArray:
     return RaggedArray(np.concatenate(values), offsets_of(np.concatenate(lengths)), is_string=True)
 
 
-def _cast_or_null(chunk: pa.Array, wanted: pa.DataType) -> pa.Array:
+def raw_as(chunk: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Raw ids at the ends of edges as their node type has them; null where they cannot be."""
     if wanted == INTEGER and chunk.type != INTEGER:
         is_whole = chunk.null_count == 0 and holds_integers(chunk)
         return chunk.cast(INTEGER) if is_whole else pa.array(map(_integer, chunk.to_pylist()), INTEGER)

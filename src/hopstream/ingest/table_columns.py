@@ -7,7 +7,7 @@ must be the declared one, unless the metadata says ``cast``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from hopstream.ingest.arrow_types import dtype_name
 from hopstream.ingest.ids import INTEGER, NAME, holds_integers, strings_column
 from hopstream.ingest.table_files import Batch, Origin, shown_path
 from hopstream.ingest.table_metadata import FeatureSpec
-from hopstream.schema import STRING
+from hopstream.schema import STRING, FeatureSchema
 
 LADDER = ("int64", "float64", "bool", STRING)
 """What undeclared cells are tried as, in this order."""
@@ -34,6 +34,7 @@ class ColumnReader:
         self._label = label
         self._spec = spec
         self._columns: list[Column] = []
+        self.schema: FeatureSchema | None = None
         self._undecided: list[tuple[Origin, list[pa.Array]]] = []
 
     def add(self, batch: Batch) -> None:
@@ -66,6 +67,11 @@ class ColumnReader:
             self._undecided = []
         return join_columns(self._columns) if self._columns else self._no_rows()
 
+    def drain(self) -> list[Column]:
+        """The rows since the last time, of a feature whose dtype is declared or its files'; ``schema`` is kept."""
+        columns, self._columns = self._columns, []
+        return columns
+
     def _append(self, origin: Origin, parts: list[Column]) -> None:
         column = parts[0]
         if self._spec.is_vector:
@@ -76,9 +82,10 @@ class ColumnReader:
             column = np.stack(cast(list[Array], parts), axis=1)
         if self._spec.shape is not None:
             column = self._shaped(origin, column, self._spec.shape)
-        if self._columns and column_schema(column) != column_schema(self._columns[0]):
-            got, wanted = column_schema(column), column_schema(self._columns[0])
-            raise SchemaError(f"{self._label} is {got} in {_file(origin)}; before it was {wanted}")
+        got = column_schema(column)
+        self.schema = self.schema or got
+        if got != self.schema:
+            raise other_schema_error(self._label, origin, got, self.schema)
         self._columns.append(column)
 
     def _parsed(self, origin: Origin, cells: pa.Array, dtype: str) -> Column:
@@ -160,6 +167,17 @@ class ColumnReader:
             return RaggedArray.from_strings([])
         width = (len(self._spec.columns),) if self._spec.is_vector else self._spec.shape or ()
         return np.empty((0, *width), dtype)
+
+
+def other_schema_error(label: str, origin: Origin, got: FeatureSchema, wanted: FeatureSchema) -> SchemaError:
+    """The error of a feature that is of another dtype or shape than in the files before."""
+    return SchemaError(f"{label} is {got} in {_file(origin)}; before it was {wanted}")
+
+
+def parsable_dtypes(batch: Batch, spec: FeatureSpec, dtypes: Sequence[str]) -> list[str]:
+    """Which of some dtypes can hold all cells of a feature in a batch of a CSV file."""
+    cells = [_with_nulls(batch.columns[name], batch.origin, dtype=None) for name in spec.columns]
+    return [dtype for dtype in dtypes if all(_can_parse(array, dtype) for array in cells)]
 
 
 def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:

@@ -108,9 +108,11 @@ def _refuse_dangling(
     for ends in batches:
         if row < len(ends.src):
             raw = (ends.src if is_src else ends.dst)[row].as_py()
-            got = "is empty" if raw is None else f"is {raw!r}, which no {node_type} node has"
-            raise SchemaError(
-                f"{type_label(edge_type)}.{column} {got}, at {ends.origin.place(row)}; "
-                f'read with on_dangling="drop" to leave such edges out'
-            )
+            raise dangling_error(f"{type_label(edge_type)}.{column}", raw, node_type, ends.origin.place(row))
         row -= len(ends.src)
+
+
+def dangling_error(label: str, raw: object, node_type: str, place: str) -> SchemaError:
+    """The error of an end that is empty (``raw`` is None) or no node."""
+    got = "is empty" if raw is None else f"is {raw!r}, which no {node_type} node has"
+    return SchemaError(f'{label} {got}, at {place}; read with on_dangling="drop" to leave such edges out')

@@ -17,6 +17,8 @@ from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.table_metadata import TableFiles
 
 PARQUET_BATCH_ROWS = 1 << 16
+PARQUET_BUFFER_BYTES = 1 << 20
+"""How much of a column of a row group is read at once; without it, all."""
 CSV_BLOCK_BYTES = 8 << 20
 """How much of a CSV file is parsed at once; no row may be longer."""
 
@@ -58,24 +60,63 @@ def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
         FormatError: A file is damaged.
         SchemaError: A file lacks a column.
     """
+    for file in range(len(files.paths)):
+        yield from read_part(files, FilePart(file=file), columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """A file of a table, or some row groups of a Parquet file.
+
+    Attributes:
+        file: Which file of the table.
+        groups: The first row group and the one after the last; None for the whole file.
+        first_row: The row of the file at which the row groups begin.
+    """
+
+    file: int
+    groups: tuple[int, int] | None = None
+    first_row: int = 0
+
+
+def read_part(
+    files: TableFiles, part: FilePart, columns: Sequence[str], *, block_bytes: int | None = None
+) -> Iterator[Batch]:
+    """Read some columns of a file, or of some row groups.
+
+    Args:
+        files: The table.
+        part: What of it to read.
+        columns: The columns, in any order; a column may be there twice.
+        block_bytes: How much of a CSV file is parsed at once, where memory is short: no row may be longer, Arrow reads
+            up to 32 blocks ahead, and decodes in one thread. None for as much as is fast, in threads.
+
+    Raises:
+        FormatError: The file is damaged.
+        SchemaError: The file lacks a column.
+    """
     wanted = list(dict.fromkeys(columns))
-    read = _read_csv if files.format == "csv" else _read_parquet
-    for path in files.paths:
-        first_row = 0
-        try:
-            for arrow in read(files, path, wanted):
-                arrays = {name: arrow.column(name) for name in wanted}
-                yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
-                first_row += arrow.num_rows
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            undecodable = _undecodable_line(path) if files.format == "csv" else None
-            if undecodable is not None:
-                raise FormatError(
-                    f"{shown_path(files, path)} line {undecodable} is not UTF-8; convert the file, or mend the line"
-                ) from error
-            uneven = _uneven_line(files, path) if files.format == "csv" else None
-            place = shown_path(files, path) + ("" if uneven is None else f" line {uneven}")
-            raise FormatError(f"{place} cannot be read as {files.format}: {error}") from error
+    path, first_row = files.paths[part.file], part.first_row
+    is_csv = files.format == "csv"
+    try:
+        batches = (
+            _read_csv(files, path, wanted, block_bytes)
+            if is_csv
+            else _read_parquet(files, path, wanted, part.groups, use_threads=block_bytes is None)
+        )
+        for arrow in batches:
+            arrays = {name: arrow.column(name) for name in wanted}
+            yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
+            first_row += arrow.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        undecodable = _undecodable_line(path) if is_csv else None
+        if undecodable is not None:
+            raise FormatError(
+                f"{shown_path(files, path)} line {undecodable} is not UTF-8; convert the file, or mend the line"
+            ) from error
+        uneven = _uneven_line(files, path) if is_csv else None
+        place = shown_path(files, path) + ("" if uneven is None else f" line {uneven}")
+        raise FormatError(f"{place} cannot be read as {files.format}: {error}") from error
 
 
 def shown_path(files: TableFiles, path: Path) -> str:
@@ -83,9 +124,11 @@ def shown_path(files: TableFiles, path: Path) -> str:
     return str(path.relative_to(files.root))
 
 
-def _read_csv(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
     parse = pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True)
-    read = pacsv.ReadOptions(column_names=files.column_names, block_size=CSV_BLOCK_BYTES)
+    read = pacsv.ReadOptions(
+        column_names=files.column_names, block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
+    )
     try:
         with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
@@ -103,11 +146,16 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.
         yield from reader
 
 
-def _read_parquet(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as reader:
+def _read_parquet(
+    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, *, use_threads: bool
+) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES) as reader:
         names = reader.schema_arrow.names
         _check_columns(files, path, names, columns)
-        yield from reader.iter_batches(PARQUET_BATCH_ROWS, columns=columns)
+        row_groups = None if groups is None else list(range(*groups))
+        yield from reader.iter_batches(
+            PARQUET_BATCH_ROWS, columns=columns, row_groups=row_groups, use_threads=use_threads
+        )
 
 
 def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> None:

@@ -12,7 +12,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
-from hopstream.ingest.table_columns import ColumnReader, raw_id_column
+from hopstream.ingest.table_columns import ColumnReader, raw_id_column, take_rows
 from hopstream.ingest.table_files import Batch, Origin, read_batches
 from hopstream.ingest.table_metadata import NodeTableSpec, TableFiles, TablesMetadata
 from hopstream.ingest.table_splits import split_names, splits_of
@@ -23,9 +23,15 @@ MERGED_BATCHES = 64
 
 
 def read_node_table(
-    node_type: str, spec: NodeTableSpec, files: TableFiles
-) -> tuple[RawIds, NodeTable, dict[str, IntArray]]:
-    """Read one node type's raw ids, features and splits.
+    node_type: str, spec: NodeTableSpec, files: TableFiles, *, is_dropping: bool
+) -> tuple[RawIds, NodeTable, dict[str, IntArray], int]:
+    """Read one node type's raw ids, features and splits, and how many rows were left out.
+
+    Args:
+        node_type: Its name.
+        spec: Its columns.
+        files: Its files.
+        is_dropping: Leave out rows whose raw id an earlier row has, instead of raising.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -43,14 +49,18 @@ def read_node_table(
             reader.add(batch)
         if spec.id_column is not None:
             origins.append(batch.origin)
-            raw.append(_raw_ids(node_type, spec, batch))
+            raw.append(node_raw_ids(node_type, spec, batch))
         if spec.split_column is not None:
             chunks.append(split_names(node_type, spec.split_column, batch))
         num_rows += batch.num_rows
     ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
-    _refuse_repeated(node_type, ids, origins, raw)
-    nodes = NodeTable(num_nodes=num_rows, features={name: reader.finish() for name, reader in readers.items()})
-    return ids, nodes, splits_of(chunks)
+    columns_read = {name: reader.finish() for name, reader in readers.items()}
+    rows = ids.first_rows() if is_dropping else None
+    if rows is None:
+        _refuse_repeated(node_type, ids, origins, raw)
+        return ids, NodeTable(num_nodes=num_rows, features=columns_read), splits_of(chunks), 0
+    nodes = NodeTable(num_nodes=len(rows), features={name: take_rows(c, rows) for name, c in columns_read.items()})
+    return ids.take(rows), nodes, splits_of(chunks, rows), num_rows - len(rows)
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
@@ -68,7 +78,7 @@ def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetada
                 label = f"{type_label(edge_type)}.{column}"
                 raw = raw_id_column(batch, column, label).drop_null()
                 if spec.id_dtype == "int64" and first_non_integer(raw) is not None:
-                    raise SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+                    raise not_integers_error(label, node_type)
                 chunks = seen.setdefault(str(raw.type), [])
                 chunks.append(raw.unique())
                 if len(chunks) == MERGED_BATCHES:
@@ -76,7 +86,17 @@ def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetada
     return sorted_raw_ids([chunk for chunks in seen.values() for chunk in chunks], spec.id_dtype)
 
 
-def _raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
+def not_integers_error(label: str, node_type: str) -> SchemaError:
+    """The error of ends of edges that are not what the raw ids of a node type without a table are declared to be."""
+    return SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+
+
+def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
+    """The raw ids of a batch of a node table, as its file has them.
+
+    Raises:
+        SchemaError: A raw id is empty, or none of the declared dtype.
+    """
     label = f"{node_type}.{spec.id_column}"
     raw = raw_id_column(batch, str(spec.id_column), label)
     if raw.null_count:
@@ -98,4 +118,9 @@ def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw
     for position in (first, row):
         batch = int(np.searchsorted(ends, position, side="right"))
         places.append(origins[batch].place(position - int(ends[batch] - len(raw[batch]))))
-    raise SchemaError(f"{node_type} has raw id {ids.values[row].as_py()!r} twice: {places[0]} and {places[1]}")
+    raise repeated_error(node_type, ids.values[row].as_py(), places)
+
+
+def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
+    """The error of a raw id that is in two places."""
+    return SchemaError(f"{node_type} has raw id {raw!r} twice: {places[0]} and {places[1]}")

@@ -31,15 +31,18 @@ class TableSettings:
     Attributes:
         keep_raw_ids: Keep the raw ids of a node type as a feature named like their column.
         on_dangling: What happens to an edge with an end that is empty or no node: ``error``, or ``drop`` it and count.
+        on_duplicate: What happens to a node whose raw id an earlier row has: ``error``, or ``drop`` it and count.
     """
 
     keep_raw_ids: bool = True
     on_dangling: Literal["error", "drop"] = "error"
+    on_duplicate: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
         """Refuse what the reader does not know."""
-        if self.on_dangling not in ("error", "drop"):
-            raise SettingsError(f"on_dangling is {self.on_dangling!r}; wanted error or drop")
+        for name in ("on_dangling", "on_duplicate"):
+            if getattr(self, name) not in ("error", "drop"):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; wanted error or drop")
         if not isinstance(self.keep_raw_ids, bool):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
 
@@ -51,10 +54,12 @@ class TablesResult:
     Attributes:
         graph: The graph; it passed ``Graph.check``.
         num_dropped: Edge type to the number of its edges that were dropped because an end is no node.
+        num_repeated: Node type to the number of its rows that were dropped because an earlier row has their raw id.
     """
 
     graph: Graph
     num_dropped: Mapping[EdgeType, int]
+    num_repeated: Mapping[str, int]
 
 
 def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResult:
@@ -74,12 +79,17 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}
+    num_repeated: dict[str, int] = {}
     for node_type, spec in metadata.nodes.items():
         if spec.files is None:
             raw_ids[node_type] = raw_ids_of_edges(node_type, spec, metadata)
             nodes[node_type] = NodeTable(num_nodes=raw_ids[node_type].num_nodes)
         else:
-            raw_ids[node_type], nodes[node_type], splits[node_type] = read_node_table(node_type, spec, spec.files)
+            raw_ids[node_type], nodes[node_type], splits[node_type], num_repeated[node_type] = read_node_table(
+                node_type, spec, spec.files, is_dropping=settings.on_duplicate == "drop"
+            )
+            if num_repeated[node_type]:
+                logger.warning("dropped %d repeated nodes of %s", num_repeated[node_type], node_type)
         if settings.keep_raw_ids and spec.id_column is not None:
             nodes[node_type] = _with_raw_ids(node_type, spec, nodes[node_type], raw_ids[node_type])
     edges: dict[EdgeType, EdgeTable] = {}
@@ -98,7 +108,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
         splits={t: named for t, named in splits.items() if named},
         edge_splits={t: named for t, named in edge_splits.items() if named},
     )
-    return TablesResult(graph=graph.check(), num_dropped=num_dropped)
+    return TablesResult(graph=graph.check(), num_dropped=num_dropped, num_repeated=num_repeated)
 
 
 def _with_raw_ids(node_type: str, spec: NodeTableSpec, nodes: NodeTable, raw_ids: RawIds) -> NodeTable:
@@ -106,8 +116,13 @@ def _with_raw_ids(node_type: str, spec: NodeTableSpec, nodes: NodeTable, raw_ids
     if name in nodes.features:
         if spec.features[name].columns == (name,):  # asked for as a feature, so it is there already
             return nodes
-        raise SchemaError(
-            f"{node_type} has a feature {name!r} that is not its column of raw ids; rename it, or read with "
-            f"keep_raw_ids=False"
-        )
+        raise clashing_raw_ids_error(node_type, name)
     return replace(nodes, features={name: raw_ids.as_column(), **nodes.features})
+
+
+def clashing_raw_ids_error(node_type: str, name: str) -> SchemaError:
+    """The error of a feature that has the name that raw ids are to have."""
+    return SchemaError(
+        f"{node_type} has a feature {name!r} that is not its column of raw ids; rename it, or read with "
+        f"keep_raw_ids=False"
+    )

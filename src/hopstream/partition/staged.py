@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import FileRecord
-from hopstream.engine import Engine, EngineName, Task, open_engine
-from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, job_digest
+from hopstream.engine import EngineName, Task, open_engine
+from hopstream.engine.job import Job
+from hopstream.engine.resumed import discard, held_bytes, resumed_job, work_folder
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.costs import StageCost, peak_bytes
@@ -160,24 +161,24 @@ def write_staged(  # noqa: PLR0913  a place, an engine, and the work
     with (
         errors_named(out),
         open_engine(engine, num_workers=num_workers) as opened,
-        _open_job(hidden, digest, opened, progress) as job,
+        resumed_job(hidden, digest, opened, progress, product="dataset") as job,
     ):
         try:
             manifest = work(job)
         except INPUT_ERRORS:
             # There is nothing to go on with; lost workers and full disks are another matter.
-            _discard(hidden)
+            discard(hidden)
             shutil.rmtree(hidden, ignore_errors=True)
             raise
         place_folder(staged_root(out, digest) / "dataset", out, overwrite=overwrite)
-        _discard(hidden)
+        discard(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
     return manifest
 
 
 def staged_root(out: Path, digest: str) -> Path:
     """Where the work for a place is done: a folder with ``dataset`` and what else tasks keep."""
-    return resumed_folder(out) / digest[:16]
+    return work_folder(resumed_folder(out), digest)
 
 
 def check_disk(out: Path, disk_bytes: int, dataset_bytes: int) -> None:
@@ -194,39 +195,9 @@ def check_disk(out: Path, disk_bytes: int, dataset_bytes: int) -> None:
     hidden = resumed_folder(out)
     place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    there = sum(_disk_bytes(path) for path in hidden.rglob("*")) if hidden.is_dir() else 0
+    there = held_bytes(hidden)
     if disk_bytes > free + there:
         raise SettingsError(
             f"{out} needs {disk_bytes / 1e9:.1f} GB of disk while it is written, {dataset_bytes / 1e9:.1f} "
             f"GB for the dataset itself; {place} has {(free + there) / 1e9:.1f} GB: make room, or write elsewhere"
         )
-
-
-def _disk_bytes(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
-
-
-def _discard(hidden: Path) -> None:
-    """Remove what a job left: first what says that it may be gone on with, so that no half of it is ever believed."""
-    (hidden / JOB_FILE).unlink(missing_ok=True)
-    for path in hidden.iterdir():
-        if path.name != LOCK_FILE:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress) -> Iterator[Job]:
-    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
-    before = job_digest(hidden)
-    # A job whose dataset is not there was ended between bringing it into its place and removing the rest.
-    is_same = before == digest and (hidden / digest[:16] / "dataset").is_dir()
-    if before is not None and not is_same:
-        with Job(hidden, before, engine):
-            _discard(hidden)
-    elif before is None and hidden.exists():
-        shutil.rmtree(hidden)
-    with Job(hidden, digest, engine, progress) as job:
-        yield job

@@ -11,22 +11,22 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of, write_array, write_text
+from hopstream.arrays import Array, Column, column_schema, offsets_of, write_blocks, write_text
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.metadata import SHAPE
 from hopstream.ingest.chunked.opening import METADATA
-from hopstream.schema import EdgeType, type_label
+from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``."""
@@ -78,8 +78,14 @@ def write_chunked(
     _remove_leftovers(root)
     try:
         partial.mkdir(parents=True)
-        metadata = _Writer(partial, settings, progress).write(graph, tables, name)
-        write_text(partial / METADATA, json.dumps(metadata, indent=1, ensure_ascii=False) + "\n")
+        metadata, files = plan_files(
+            name,
+            {t: TableShape(num_rows=n.num_nodes, features=list(tables.nodes[t])) for t, n in graph.nodes.items()},
+            {t: TableShape(num_rows=e.num_edges, features=list(tables.edges[t])) for t, e in graph.edges.items()},
+            settings,
+        )
+        _write_files(partial, graph, tables, files, settings, progress)
+        write_metadata(partial, metadata)
         with suppress(FileNotFoundError):
             root.rmdir()
         partial.rename(root)
@@ -105,6 +111,153 @@ def check_out_folder(out: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """What is to be written of one type.
+
+    Attributes:
+        num_rows: Nodes or edges.
+        features: Names of features, masks of splits included.
+    """
+
+    num_rows: int
+    features: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFile:
+    """One file of a chunked graph.
+
+    Attributes:
+        name: Its path below the folder.
+        owner: The type whose rows it holds.
+        feature: The feature; None for the ends of edges.
+        start: Its first row among those of its type.
+        stop: The row after its last.
+    """
+
+    name: str
+    owner: str | EdgeType
+    feature: str | None
+    start: int
+    stop: int
+
+
+def plan_files(
+    name: str, nodes: Mapping[str, TableShape], edges: Mapping[EdgeType, TableShape], settings: ChunkSettings
+) -> tuple[dict[str, Any], list[ChunkFile]]:
+    """The metadata of a chunked graph, and its files in the order of the metadata."""
+    files: list[ChunkFile] = []
+    owners: list[str | EdgeType] = [*nodes, *edges]
+    folders = {owner: _file_name(type_label(owner), number, "type") for number, owner in enumerate(owners)}
+
+    def data(stem: str, file_format: str, owner: str | EdgeType, feature: str | None, num_rows: int) -> list[str]:
+        offsets = offsets_of(np.array(chunk_rows(num_rows, settings.num_chunks))).tolist()
+        names = [f"{stem}-{chunk}{SUFFIX_OF_FORMAT[file_format]}" for chunk in range(settings.num_chunks)]
+        for chunk, file in enumerate(names):
+            start, stop = offsets[chunk : chunk + 2]
+            files.append(ChunkFile(name=file, owner=owner, feature=feature, start=start, stop=stop))
+        return names
+
+    def features(folder: str, owner: str | EdgeType, table: TableShape) -> dict[str, Any]:
+        return {
+            feature: {
+                "format": {"name": settings.data_format},
+                "data": data(
+                    f"{folder}/{folders[owner]}/{_file_name(feature, number, 'feature')}",
+                    settings.data_format, owner, feature, table.num_rows,
+                ),
+            }
+            for number, feature in enumerate(table.features)
+        }  # fmt: skip
+
+    edge_names = {edge_type: ":".join(edge_type) for edge_type in edges}
+    ends_format: dict[str, Any] = {"name": settings.edges_format}
+    if settings.edges_format == "csv":
+        ends_format["delimiter"] = settings.delimiter
+    ends = {
+        edge_names[t]: {
+            "format": ends_format,
+            "data": data(f"edges/{folders[t]}", settings.edges_format, t, None, table.num_rows),
+        }
+        for t, table in edges.items()
+    }
+    metadata = {
+        "graph_name": name,
+        "node_type": list(nodes),
+        "num_nodes_per_type": [table.num_rows for table in nodes.values()],
+        "num_nodes_per_chunk": [chunk_rows(table.num_rows, settings.num_chunks) for table in nodes.values()],
+        "edge_type": list(edge_names.values()),
+        "num_edges_per_type": [table.num_rows for table in edges.values()],
+        "num_edges_per_chunk": [chunk_rows(table.num_rows, settings.num_chunks) for table in edges.values()],
+        "edges": ends,
+        "node_data": {t: features("node_data", t, table) for t, table in nodes.items() if table.features},
+        "edge_data": {edge_names[t]: features("edge_data", t, table) for t, table in edges.items() if table.features},
+    }
+    return metadata, files
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Write the metadata, last of all files."""
+    write_text(folder / METADATA, json.dumps(metadata, indent=1, ensure_ascii=False) + "\n")
+
+
+def chunk_rows(num_rows: int, num_chunks: int) -> list[int]:
+    """How many rows each chunk has: as many as the others, or one more."""
+    share, rest = divmod(num_rows, num_chunks)
+    return [share + (chunk < rest) for chunk in range(num_chunks)]
+
+
+class Rows(Protocol):
+    """Rows that are read when they are asked for; an array is one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a value."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of rows, then the shape of one."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Array:
+        """Some rows."""
+        ...
+
+
+def write_ends(path: Path, src_keys: Rows, dst_keys: Rows, settings: ChunkSettings) -> None:
+    """Write a file of edges, a block of rows at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    num_rows = src_keys.shape[0]
+    if settings.edges_format == "numpy":
+        blocks = (np.stack([src_keys[rows], dst_keys[rows]], axis=1) for rows in _slices(num_rows, WRITTEN_ROWS))
+        write_blocks(path, np.dtype(np.int64), (num_rows, 2), blocks)
+    elif settings.edges_format == "parquet":
+        _write_parquet(path, {"src": src_keys, "dst": dst_keys})
+    else:
+        _write_lines(path, src_keys, dst_keys, settings.delimiter)
+
+
+def write_rows(path: Path, rows: Rows, settings: ChunkSettings) -> None:
+    """Write a file of a feature, a block of rows at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if settings.data_format == "numpy":
+        write_blocks(path, rows.dtype, rows.shape, (rows[part] for part in _slices(rows.shape[0], _step(rows))))
+    else:
+        _write_feature(path, rows, is_list=settings.vector_rows)
+
+
+def _step(rows: Rows) -> int:
+    """How many rows are written at once."""
+    row_bytes = math.prod(rows.shape[1:]) * rows.dtype.itemsize
+    return max(1, min(WRITTEN_ROWS, GROUP_BYTES // max(1, row_bytes)))
+
+
+def _slices(num_rows: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Tables:
     """What is to be written: type to feature name to array, masks of splits included."""
 
@@ -112,99 +265,25 @@ class _Tables:
     edges: Mapping[EdgeType, Mapping[str, Array]]
 
 
-class _Writer:
-    """Writes the files of one graph and counts them."""
-
-    def __init__(self, root: Path, settings: ChunkSettings, progress: Progress | None) -> None:
-        self._root = root
-        self._settings = settings
-        self._progress = progress
-        self._num_done = 0
-        self._num_files = 0
-
-    def write(self, graph: Graph, tables: _Tables, name: str) -> dict[str, Any]:
-        """Write all files; return the metadata."""
-        num_tables = len(graph.edges) + sum(map(len, (*tables.nodes.values(), *tables.edges.values())))
-        self._num_files = num_tables * self._settings.num_chunks
-        edge_names = {t: ":".join(t) for t in graph.edges}
-        owners: list[str | EdgeType] = [*graph.nodes, *graph.edges]
-        folders = {owner: _file_name(type_label(owner), number, "type") for number, owner in enumerate(owners)}
-        node_rows = [self._chunk_rows(table.num_nodes) for table in graph.nodes.values()]
-        edge_rows = [self._chunk_rows(table.num_edges) for table in graph.edges.values()]
-        return {
-            "graph_name": name,
-            "node_type": list(graph.nodes),
-            "num_nodes_per_type": [table.num_nodes for table in graph.nodes.values()],
-            "num_nodes_per_chunk": node_rows,
-            "edge_type": list(edge_names.values()),
-            "num_edges_per_type": [table.num_edges for table in graph.edges.values()],
-            "num_edges_per_chunk": edge_rows,
-            "edges": {edge_names[t]: self._edges(f"edges/{folders[t]}", table) for t, table in graph.edges.items()},
-            "node_data": {
-                t: self._features(f"node_data/{folders[t]}", features, graph.nodes[t].num_nodes)
-                for t, features in tables.nodes.items()
-                if features
-            },
-            "edge_data": {
-                edge_names[t]: self._features(f"edge_data/{folders[t]}", features, graph.edges[t].num_edges)
-                for t, features in tables.edges.items()
-                if features
-            },
-        }
-
-    def _chunk_rows(self, num_rows: int) -> list[int]:
-        share, rest = divmod(num_rows, self._settings.num_chunks)
-        return [share + (chunk < rest) for chunk in range(self._settings.num_chunks)]
-
-    def _edges(self, stem: str, table: EdgeTable) -> dict[str, Any]:
-        file_format = self._settings.edges_format
-        spec: dict[str, Any] = {"name": file_format}
-        if file_format == "csv":
-            spec["delimiter"] = self._settings.delimiter
-
-        def write(path: Path, start: int, stop: int) -> None:
-            src_keys, dst_keys = table.src_keys[start:stop], table.dst_keys[start:stop]
-            if file_format == "numpy":
-                write_array(path, np.stack([src_keys, dst_keys], axis=1))
-            elif file_format == "parquet":
-                _write_parquet(path, {"src": src_keys, "dst": dst_keys})
-            else:
-                _write_lines(path, src_keys, dst_keys, self._settings.delimiter)
-
-        return {"format": spec, "data": self._files(stem, file_format, table.num_edges, write)}
-
-    def _features(self, folder: str, features: Mapping[str, Array], num_rows: int) -> dict[str, Any]:
-        file_format = self._settings.data_format
-
-        def write(path: Path, array: Array) -> None:
-            if file_format == "numpy":
-                write_array(path, array)
-            else:
-                _write_feature(path, array, is_list=self._settings.vector_rows)
-
-        return {
-            name: {
-                "format": {"name": file_format},
-                "data": self._files(
-                    f"{folder}/{_file_name(name, number, 'feature')}",
-                    file_format,
-                    num_rows,
-                    lambda path, start, stop, array=array: write(path, array[start:stop]),
-                ),
-            }
-            for number, (name, array) in enumerate(features.items())
-        }
-
-    def _files(self, stem: str, file_format: str, num_rows: int, write: Callable[..., None]) -> list[str]:
-        offsets = offsets_of(np.array(self._chunk_rows(num_rows))).tolist()
-        names = [f"{stem}-{chunk}{SUFFIX_OF_FORMAT[file_format]}" for chunk in range(self._settings.num_chunks)]
-        (self._root / stem).parent.mkdir(parents=True, exist_ok=True)
-        for chunk, name in enumerate(names):
-            write(self._root / name, offsets[chunk], offsets[chunk + 1])
-            self._num_done += 1
-            if self._progress:
-                self._progress("write", self._num_done, self._num_files)
-        return names
+def _write_files(
+    root: Path,
+    graph: Graph,
+    tables: _Tables,
+    files: Sequence[ChunkFile],
+    settings: ChunkSettings,
+    progress: Progress | None,
+) -> None:
+    for number, file in enumerate(files, 1):
+        rows = slice(file.start, file.stop)
+        if file.feature is None:
+            table = graph.edges[cast(EdgeType, file.owner)]
+            write_ends(root / file.name, table.src_keys[rows], table.dst_keys[rows], settings)
+        else:
+            owner = file.owner
+            features = tables.nodes[owner] if isinstance(owner, str) else tables.edges[owner]
+            write_rows(root / file.name, features[file.feature][rows], settings)
+        if progress:
+            progress("write", number, len(files))
 
 
 def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
@@ -216,28 +295,15 @@ def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
     if graph.label_types or any(graph.edge_splits.values()):
         what = "label types" if graph.label_types else "splits of edges"
         raise SchemaError(f"the graph has {what}, which a chunked graph cannot hold; write it before it is split")
-    for name in (*graph.nodes, *(relation for _, relation, _ in graph.edges)):
-        if ":" in name:
-            raise SchemaError(f"type {name!r} has a colon, which separates names in edge types of chunked graphs")
     known = [f"{t}.{name}" for t, table in graph.nodes.items() for name in table.features]
     known += [f"{type_label(t)}.{name}" for t, table in graph.edges.items() for name in table.features]
-    unknown = [name for name in settings.leave_out if name not in known]
-    if unknown:
-        raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {known}")
+    check_names(list(graph.nodes), list(graph.edges), known, settings)
     nodes = {}
     for node_type, table in graph.nodes.items():
         features = _writable(node_type, table.features, settings)
-        misnamed = next((name for name in features if name in MASKS), None)
-        if misnamed is not None:
-            shown = f"{node_type}.{misnamed}"
-            raise SchemaError(f"{shown} would be read back as split {MASKS[misnamed]!r}; add {shown!r} to leave_out")
+        check_not_masks(node_type, features)
         for split, keys in graph.splits.get(node_type, {}).items():
-            mask_name = MASK_OF_SPLIT.get(split)
-            if mask_name is None:
-                raise SchemaError(
-                    f"split {split!r} of {node_type} has no mask of its own in a chunked graph; "
-                    f"splits are {', '.join(MASK_OF_SPLIT)}"
-                )
+            mask_name = mask_of_split(node_type, split)
             features[mask_name] = np.zeros(table.num_nodes, np.bool_)
             features[mask_name][keys] = True
         nodes[node_type] = features
@@ -246,20 +312,66 @@ def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
     )
 
 
+def check_names(
+    node_types: Sequence[str], edge_types: Sequence[EdgeType], known: Sequence[str], settings: ChunkSettings
+) -> None:
+    """Refuse names of types that the metadata cannot hold, and features to leave out that are not there.
+
+    Raises:
+        SchemaError: As said; ``known`` are the features there are.
+    """
+    for name in (*node_types, *(relation for _, relation, _ in edge_types)):
+        if ":" in name:
+            raise SchemaError(f"type {name!r} has a colon, which separates names in edge types of chunked graphs")
+    unknown = [name for name in settings.leave_out if name not in known]
+    if unknown:
+        raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {list(known)}")
+
+
+def check_not_masks(node_type: str, features: Iterable[str]) -> None:
+    """Raise ``SchemaError`` where a feature of nodes would be read back as a split."""
+    misnamed = next((name for name in features if name in MASKS), None)
+    if misnamed is not None:
+        shown = f"{node_type}.{misnamed}"
+        raise SchemaError(f"{shown} would be read back as split {MASKS[misnamed]!r}; add {shown!r} to leave_out")
+
+
+def mask_of_split(node_type: str, split: str) -> str:
+    """The feature that holds a split of nodes.
+
+    Raises:
+        SchemaError: There is none for a split of this name.
+    """
+    if split not in MASK_OF_SPLIT:
+        raise SchemaError(
+            f"split {split!r} of {node_type} has no mask of its own in a chunked graph; "
+            f"splits are {', '.join(MASK_OF_SPLIT)}"
+        )
+    return MASK_OF_SPLIT[split]
+
+
+def check_writable(shown: str, schema: FeatureSchema, settings: ChunkSettings) -> None:
+    """Refuse a feature that a chunked graph, or the format of its files, cannot hold.
+
+    Raises:
+        SchemaError: As said.
+    """
+    if not schema.is_fixed_width:
+        kind = "of strings" if schema.is_string else "ragged"
+        raise SchemaError(
+            f"{shown} is {kind}; features of chunked graphs are numbers of one shape: add {shown!r} to leave_out"
+        )
+    if settings.data_format == "parquet" and (schema.dtype.startswith("complex") or 0 in schema.shape):
+        raise SchemaError(f"{shown} is {schema.dtype}{list(schema.shape)}, which parquet cannot hold; use numpy")
+
+
 def _writable(label: str, features: Mapping[str, Column], settings: ChunkSettings) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, column in features.items():
         shown = f"{label}.{name}"
-        if shown in settings.leave_out:
-            continue
-        if isinstance(column, RaggedArray):
-            kind = "of strings" if column.is_string else "ragged"
-            raise SchemaError(
-                f"{shown} is {kind}; features of chunked graphs are numbers of one shape: add {shown!r} to leave_out"
-            )
-        if settings.data_format == "parquet" and (column.dtype.kind == "c" or 0 in column.shape[1:]):
-            raise SchemaError(f"{shown} is {column.dtype}{list(column.shape)}, which parquet cannot hold; use numpy")
-        found[name] = column
+        if shown not in settings.leave_out:
+            check_writable(shown, column_schema(column), settings)
+            found[name] = cast(Array, column)
     return found
 
 
@@ -268,43 +380,42 @@ def _file_name(name: str, number: int, what: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else f"~{what}{number}"
 
 
-def _write_lines(path: Path, src_keys: IntArray, dst_keys: IntArray, delimiter: str) -> None:
+def _write_lines(path: Path, src_keys: Rows, dst_keys: Rows, delimiter: str) -> None:
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
     options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
     with path.open("wb") as file:
-        for start in range(0, len(src_keys), WRITTEN_ROWS):
-            columns = [pa.array(np.asarray(keys[start : start + WRITTEN_ROWS])) for keys in (src_keys, dst_keys)]
+        for rows in _slices(src_keys.shape[0], WRITTEN_ROWS):
+            columns = [pa.array(np.asarray(keys[rows])) for keys in (src_keys, dst_keys)]
             pacsv.write_csv(pa.table(columns, names=["src", "dst"]), file, options)
 
 
-def _write_parquet(path: Path, columns: Mapping[str, Array]) -> None:
+def _write_parquet(path: Path, columns: Mapping[str, Rows]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.from_numpy_dtype(values.dtype)) for name, values in columns.items()])
-    num_rows = len(next(iter(columns.values())))
+    num_rows = next(iter(columns.values())).shape[0]
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for start in range(0, num_rows, WRITTEN_ROWS):
-            arrays = [pa.array(np.asarray(values[start : start + WRITTEN_ROWS])) for values in columns.values()]
+        for rows in _slices(num_rows, WRITTEN_ROWS):
+            arrays = [pa.array(np.asarray(values[rows])) for values in columns.values()]
             writer.write_table(pa.table(arrays, schema=schema))
 
 
-def _write_feature(path: Path, array: Array, *, is_list: bool) -> None:
+def _write_feature(path: Path, array: Rows, *, is_list: bool) -> None:
     """One column, one column of lists, or one column per dimension; the shape is in the schema metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     width = math.prod(array.shape[1:])
     value_type = pa.from_numpy_dtype(array.dtype)
-    is_list = is_list and array.ndim > 1
+    is_list = is_list and len(array.shape) > 1
     columns = [("vector", pa.list_(value_type))] if is_list else [(str(n), value_type) for n in range(width)]
     schema = pa.schema(columns, metadata={SHAPE: str(array.shape).encode()})
-    step = max(1, min(WRITTEN_ROWS, GROUP_BYTES // max(1, width * array.itemsize)))
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for start in range(0, len(array), step):
-            rows = np.ascontiguousarray(array[start : start + step]).reshape(-1, width)
+        for part in _slices(array.shape[0], _step(array)):
+            rows = np.ascontiguousarray(array[part]).reshape(-1, width)
             if is_list:
                 offsets = np.arange(0, rows.size + 1, width, dtype=np.int32)
                 arrays = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(rows.reshape(-1)))]

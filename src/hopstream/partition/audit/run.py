@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.partition.audit.edges import EDGE_BYTES, Links, StoredEdges, check_by_key, check_stored
@@ -17,7 +18,6 @@ from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_b
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.settings import Progress
-from hopstream.partition.sizes import memory_bytes
 from hopstream.partition.write import graph_id_of
 from hopstream.schema import EdgeType, GraphSchema, type_label
 

@@ -21,6 +21,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.settings import memory_bytes
 from hopstream.graph.graph import fingerprint_of
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
@@ -39,7 +40,6 @@ from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
-from hopstream.partition.sizes import memory_bytes
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.times import check_time_schema
 from hopstream.partition.write import Written, graph_id_of, manifest_of, schema_with_links

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, get_args
 
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import MAX_PARTS, PartitionSettings, Sides
-from hopstream.partition.sizes import memory_bytes
 from hopstream.schema import EdgeType
 
 EngineName = Literal["local", "ray", "beam"]

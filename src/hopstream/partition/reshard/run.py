@@ -19,6 +19,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.partition.assign import assign_nodes
 from hopstream.partition.assign_dataset import source_of_rows
@@ -50,7 +51,6 @@ from hopstream.partition.reshard.rows import DatasetRows, open_rows, owner_folde
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import PLAN, Workplace, own_type
 from hopstream.partition.settings import Progress
-from hopstream.partition.sizes import memory_bytes
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.write import Written, manifest_of
 from hopstream.schema import EdgeType

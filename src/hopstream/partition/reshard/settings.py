@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, get_args
 
-from hopstream.engine.settings import check_num_workers
+from hopstream.engine.settings import check_num_workers, memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings, EngineName
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.settings import Balance, Method, PartitionSettings
-from hopstream.partition.sizes import memory_bytes
 
 _CUT = {f.name: f.metadata for f in fields(PartitionSettings)}
 _RUN = {f.name: f.metadata for f in fields(DispatchSettings)}

@@ -1,0 +1,181 @@
+"""Which bucket is a raw id in, and how does a column of raw ids lie on the disk so that a bucket is read at once?
+
+Raw ids of a table are dealt out by hash. Those of nodes without a table are dealt out by range, because their keys are
+their order. The raw ids of a block are grouped by bucket; empty ones come last and are in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array
+from hopstream.ingest.chunking.raw_files import append_values, make_file, read_values
+from hopstream.ingest.ids import INTEGER, NAME
+from hopstream.kernels.hashing import hash_keys
+from hopstream.kernels.raw_ids import find_ranges, group_rows, hash_strings
+
+HASH_SEED = np.uint64(0x5EED)
+
+
+def text_of(strings: pa.Array) -> tuple[Array, IntArray]:
+    """The bytes of ``large_string`` values and where each begins: uint8[num_bytes], int64[n + 1]; nulls are empty."""
+    if not len(strings):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, values = strings.buffers()
+    filled = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+    return filled, np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+
+
+def strings_of(values: Array, lengths: Array) -> pa.Array:
+    """``large_string`` values from bytes and lengths."""
+    buffers = [None, pa.py_buffer(offsets_of(lengths)), pa.py_buffer(values)]
+    return pa.Array.from_buffers(NAME, len(lengths), buffers)
+
+
+def hashes_of(raw: pa.Array) -> Array:
+    """uint64[n], a hash of each raw id."""
+    hashes = np.empty(len(raw), np.uint64)
+    if raw.type == INTEGER:
+        hash_keys(raw.fill_null(0).to_numpy(), HASH_SEED, hashes)
+    else:
+        hash_strings(*text_of(raw), hashes)
+    return hashes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """How the raw ids of one node type are dealt out.
+
+    Attributes:
+        num_buckets: How many buckets.
+        bounds: The first raw id of each bucket but the first, ascending, where buckets are ranges; else None.
+    """
+
+    num_buckets: int
+    bounds: pa.Array | None = None
+
+    def find(self, raw: pa.Array) -> Array:
+        """uint32[n], the bucket of each raw id; ``num_buckets`` for nulls."""
+        if self.bounds is None:
+            hashes = hashes_of(raw)
+            found = ((hashes >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)).astype(np.uint32)
+        elif raw.type == INTEGER:
+            numbers = raw.fill_null(0).to_numpy()
+            found = np.searchsorted(self.bounds.to_numpy(), numbers, side="right").astype(np.uint32)
+        else:
+            found = np.empty(len(raw), np.uint32)
+            find_ranges(*text_of(raw), *text_of(self.bounds), found)
+        if raw.null_count:
+            found[raw.is_null().to_numpy(zero_copy_only=False)] = self.num_buckets
+        return found
+
+
+class GroupedWriter:
+    """Writes a column of raw ids, block by block, each grouped by bucket."""
+
+    def __init__(self, folder: Path, name: str, buckets: Buckets, stack: ExitStack) -> None:
+        """Open the files; ``stack`` closes them."""
+        self._folder, self._name, self._buckets = folder, name, buckets
+        self._values, self._lengths, self._order = (
+            stack.enter_context((folder / f"{name}.{what}").open("wb")) for what in ("values", "lengths", "order")
+        )
+        self._starts: list[IntArray] = []
+        self._byte_starts: list[IntArray] = []
+
+    def write(self, chunks: Sequence[pa.Array], raw_type: pa.DataType) -> None:
+        """Write a block."""
+        block = pa.chunked_array(chunks, raw_type).combine_chunks()
+        found = self._buckets.find(block)
+        starts = offsets_of(np.bincount(found, minlength=self._buckets.num_buckets + 1))
+        order = np.empty(len(block), np.uint32)
+        group_rows(found, starts[:-1].copy(), order)
+        del found
+        append_values(self._order, order)
+        grouped = block.take(pa.array(order))
+        del block
+        if raw_type == INTEGER:
+            append_values(self._values, grouped.fill_null(0).to_numpy())
+            byte_starts = starts * 8
+        else:
+            text, offsets = text_of(grouped)
+            append_values(self._values, text[offsets[0] : offsets[-1]])
+            append_values(self._lengths, np.diff(offsets).astype(np.uint32))
+            byte_starts = (offsets - offsets[0])[starts]
+        self._starts.append(starts)
+        self._byte_starts.append(byte_starts)
+
+    def finish(self, answers: str, answer_bytes: int) -> None:
+        """Write where buckets begin, and make the file in which answers to the raw ids go, all zeros at first."""
+        width = self._buckets.num_buckets + 2
+        for name, starts in (("starts", self._starts), ("byte-starts", self._byte_starts)):
+            write_array(self._folder / f"{self._name}.{name}.npy", np.array(starts, np.int64).reshape(-1, width))
+        num_rows = int(sum(starts[-1] for starts in self._starts))
+        make_file(self._folder / f"{self._name}.{answers}", num_rows * answer_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """A column of raw ids of one part of a table, as ``GroupedWriter`` wrote it.
+
+    Attributes:
+        folder: Where its files are.
+        name: Its name.
+        raw_type: Arrow type of the raw ids.
+    """
+
+    folder: Path
+    name: str
+    raw_type: pa.DataType
+
+    def path(self, what: str) -> Path:
+        """A file."""
+        return self.folder / f"{self.name}.{what}"
+
+    @cached_property
+    def starts(self) -> Array:
+        """int64[num_blocks, num_buckets + 2], where each bucket begins in its block; mapped."""
+        return open_array(self.path("starts.npy"))
+
+    @cached_property
+    def byte_starts(self) -> Array:
+        """The same in bytes of values."""
+        return open_array(self.path("byte-starts.npy"))
+
+    @cached_property
+    def block_rows(self) -> IntArray:
+        """int64[num_blocks + 1], the first row of each block."""
+        return offsets_of(self.starts[:, -1])
+
+    @cached_property
+    def _block_bytes(self) -> IntArray:
+        return offsets_of(self.byte_starts[:, -1])
+
+    def place(self, block: int, bucket: int) -> tuple[int, int]:
+        """The first place of a bucket's share of a block, among the places of the whole column, and its length."""
+        first, stop = (int(value) for value in self.starts[block, bucket : bucket + 2])
+        return int(self.block_rows[block]) + first, stop - first
+
+    def values(self, block: int, bucket: int) -> pa.Array:
+        """A bucket's share of a block."""
+        first, count = self.place(block, bucket)
+        if self.raw_type == INTEGER:
+            return pa.array(read_values(self.path("values"), np.int64, first, count))
+        begin, end = (int(value) for value in self.byte_starts[block, bucket : bucket + 2])
+        text = read_values(self.path("values"), np.uint8, int(self._block_bytes[block]) + begin, end - begin)
+        return strings_of(text, read_values(self.path("lengths"), np.uint32, first, count))
+
+    def order(self, block: int, bucket: int) -> Array:
+        """uint32[n], the row in its block of each of a bucket's raw ids."""
+        return read_values(self.path("order"), np.uint32, *self.place(block, bucket))
+
+    def whole_order(self, block: int) -> Array:
+        """uint32[num_rows], the same of all buckets, nulls last."""
+        first, stop = (int(value) for value in self.block_rows[block : block + 2])
+        return read_values(self.path("order"), np.uint32, first, stop - first)

@@ -1,0 +1,173 @@
+"""How is a part of a table read once, its raw ids grouped by bucket and its other columns kept as they are?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopstream.arrays import Array
+from hopstream.engine import task
+from hopstream.errors import SchemaError
+from hopstream.ingest.chunked.writing import MASK_OF_SPLIT, check_writable, mask_of_split
+from hopstream.ingest.chunking.buckets import GroupedWriter
+from hopstream.ingest.chunking.checks import raw_ids_feature
+from hopstream.ingest.chunking.plan import part_of_json
+from hopstream.ingest.chunking.raw_files import append_values, new_folder
+from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
+from hopstream.ingest.ids import raw_as
+from hopstream.ingest.table_columns import ColumnReader, raw_id_column
+from hopstream.ingest.table_files import Batch, read_part
+from hopstream.ingest.table_nodes import node_raw_ids
+from hopstream.ingest.table_splits import split_names
+from hopstream.schema import STRING, FeatureSchema
+
+SPLITS = tuple(MASK_OF_SPLIT)
+NO_SPLIT = len(SPLITS)
+RAW = "raw"
+"""Name of the column of integer raw ids in the order of rows, which becomes a feature."""
+
+
+@task
+@returns_input_errors
+def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
+    """Read a part of a table.
+
+    Returns:
+        ``blocks``: Rows of each block. ``schemas``: by feature, dtype and shape of a row. ``splits``: their names, in
+        the order in which they come.
+    """
+    workplace = workplace_of(args)
+    table, number = workplace.tables[int(args["table"])], int(args["number"])
+    with new_folder(workplace.part_folder(table, number)) as folder, ExitStack() as stack:
+        reading = _Reading(workplace, table, folder, stack)
+        if table.files is not None:
+            for batch in read_part(
+                table.files, part_of_json(args["part"]), reading.columns(), block_bytes=workplace.plan.csv_block_bytes
+            ):
+                reading.add(batch)
+        return reading.finish()
+
+
+class _Reading:
+    """One part that is being read."""
+
+    def __init__(self, workplace: Workplace, table: Table, folder: Path, stack: ExitStack) -> None:
+        self._workplace, self._table, self._folder, self._stack = workplace, table, folder, stack
+        self._plan = workplace.plan
+        self._features = {name: ColumnReader(f"{table.label}.{name}", spec) for name, spec in table.features.items()}
+        self._feature_files = {name: self._open(f"feature-{i}") for i, name in enumerate(table.features)}
+        self._split_file = self._open("splits") if table.split_column is not None else None
+        self._raw_file = self._open(RAW) if self._keeps_raw() else None
+        self._rows_ids = [ids for ids in table.ids if workplace.kind(ids.node_type) == "row"]
+        self._row_files = {ids.name: self._open(f"{ids.name}.keys") for ids in self._rows_ids}
+        self._grouped_ids = [ids for ids in table.ids if ids not in self._rows_ids]
+        self._writers = {
+            ids.name: GroupedWriter(folder, ids.name, workplace.buckets(ids.node_type), stack)
+            for ids in self._grouped_ids
+        }
+        self._waiting: dict[str, list[pa.Array]] = {ids.name: [] for ids in self._grouped_ids}
+        self._num_waiting = self._waiting_bytes = 0
+        self._blocks: list[int] = []
+        self._splits: list[str] = []
+
+    def _open(self, name: str) -> IO[bytes]:
+        return self._stack.enter_context((self._folder / name).open("wb"))
+
+    def _keeps_raw(self) -> bool:
+        owner = self._table.owner
+        if not isinstance(owner, str) or self._workplace.kind(owner) != "int64":
+            return False
+        name = raw_ids_feature(self._workplace.metadata.nodes[owner], self._plan.tables)
+        return name is not None and f"{owner}.{name}" not in self._plan.chunks.leave_out
+
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        columns = [column for spec in self._table.features.values() for column in spec.columns]
+        columns += [ids.column for ids in self._table.ids]
+        return columns + ([self._table.split_column] if self._table.split_column is not None else [])
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch."""
+        for name, reader in self._features.items():
+            reader.add(batch)
+            for column in reader.drain():
+                if not isinstance(column, np.ndarray):
+                    schema = reader.schema or FeatureSchema(dtype=STRING)
+                    check_writable(f"{self._table.label}.{name}", schema, self._plan.chunks)
+                append_values(self._feature_files[name], np.asarray(column))
+        for ids in self._table.ids:
+            self._add_ids(ids, batch)
+        if self._split_file is not None:
+            append_values(self._split_file, self._split_codes(batch))
+        self._num_waiting += batch.num_rows
+        is_full = self._waiting_bytes + 16 * self._num_waiting >= self._plan.block_bytes
+        if is_full or self._num_waiting >= self._plan.limits.block_rows:
+            self._end_block()
+
+    def _add_ids(self, ids: Ids, batch: Batch) -> None:
+        spec, raw_type = self._workplace.metadata.nodes[ids.node_type], self._workplace.raw_type(ids.node_type)
+        if isinstance(self._table.owner, str):
+            raw = node_raw_ids(ids.node_type, spec, batch).cast(raw_type)
+            if self._raw_file is not None:
+                append_values(self._raw_file, raw.to_numpy())
+        else:
+            raw = raw_as(raw_id_column(batch, ids.column, f"{self._table.label}.{ids.column}"), raw_type)
+        if ids.name in self._row_files:
+            append_values(self._row_files[ids.name], self._keys_of_rows(ids, raw))
+        else:
+            self._waiting[ids.name].append(raw)
+            self._waiting_bytes += raw.nbytes
+
+    def _keys_of_rows(self, ids: Ids, raw: pa.Array) -> Array:
+        """int64[n], key + 1 where raw ids are the numbers of rows, and 0 for those that are not there."""
+        layout = self._workplace.layout(self._workplace.table_of(ids.node_type), is_settled=True)
+        keys = raw.fill_null(-1).to_numpy()
+        answers: Array = np.where((keys >= 0) & (keys < layout.num_kept), keys + 1, 0)
+        return answers
+
+    def _split_codes(self, batch: Batch) -> Array:
+        """uint8[n], the place of each row's split in ``SPLITS``."""
+        table, column = self._table, str(self._table.split_column)
+        names = split_names(table.label, column, batch).dictionary_encode()
+        found = names.dictionary.to_pylist()
+        if found and not isinstance(table.owner, str):
+            raise splits_of_edges_error(table)
+        for name in found:
+            mask_of_split(table.label, name)
+            if name not in self._splits:
+                self._splits.append(name)
+        codes: Array = np.array([*(SPLITS.index(name) for name in found), NO_SPLIT], np.uint8)
+        rows: Array = codes[names.indices.fill_null(len(found)).to_numpy()]
+        return rows
+
+    def _end_block(self) -> None:
+        for ids in self._grouped_ids:
+            chunks, self._waiting[ids.name] = self._waiting[ids.name], []
+            self._writers[ids.name].write(chunks, self._workplace.raw_type(ids.node_type))
+        self._blocks.append(self._num_waiting)
+        self._num_waiting = self._waiting_bytes = 0
+
+    def finish(self) -> dict[str, Any]:
+        """Write what waits; what ``read_table_part`` returns."""
+        if self._num_waiting:
+            self._end_block()
+        is_node = isinstance(self._table.owner, str)
+        for writer in self._writers.values():
+            writer.finish(*(("repeats", 1) if is_node else ("keys", 8)))
+        return {
+            "blocks": self._blocks, "splits": self._splits,
+            "schemas": {
+                name: [reader.schema.dtype, list(reader.schema.shape)]
+                for name, reader in self._features.items() if reader.schema is not None
+            },
+        }  # fmt: skip
+
+
+def splits_of_edges_error(table: Table) -> SchemaError:
+    """The error of a column of splits of edges."""
+    shown = f"{table.label}.{table.split_column}"
+    return SchemaError(f"{shown} holds splits of edges, which a chunked graph cannot hold; add {shown!r} to leave_out")

@@ -1,0 +1,196 @@
+"""How do tables become a chunked graph in bounded memory, and go on where they were ended?
+
+The work is cut into tasks, which an engine runs; see the modules of the steps. All of it happens in a hidden folder
+beside the place of the chunked graph, with a name that follows from it, so that work that was ended is found again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hopstream.arrays import write_text
+from hopstream.engine import Progress, open_engine
+from hopstream.engine.job import digest_of
+from hopstream.engine.resumed import discard, held_bytes, resumed_job, work_folder
+from hopstream.engine.settings import memory_bytes
+from hopstream.errors import FormatError, SettingsError
+from hopstream.ingest.chunk_settings import ChunkSettings
+from hopstream.ingest.chunked.opening import METADATA
+from hopstream.ingest.chunked.writing import check_names, check_out_folder
+from hopstream.ingest.chunking import workplace as workplaces
+from hopstream.ingest.chunking.checks import check_declared, known_names
+from hopstream.ingest.chunking.plan import Estimate, Part, Plan, budget_of, cut_table, estimate
+from hopstream.ingest.chunking.steps import ChunkCounts, Steps
+from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
+from hopstream.ingest.table_metadata import TablesMetadata, read_metadata
+from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.work_settings import WorkSettings
+from hopstream.schema import EdgeType
+
+FORMAT = 1
+"""Of the hidden folder; a folder of another one is not gone on with."""
+Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReport:
+    """What became of tables.
+
+    Attributes:
+        metadata: The metadata of the chunked graph.
+        num_nodes: Node type to its nodes.
+        num_edges: Edge type to its edges.
+        num_repeated: Node type to the rows that were dropped because an earlier row has their raw id.
+        num_dangling: Edge type to what was dropped because an end is empty or no node: ``edges``, and of their ends
+            ``src`` and ``dst``.
+    """
+
+    metadata: Path
+    num_nodes: Mapping[str, int]
+    num_edges: Mapping[EdgeType, int]
+    num_repeated: Mapping[str, int]
+    num_dangling: Mapping[EdgeType, Mapping[str, int]]
+
+
+def chunk_tables(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *, name: str | None = None,
+    progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None, **options: Any,
+) -> ChunkReport:  # fmt: skip
+    """Write CSV and Parquet tables as a chunked graph, in bounded memory.
+
+    What is written reads back to the graph that ``read_graph`` reads out of the same tables: the same keys, edges in
+    the same order, the same features and splits. Neither a table, nor its raw ids, nor its edges are held in memory. If
+    the process is ended, the same call goes on where it was.
+
+    Args:
+        source: The JSON file that describes the tables, or the folder with a ``metadata.json``.
+        out: The folder to write; it must not be there, or be empty.
+        name: ``graph_name`` of the metadata; the name of ``out`` if it is not given.
+        progress: Called as ``progress("chunk", done, total)`` in bytes of work.
+        on_estimate: Called once with what the work will take, before it starts.
+        **options: Fields of ``ChunkSettings``, of ``TableSettings`` and of ``WorkSettings``.
+
+    Returns:
+        What was written and what was dropped.
+
+    Raises:
+        SettingsError: An option is unknown or outside its range, the memory is too small, the disk has no room, or
+            ``out`` holds something.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node
+            has, or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of
+            several flaws of one kind in a table it is the first one's.
+        StateError: Another process writes to the same place.
+        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+    """
+    chunks, tables, work = _taken(ChunkSettings, options), _taken(TableSettings, options), _taken(WorkSettings, options)
+    if options:
+        known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
+        raise SettingsError(f"there is no option {sorted(options)[0]!r}; known: {known}")
+    place = Path(os.path.realpath(out))
+    num_workers = work.num_workers if work.num_workers is not None else os.cpu_count() or 1
+    plan = Plan(
+        source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,
+        budget_bytes=budget_of(memory_bytes(work.memory), num_workers), num_workers=max(1, num_workers),
+    )  # fmt: skip
+    metadata = read_metadata(Path(plan.source))
+    check_out_folder(Path(out))
+    check_names(list(metadata.nodes), list(metadata.edges), known_names(metadata, tables), chunks)
+    checked = tables_of(metadata, chunks.leave_out)
+    check_declared(checked, metadata, plan)
+    parts = {
+        table.number: cut_table(table.files, plan.limits.part_bytes) for table in checked if table.files is not None
+    }
+    costs = _estimate(metadata, checked, parts)
+    hidden = place.with_name(f".{place.name}.chunk.partial")
+    _check_disk(place, hidden, costs)
+    if on_estimate is not None:
+        on_estimate(costs, plan)
+    counts = _work(plan, metadata, parts, place, hidden, (work, num_workers, progress or _no_progress))
+    return ChunkReport(
+        metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
+        num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
+    )  # fmt: skip
+
+
+def _taken(record: type[Settings], options: dict[str, Any]) -> Settings:
+    return record(**{f.name: options.pop(f.name) for f in fields(record) if f.name in options})
+
+
+def _source_path(source: Path) -> Path:
+    path = source / METADATA if source.is_dir() else source
+    if path.suffix != ".json":
+        raise FormatError(f"{path} is not the JSON file that describes tables")
+    return path.absolute()
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def _work(
+    plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], place: Path, hidden: Path,
+    how: tuple[WorkSettings, int, Progress],
+) -> ChunkCounts:  # fmt: skip
+    work, num_workers, progress = how
+    workplaces.forget()
+    digest = digest_of([FORMAT, plan.to_json(), _states(metadata)])
+    root = work_folder(hidden, digest)
+    with open_engine(work.engine, num_workers=num_workers if work.engine != "beam" else None) as engine:
+        steps = Steps(Workplace(root), metadata, parts, progress)
+        with resumed_job(hidden, digest, engine, steps.tell, product="chunked") as job:
+            (root / "chunked").mkdir(parents=True, exist_ok=True)
+            write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
+            try:
+                counts = steps.run(job)
+            except (*INPUT_ERRORS, SettingsError):
+                # There is nothing to go on with; lost workers and full disks are another matter.
+                discard(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+                raise
+            check_out_folder(place)
+            with suppress(FileNotFoundError):
+                place.rmdir()
+            (root / "chunked").rename(place)
+            discard(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+    return counts
+
+
+def _states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
+    """What tells that a file of the input is another one than before."""
+    tables = [spec.files for spec in metadata.nodes.values()] + [spec.files for spec in metadata.edges.values()]
+    paths = [metadata.path, *(path for files in tables if files is not None for path in files.paths)]
+    return [(str(path), state.st_size, state.st_mtime_ns) for path in paths for state in (path.stat(),)]
+
+
+def _estimate(metadata: TablesMetadata, tables: list[Table], parts: Mapping[int, list[Part]]) -> Estimate:
+    sizes = {number: sum(part.num_bytes for part in of_table) for number, of_table in parts.items()}
+    return estimate(
+        [sizes.get(table.number, 0) for table in tables if isinstance(table.owner, str)],
+        [sizes[table.number] for table in tables if not isinstance(table.owner, str)],
+        spills_all_edges=any(spec.files is None for spec in metadata.nodes.values()),
+    )
+
+
+def _check_disk(place: Path, hidden: Path, costs: Estimate) -> None:
+    """Refuse a disk that cannot hold the work.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    folder = next(folder for folder in (place, *place.parents) if folder.exists())
+    room = shutil.disk_usage(folder).free + held_bytes(hidden)
+    if costs.disk_bytes > room:
+        raise SettingsError(
+            f"{place} needs about {costs.disk_bytes / 1e9:.1f} GB of disk while it is written, at most "
+            f"{costs.chunked_bytes / 1e9:.1f} GB for the chunked graph itself; {folder} has {room / 1e9:.1f} GB: make "
+            "room, or write elsewhere"
+        )

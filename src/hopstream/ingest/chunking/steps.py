@@ -1,0 +1,318 @@
+"""Which steps make a chunked graph of tables, and what do they tell each other?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hopstream.arrays import column_schema
+from hopstream.engine import Progress, Task, kind_of
+from hopstream.engine.job import Job
+from hopstream.errors import SchemaError
+from hopstream.ingest.chunked.writing import (
+    ChunkFile,
+    TableShape,
+    check_not_masks,
+    check_writable,
+    mask_of_split,
+    plan_files,
+    write_metadata,
+)
+from hopstream.ingest.chunking.checks import raw_ids_feature
+from hopstream.ingest.chunking.chunks import chunk_args, write_chunk
+from hopstream.ingest.chunking.findings import Findings
+from hopstream.ingest.chunking.join import find_repeated, join_ends, settle_edges, settle_nodes, sort_implicit
+from hopstream.ingest.chunking.look import look_at_part
+from hopstream.ingest.chunking.plan import TASKS_PER_WORKER, Part
+from hopstream.ingest.chunking.read import read_table_part
+from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, raise_first
+from hopstream.ingest.table_columns import ColumnReader, other_schema_error, raw_id_column
+from hopstream.ingest.table_edges import dangling_error
+from hopstream.ingest.table_files import Origin, read_part
+from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.table_nodes import repeated_error
+from hopstream.schema import EdgeType, FeatureSchema
+
+WORK = {"look": 1, "read": 4, "join": 2, "settle": 1, "write": 2}
+"""Steps' shares of the work on a table, for progress only."""
+
+
+@dataclass(slots=True)
+class ChunkCounts:
+    """How much there is; see ``ChunkReport``."""
+
+    num_nodes: dict[str, int] = field(default_factory=dict)
+    num_edges: dict[EdgeType, int] = field(default_factory=dict)
+    num_repeated: dict[str, int] = field(default_factory=dict)
+    num_dangling: dict[EdgeType, dict[str, int]] = field(default_factory=dict)
+
+
+class Steps:
+    """One run of a job: the steps one after the other, and what came of them."""
+
+    def __init__(
+        self, workplace: Workplace, metadata: TablesMetadata, parts: Mapping[int, Sequence[Part]], progress: Progress
+    ) -> None:
+        """Begin nothing yet."""
+        self._workplace, self._metadata, self._parts, self._progress = workplace, metadata, parts, progress
+        self._counts = ChunkCounts()
+        self._outputs: dict[int, dict[str, dict[str, Any]]] = {}
+        self._read: dict[int, dict[str, Any]] = {}
+        self._work_done = 0
+        self._job: Job
+
+    def run(self, job: Job) -> ChunkCounts:
+        """Write everything, the metadata last."""
+        self._job = job
+        self._tell(0)
+        self._look()
+        nodes = [table for table in self._workplace.tables if isinstance(table.owner, str)]
+        edges = [table for table in self._workplace.tables if not isinstance(table.owner, str)]
+        for table in nodes:
+            if table.files is not None:
+                self._read_nodes(table)
+        for table in edges:
+            if any(self._workplace.is_implicit(ids.node_type) for ids in table.ids):
+                self._read_table(table)
+        for table in nodes:
+            if table.files is None:
+                self._sort_implicit(table)
+        for table in nodes:
+            self._write(table)
+        for table in edges:
+            if table.number not in self._read:
+                self._read_table(table)
+            self._join(table)
+            self._settle_edges(table)
+            self._write(table)
+            shutil.rmtree(self._workplace.table_folder(table), ignore_errors=True)
+        write_metadata(self._workplace.chunked, self._plan_files()[0])
+        self._progress("chunk", self._total_work(), self._total_work())
+        return self._counts
+
+    # Progress is in bytes of tables times the share of a step; a step's tasks add up to its share.
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """What the job says of a stage, as progress of the whole."""
+        self._tell(done)
+
+    def _tell(self, done: int) -> None:
+        total = self._total_work()
+        self._progress("chunk", min(self._work_done + done, total), total)
+
+    def _num_bytes(self, table: Table) -> int:
+        return sum(part.num_bytes for part in self._parts.get(table.number, ()))
+
+    def _total_work(self) -> int:
+        return max(1, sum(WORK.values()) * sum(map(self._num_bytes, self._workplace.declared)))
+
+    def _run(self, step: str, table: Table, tasks: list[Task]) -> dict[str, Any]:
+        results = self._job.run(step, tasks)
+        self._work_done += WORK[step] * self._num_bytes(table)
+        self._tell(0)
+        raise_first(results)
+        return results
+
+    def _args(self, table: Table, **args: Any) -> dict[str, Any]:
+        return {"folder": str(self._workplace.root), "table": table.number, **args}
+
+    def _part_tasks(self, step: str, function: Any, table: Table, **args: Any) -> list[Task]:
+        return [
+            Task(
+                f"{step}-{table.number}-{i}", kind_of(function),
+                self._args(table, number=i, part=part.to_json(), **args), part.num_bytes * WORK[step],
+            )
+            for i, part in enumerate(self._parts[table.number])
+        ]  # fmt: skip
+
+    def _bucket_tasks(self, step: str, function: Any, table: Table, ids: Ids) -> list[Task]:
+        num_buckets = self._workplace.buckets(ids.node_type).num_buckets
+        num_tasks = min(num_buckets, TASKS_PER_WORKER * self._workplace.plan.num_workers)
+        size = WORK[step] * self._num_bytes(table) // len(table.ids) // num_tasks
+        return [
+            Task(
+                f"{step}-{table.number}-{ids.name}-{i}", kind_of(function),
+                self._args(table, ids=ids.name, buckets=[first, stop]), size,
+            )
+            for i, (first, stop) in enumerate(_runs(num_buckets, num_tasks))
+        ]  # fmt: skip
+
+    def _look(self) -> None:
+        """Find out what raw ids and undeclared features are."""
+        findings = Findings(self._workplace, self._parts)
+        for table in self._workplace.declared:
+            names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
+            if table.files is not None and (names or table.undeclared):
+                tasks = self._part_tasks("look", look_at_part, table, ids=names)
+                findings.take(table, list(self._run("look", table, tasks).values()))
+            else:
+                self._work_done += WORK["look"] * self._num_bytes(table)
+        findings.decide()
+
+    # Reading
+
+    def _read_table(self, table: Table) -> None:
+        results = self._run("read", table, self._part_tasks("read", read_table_part, table))
+        self._workplace.write_layout(table, [result["blocks"] for result in results.values()], None)
+        self._read[table.number] = results
+        self._outputs[table.number] = self._features_of(table, list(results.values()))
+
+    def _features_of(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Where each feature that is written comes from.
+
+        Raises:
+            SchemaError: Files contradict each other, or a chunked graph cannot hold a feature.
+        """
+        outputs: dict[str, dict[str, Any]] = {}
+        if isinstance(table.owner, str):
+            raw = raw_ids_feature(self._metadata.nodes[table.owner], self._workplace.plan.tables)
+            if raw is not None and f"{table.label}.{raw}" not in self._workplace.plan.chunks.leave_out:
+                outputs[raw] = {"what": "raw" if table.files is not None else "sorted", "dtype": "int64", "shape": []}
+        for name in table.features:
+            schema = self._schema_of(table, name, results)
+            check_writable(f"{table.label}.{name}", schema, self._workplace.plan.chunks)
+            outputs[name] = {"what": "feature", "dtype": schema.dtype, "shape": list(schema.shape)}
+        if isinstance(table.owner, str):
+            check_not_masks(table.owner, outputs)
+        for split in dict.fromkeys(name for result in results for name in result["splits"]):
+            outputs[mask_of_split(table.label, split)] = {"what": "mask", "split": split}
+        return outputs
+
+    def _schema_of(self, table: Table, name: str, results: Sequence[Mapping[str, Any]]) -> FeatureSchema:
+        label, first = f"{table.label}.{name}", None
+        for part, result in zip(self._parts[table.number], results, strict=True):
+            if name in result["schemas"]:
+                dtype, shape = result["schemas"][name]
+                schema = FeatureSchema(dtype=dtype, shape=tuple(shape))
+                first = first or schema
+                if schema != first and table.files is not None:
+                    origin = Origin(table.files, table.files.paths[part.source.file], 0)
+                    raise other_schema_error(label, origin, schema, first)
+        return first or column_schema(ColumnReader(label, table.features[name]).finish())
+
+    def _read_nodes(self, table: Table) -> None:
+        """Read a node table, and see which nodes are there twice."""
+        self._read_table(table)
+        blocks = [result["blocks"] for result in self._read[table.number].values()]
+        kept, num_repeated = [row for of_part in blocks for row in of_part], 0
+        if table.ids:
+            found = self._run("join", table, self._bucket_tasks("join", find_repeated, table, table.ids[0]))
+            num_repeated = sum(result["count"] for result in found.values())
+            if num_repeated and self._workplace.plan.tables.on_duplicate == "error":
+                row, earlier, raw = min(result["first"] for result in found.values() if result["first"])
+                places = [self._origin(table, place)[0] for place in (earlier, row)]
+                raise repeated_error(table.label, raw, places)
+        else:
+            self._work_done += WORK["join"] * self._num_bytes(table)
+        if num_repeated:
+            settled = self._run("settle", table, self._part_tasks("settle", settle_nodes, table))
+            kept = [count for result in settled.values() for count in result["kept"]]
+        else:
+            self._work_done += WORK["settle"] * self._num_bytes(table)
+        layout = self._workplace.write_layout(table, blocks, kept)
+        self._counts.num_nodes[str(table.owner)] = layout.num_kept
+        if num_repeated:
+            self._counts.num_repeated[str(table.owner)] = num_repeated
+
+    def _origin(self, table: Table, row: int) -> tuple[str, int, int]:
+        """File and line of a row of a table, the part that holds it, and its row there."""
+        for number, result in enumerate(self._read[table.number].values()):
+            num_rows = sum(result["blocks"])
+            if row < num_rows and table.files is not None:
+                part = self._parts[table.number][number].source
+                return Origin(table.files, table.files.paths[part.file], part.first_row).place(row), number, row
+            row -= num_rows
+        raise SchemaError(f"{table.label} has no row {row}; its files have changed")
+
+    def _sort_implicit(self, table: Table) -> None:
+        """Number the nodes that only edges name."""
+        node_type = str(table.owner)
+        tasks = [
+            Task(
+                f"sort-{table.number}-{bucket}",
+                kind_of(sort_implicit),
+                self._args(table, type=node_type, bucket=bucket),
+                0,
+            )
+            for bucket in range(self._workplace.buckets(node_type).num_buckets)
+        ]
+        counts = [result["count"] for result in self._job.run("sort", tasks).values()]
+        layout = self._workplace.write_layout(table, [counts], counts)
+        self._outputs[table.number] = self._features_of(table, [])
+        self._counts.num_nodes[node_type] = layout.num_kept
+
+    # Edges
+
+    def _join(self, table: Table) -> None:
+        tasks: list[Task] = []
+        for ids in table.ids:
+            if self._workplace.kind(ids.node_type) != "row":
+                tasks += self._bucket_tasks("join", join_ends, table, ids)
+        self._run("join", table, tasks)
+
+    def _settle_edges(self, table: Table) -> None:
+        settled = self._run("settle", table, self._part_tasks("settle", settle_edges, table))
+        edge_type = self._edge_type(table)
+        dangling = {end: sum(result["dangling"][end] for result in settled.values()) for end in ("edges", "src", "dst")}
+        if dangling["edges"]:
+            if self._workplace.plan.tables.on_dangling == "error":
+                part, first = next((i, r["first"]) for i, r in enumerate(settled.values()) if r["first"])
+                raise self._dangling_error(table, part, *first)
+            self._counts.num_dangling[edge_type] = dangling
+        blocks = [result["blocks"] for result in self._read[table.number].values()]
+        kept = [count for result in settled.values() for count in result["kept"]]
+        self._counts.num_edges[edge_type] = self._workplace.write_layout(table, blocks, kept).num_kept
+
+    def _edge_type(self, table: Table) -> EdgeType:
+        return cast(EdgeType, table.owner)
+
+    def _dangling_error(self, table: Table, number: int, row: int, end: str) -> SchemaError:
+        """The error of an end; its raw id is read again."""
+        ids = next(ids for ids in table.ids if ids.name == end)
+        label = f"{table.label}.{ids.column}"
+        if table.files is not None:
+            for batch in read_part(
+                table.files,
+                self._parts[table.number][number].source,
+                [ids.column],
+                block_bytes=self._workplace.plan.csv_block_bytes,
+            ):
+                if row < batch.num_rows:
+                    raw = raw_id_column(batch, ids.column, label)[row].as_py()
+                    return dangling_error(label, raw, ids.node_type, batch.origin.place(row))
+                row -= batch.num_rows
+        return SchemaError(f"{label} has no row {row}; its files have changed")
+
+    # Writing
+
+    def _plan_files(self) -> tuple[dict[str, Any], list[ChunkFile]]:
+        """The metadata and all files; of edge types that have not been read, nothing is known yet."""
+        plan, counts = self._workplace.plan, self._counts
+        nodes, edges = {}, {}
+        for table in self._workplace.tables:
+            features = list(self._outputs.get(table.number, {}))
+            if isinstance(table.owner, str):
+                nodes[table.owner] = TableShape(num_rows=counts.num_nodes[table.owner], features=features)
+            else:
+                edge_type = self._edge_type(table)
+                edges[edge_type] = TableShape(num_rows=counts.num_edges.get(edge_type, 0), features=features)
+        return plan_files(plan.name, nodes, edges, plan.chunks)
+
+    def _write(self, table: Table) -> None:
+        """Write a table's files of the chunked graph."""
+        files = [file for file in self._plan_files()[1] if file.owner == table.owner]
+        outputs = self._outputs[table.number]
+        size = WORK["write"] * self._num_bytes(table) // max(1, len(files))
+        tasks = []
+        for i, file in enumerate(files):
+            args = self._args(table, **chunk_args(file), **(outputs[file.feature] if file.feature is not None else {}))
+            tasks.append(Task(f"write-{table.number}-{i}", kind_of(write_chunk), args, size))
+        self._run("write", table, tasks)
+
+
+def _runs(num_buckets: int, num_tasks: int) -> Iterator[tuple[int, int]]:
+    """Runs of buckets, one for each task."""
+    for task in range(num_tasks):
+        yield num_buckets * task // num_tasks, num_buckets * (task + 1) // num_tasks

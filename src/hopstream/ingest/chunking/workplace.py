@@ -1,0 +1,319 @@
+"""What do the tasks of one job share: the plan, the tables, and what has been found out about them?
+
+Everything lies in one folder that all workers see. A task gets the folder and a few numbers; the rest it finds here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from hopstream import errors
+from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array, write_text
+from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.ingest.chunking.buckets import Buckets, Grouped
+from hopstream.ingest.chunking.plan import Plan
+from hopstream.ingest.ids import INTEGER, NAME
+from hopstream.ingest.table_metadata import (
+    EdgeTableSpec,
+    FeatureSpec,
+    NodeTableSpec,
+    TableFiles,
+    TablesMetadata,
+    read_metadata,
+)
+from hopstream.schema import STRING, EdgeType, type_label
+
+RawKind = Literal["row", "int64", "string"]
+"""What the raw ids of a node type are: the numbers of rows, integers, or strings."""
+PLAN, KNOWN = "plan.json", "known.json"
+INPUT_ERRORS = (FormatError, IdRangeError, SchemaError)
+"""What is raised where the input is at fault."""
+
+TaskFunction = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def returns_input_errors(function: TaskFunction) -> TaskFunction:
+    """Let a task return an error of its input, so that of several tasks' errors the first in the table is told."""
+
+    @functools.wraps(function)
+    def run(args: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return function(args)
+        except INPUT_ERRORS as error:
+            return {"error": [type(error).__name__, str(error)]}
+
+    return run
+
+
+def raise_first(results: Mapping[str, Any]) -> None:
+    """Raise the first error that tasks returned, in the order of the tasks."""
+    for result in results.values():
+        if "error" in result:
+            name, message = result["error"]
+            raise getattr(errors, name)(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    """A column of raw ids.
+
+    Attributes:
+        name: Of its files: ``id``, ``src`` or ``dst``.
+        column: The table's column.
+        node_type: Whose raw ids they are.
+    """
+
+    name: str
+    column: str
+    node_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as the work sees it.
+
+    Attributes:
+        number: Its place among all types, nodes first; it stands for the type in names of files.
+        owner: Its type.
+        files: Its files; None for a node type without a table.
+        ids: Its columns of raw ids.
+        features: Features that are written; those of CSV files have dtypes once they are known.
+        split_column: Column of splits, or None.
+    """
+
+    number: int
+    owner: str | EdgeType
+    files: TableFiles | None
+    ids: tuple[Ids, ...]
+    features: Mapping[str, FeatureSpec]
+    split_column: str | None
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return type_label(self.owner)
+
+    @property
+    def undeclared(self) -> dict[str, FeatureSpec]:
+        """Features whose dtype only their cells tell."""
+        is_csv = self.files is not None and self.files.format == "csv"
+        return {name: spec for name, spec in self.features.items() if is_csv and spec.dtype is None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The blocks of a table, in the order of its rows.
+
+    Attributes:
+        parts: int64[num_blocks], the part that holds each block.
+        numbers: int64[num_blocks], its number in the part.
+        firsts: int64[num_blocks], its first row in the part.
+        rows: int64[num_blocks], its rows.
+        kept: int64[num_blocks], how many of them are kept.
+        kept_offsets: int64[num_blocks + 1], the running sum of ``kept``: keys begin there.
+    """
+
+    parts: IntArray
+    numbers: IntArray
+    firsts: IntArray
+    rows: IntArray
+    kept: IntArray
+    kept_offsets: IntArray
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self.parts)
+
+    @property
+    def num_kept(self) -> int:
+        """Rows that are kept."""
+        return int(self.kept_offsets[-1])
+
+
+def layout_of(block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
+    """The layout of a table.
+
+    Args:
+        block_rows: The rows of the blocks of each part.
+        kept: The rows that are kept of each block, over all parts; None for all.
+    """
+    counts = [len(rows) for rows in block_rows]
+    parts = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    numbers = [np.arange(count) for count in counts]
+    firsts = [offsets_of(np.array(rows, np.int64))[:-1] for rows in block_rows]
+    rows = np.array([row for of_part in block_rows for row in of_part], np.int64)
+    kept_rows = rows if kept is None else np.array(kept, np.int64)
+    empty = [np.empty(0, np.int64)]
+    return Layout(
+        parts=parts, numbers=np.concatenate(empty + numbers), firsts=np.concatenate(empty + firsts), rows=rows,
+        kept=kept_rows, kept_offsets=offsets_of(kept_rows),
+    )  # fmt: skip
+
+
+class Workplace:
+    """The folder of a job, seen by a task."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at a folder; nothing is read yet."""
+        self.root = root
+        self.chunked = root / "chunked"
+        self.scratch = root / "scratch"
+        self._layouts: dict[tuple[int, bool], Layout] = {}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How the work is cut."""
+        return Plan.from_json(json.loads((self.scratch / PLAN).read_text(encoding="utf-8")))
+
+    @cached_property
+    def metadata(self) -> TablesMetadata:
+        """What the JSON says of the tables."""
+        return read_metadata(Path(self.plan.source))
+
+    @cached_property
+    def declared(self) -> list[Table]:
+        """The tables as the JSON declares them, nodes first."""
+        return tables_of(self.metadata, self.plan.chunks.leave_out)
+
+    @cached_property
+    def _known(self) -> dict[str, Any]:
+        return dict(json.loads((self.scratch / KNOWN).read_text(encoding="utf-8")))
+
+    def write_known(self, kinds: Mapping[str, RawKind], num_buckets: Mapping[str, int], dtypes: Any) -> None:
+        """Let tasks know what raw ids and undeclared features are, and into how many buckets nodes are dealt."""
+        known = {"kinds": dict(kinds), "num_buckets": dict(num_buckets), "dtypes": dtypes}
+        write_text(self.scratch / KNOWN, json.dumps(known))
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """The tables with all dtypes; known when they have been looked at."""
+        return [self._resolved(table) for table in self.declared]
+
+    def _resolved(self, table: Table) -> Table:
+        dtypes = self._known["dtypes"].get(str(table.number), {})
+        features = {
+            name: replace(spec, dtype=dtypes[name]) if name in dtypes else spec for name, spec in table.features.items()
+        }
+        return replace(table, features=features)
+
+    def table_of(self, node_type: str) -> Table:
+        """The table of a node type."""
+        return next(table for table in self.tables if table.owner == node_type)
+
+    def is_implicit(self, node_type: str) -> bool:
+        """Whether only edges name the nodes of a type."""
+        return self.metadata.nodes[node_type].files is None
+
+    def kind(self, node_type: str) -> RawKind:
+        """What the raw ids of a node type are."""
+        found: RawKind = self._known["kinds"][node_type]
+        return found
+
+    def raw_type(self, node_type: str) -> pa.DataType:
+        """Their Arrow type; row numbers are integers."""
+        return NAME if self.kind(node_type) == STRING else INTEGER
+
+    def buckets(self, node_type: str) -> Buckets:
+        """How the raw ids of a node type are dealt out."""
+        num_buckets = int(self._known["num_buckets"][node_type])
+        if not self.is_implicit(node_type):
+            return Buckets(num_buckets)
+        cells = json.loads(self.bounds_path(node_type).read_text(encoding="utf-8"))
+        return Buckets(num_buckets, pa.array(cells, self.raw_type(node_type)))
+
+    def bounds_path(self, node_type: str) -> Path:
+        """The file with the bounds of a node type's buckets."""
+        return self.scratch / "bounds" / f"{list(self.metadata.nodes).index(node_type)}.json"
+
+    def sample_path(self, table: Table, part: int, name: str) -> Path:
+        """The file with a sample of the raw ids of a column."""
+        return self.scratch / "samples" / f"{table.number}-{part}-{name}.json"
+
+    def table_folder(self, table: Table) -> Path:
+        """Where the columns of a table are."""
+        return self.scratch / "tables" / str(table.number)
+
+    def part_folder(self, table: Table, part: int) -> Path:
+        """Where the columns of a part of a table are."""
+        return self.table_folder(table) / f"{part:06d}"
+
+    def sorted_path(self, node_type: str, bucket: int, what: str) -> Path:
+        """A file of a bucket of nodes without a table: ``values`` or ``lengths``."""
+        return self.scratch / "sorted" / str(list(self.metadata.nodes).index(node_type)) / f"{bucket:06d}.{what}"
+
+    def grouped(self, table: Table, ids: Ids, part: int) -> Grouped:
+        """A column of raw ids of a part."""
+        return Grouped(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
+
+    def write_layout(self, table: Table, block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
+        """Let tasks know the blocks of a table; again when it is known which rows are kept."""
+        layout = layout_of(block_rows, kept)
+        columns = np.stack([layout.parts, layout.numbers, layout.firsts, layout.rows, layout.kept])
+        write_array(self._layout_path(table, is_settled=kept is not None), columns)
+        return layout
+
+    def layout(self, table: Table, *, is_settled: bool) -> Layout:
+        """The blocks of a table."""
+        key = (table.number, is_settled)
+        if key not in self._layouts:
+            columns: Array = np.array(open_array(self._layout_path(table, is_settled=is_settled)))
+            parts, numbers, firsts, rows, kept = columns
+            self._layouts[key] = Layout(parts, numbers, firsts, rows, kept, offsets_of(kept))
+        return self._layouts[key]
+
+    def _layout_path(self, table: Table, *, is_settled: bool) -> Path:
+        return self.scratch / "layouts" / f"{table.number}-{'settled' if is_settled else 'read'}.npy"
+
+
+def tables_of(metadata: TablesMetadata, leave_out: Sequence[str]) -> list[Table]:
+    """The tables of a graph, nodes first, without what is left out."""
+    nodes = [_node_table(i, t, spec, leave_out) for i, (t, spec) in enumerate(metadata.nodes.items())]
+    edges = [_edge_table(i, t, spec, leave_out) for i, (t, spec) in enumerate(metadata.edges.items(), len(nodes))]
+    return [*nodes, *edges]
+
+
+def _node_table(number: int, node_type: str, spec: NodeTableSpec, leave_out: Sequence[str]) -> Table:
+    has_ids = spec.files is not None and spec.id_column is not None
+    ids = (Ids(name="id", column=str(spec.id_column), node_type=node_type),) if has_ids else ()
+    features, split = _without(node_type, spec.features, spec.split_column, leave_out)
+    return Table(number=number, owner=node_type, files=spec.files, ids=ids, features=features, split_column=split)
+
+
+def _edge_table(number: int, edge_type: EdgeType, spec: EdgeTableSpec, leave_out: Sequence[str]) -> Table:
+    ids = (
+        Ids(name="src", column=spec.src_column, node_type=edge_type[0]),
+        Ids(name="dst", column=spec.dst_column, node_type=edge_type[2]),
+    )
+    features, split = _without(type_label(edge_type), spec.features, spec.split_column, leave_out)
+    return Table(number=number, owner=edge_type, files=spec.files, ids=ids, features=features, split_column=split)
+
+
+def _without(
+    label: str, features: Mapping[str, FeatureSpec], split: str | None, leave_out: Sequence[str]
+) -> tuple[dict[str, FeatureSpec], str | None]:
+    kept = {name: spec for name, spec in features.items() if f"{label}.{name}" not in leave_out}
+    return kept, None if split is not None and f"{label}.{split}" in leave_out else split
+
+
+@lru_cache(maxsize=1)
+def _opened(root: str) -> Workplace:
+    return Workplace(Path(root))
+
+
+def forget() -> None:
+    """Look at folders anew, where they may hold other work than before."""
+    _opened.cache_clear()
+
+
+def workplace_of(args: dict[str, Any]) -> Workplace:
+    """The workplace of a task's arguments."""
+    return _opened(args["folder"])
