@@ -121,9 +121,13 @@ def test_bytes_that_are_lost_are_told(tmp_path: Path):
         assert place.sizes() == {}
 
 
-@pytest.mark.parametrize("uri", ["nope://u:hidden@host/x", "s3://AKIA:hidden@", "s3://AKIA:hid den@bucket/x", "/"])
+@pytest.mark.parametrize(
+    "uri", ["nope://u:hidden@host/x", "s3://AKIA:hidden@", "s3://AKIA:hid den@bucket/x", "s3:/AKIA:hidden@bucket", "/"]
+)
 def test_what_is_no_place_is_refused(uri: str):
-    with pytest.raises(SettingsError, match=r"cannot be opened|names no folder|is the root of") as caught:
+    with pytest.raises(
+        SettingsError, match=r"cannot be opened|names no folder|is the root of|with two slashes"
+    ) as caught:
         Place(uri)
     assert "hid" not in str(caught.value)
     assert caught.value.__cause__ is None

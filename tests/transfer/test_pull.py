@@ -54,6 +54,13 @@ def test_a_root_has_its_own_parts(mag: Path, written, tmp_path: Path):
         pull(tmp_path / "b", tmp_path / "b", num_workers=0)
 
 
+def test_servers_that_run_at_the_source_are_not_taken_for_those_of_the_copy(mag: Path, written, tmp_path: Path):
+    (mag / "cluster.json").write_text("{}")
+    for parts in ([0], [1]):
+        pull(mag, tmp_path / "out", parts=parts, num_workers=0)
+    assert tree_of(tmp_path / "out") == files_of(written, (0, 1))
+
+
 def test_a_damaged_file_does_not_travel_and_the_next_call_goes_on(mag: Path, written, tmp_path: Path):
     path = mag / "part-00003/node/paper/key.npy"
     whole = path.read_bytes()

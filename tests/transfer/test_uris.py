@@ -20,11 +20,8 @@ from hopstream.transfer.uris import is_uri, scrubbed, shown_uri, stored_uri
         ("s3://bucket/a@b", "s3://bucket/a@b", "s3://bucket/a@b"),
         ("hdfs://name:8020/mag@1", "hdfs://name:8020/mag@1", "hdfs://name:8020/mag@1"),
         ("s3://bucket/mag?region=eu&secret_key=hidden", "s3://bucket/mag", "s3://bucket/mag?region=eu"),
-        (
-            "abfs://box@account.dfs.core.windows.net/mag?account_key=hidden",
-            "abfs://account.dfs.core.windows.net/mag",
-            None,
-        ),
+        ("abfs://box:hidden@account.dfs/mag?account_key=hidden", "abfs://box@account.dfs/mag", None),
+        ("hdfs://me@name:8020/mag", "hdfs://me@name:8020/mag", None),
         ("gs://bucket/x?access_token=hidden", "gs://bucket/x", "gs://bucket/x"),
     ],
 )

@@ -17,7 +17,7 @@ from pyarrow import fs as arrow_fs
 
 from hopstream.arrays import CHUNK_BYTES
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.transfer.uris import is_uri, scrubbed, shown_uri
+from hopstream.transfer.uris import is_broken_uri, is_uri, scrubbed, shown_uri
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
 """Names of Arrow's file systems in which a rename is a copy, and folders are made of names."""
@@ -181,6 +181,10 @@ class Place:
 
 def _open(uri: str) -> tuple[Any, str]:
     """The file system of a place, and the path in it."""
+    if is_broken_uri(uri):
+        raise SettingsError(
+            f"{uri.partition(':')[0]}:/ is no place; write a URI with two slashes, as text and not as a Path"
+        )
     if not is_uri(uri):
         path = str(Path(uri).absolute())
         if path == "/":

@@ -64,8 +64,7 @@ def pull(
         hidden=folder.with_name(f".{folder.name}.pull.partial"),
     )  # fmt: skip
     delivery.look(overwrite=overwrite)
-    beside = {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
-    delivery.run("pull", settings, beside, progress)
+    delivery.run("pull", settings, _beside(place), progress)
     return manifest
 
 
@@ -78,6 +77,13 @@ def _manifest(place: Place, data: bytes) -> Manifest:
             return read_manifest(folder)
         except FormatError as error:
             raise type(error)(str(error).replace(str(path), f"{place.shown}/{MANIFEST}")) from None
+
+
+def _beside(place: Place) -> dict[str, bytes]:
+    """What says where parts lie; a ``cluster.json`` alone is that of servers which run there."""
+    if place.size(ROOTS) is None:
+        return {}
+    return {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
 
 
 def _parts_here(place: Place, manifest: Manifest) -> tuple[int, ...]:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
+_WITH_USER = ("abfs", "abfss", "hdfs", "viewfs")
+"""Schemes in which what stands before the ``@``, but for a password, says which place it is."""
+_ONE_SLASH = re.compile(r"(abfss?|file|gcs|gs|hdfs|s3|viewfs):/(?!/)", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 
@@ -15,10 +18,15 @@ def is_uri(text: str) -> bool:
     return _SCHEME.match(text) is not None
 
 
+def is_broken_uri(text: str) -> bool:
+    """Whether a text was a URI before it was made a path, which takes one of its slashes."""
+    return _ONE_SLASH.match(text) is not None
+
+
 def stored_uri(text: str) -> str:
     """A place as it is written to files: an absolute path, or a URI without user, password and other secrets.
 
-    The query stays, because it says where an object store is reached; what it holds of secrets does not.
+    A user stays where it says which place it is, and the query, because it says where an object store is reached.
     """
     if not is_uri(text):
         return str(Path(text).absolute())
@@ -44,7 +52,9 @@ def _without_user(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in authority:
-        return f"{scheme}://{rest[rest.index('@') + 1 :] if authority.count('@') == 1 else rest.rpartition('@')[2]}"
+        user, _, host = authority.rpartition("@")
+        kept = user.partition(":")[0] + "@" if scheme.lower() in _WITH_USER else ""
+        return f"{scheme}://{kept}{host}{rest[len(authority) :]}"
     port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else "0"
     if not port.isdecimal():  # a password with a slash in it, which is not written so
         return f"{scheme}://{rest.rpartition('@')[2] if '@' in rest else '...'}"
