@@ -38,6 +38,8 @@ from hopstream.partition.paths import (
 from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)
+INDICES = PurePosixPath("indices.npy")
+"""The column that holds ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,11 @@ def owners_of(contents: Contents) -> list[Owner]:
 class DatasetRows:
     """The rows of a dataset.
 
-    Whoever keeps changes beside the parts of a dataset answers the same questions about it as changed: ``book``,
-    ``ids_of_keys``, ``keys``, ``starts``, ``read``, ``value_starts``, ``read_values``, ``splits``, ``links``. Inside a
-    part rows ascend by key, and positions of items and elements are the reader's own, as long as they ascend with rows.
+    Whoever keeps changes beside the parts of a dataset answers the same questions about it as changed (``book``,
+    ``ids_of_keys``, ``keys``, ``starts``, ``read``, ``value_starts``, ``read_values``, ``splits``, ``links``), says how
+    much there is (``num_items``, ``num_bytes``), and checks its files (``leading_files``, ``check_files``,
+    ``check_read``). Inside a part rows ascend by key. Positions of items and elements are the reader's own, as long as
+    those of rows that follow each other do so, too. ``stretches`` says what ``read`` and ``read_values`` have read.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
@@ -203,7 +207,7 @@ class DatasetRows:
         """
         name = str(owner_folder(part, owner) / column.name)
         values = self._read(name, begin, end, is_summed=True)
-        if not isinstance(owner, str) and column.name.name == "indices.npy" and len(column.name.parts) == 1:
+        if not isinstance(owner, str) and column.name == INDICES:
             self._check_range(name, values, self.book.num_ids(ends_of(*owner)[1]))
         return values
 
