@@ -92,7 +92,7 @@ def test_what_is_there_is_kept(run_command, npz: Path, tmp_path: Path):
 def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
     run_command("chunk", npz, "--out", tmp_path / "c")
     path = sorted((tmp_path / "c" / "edges").iterdir())[1]
-    path.write_text(path.read_text().replace("\n", "0\n", 1))
+    path.write_text(path.read_text().replace("\n", "999\n", 1))
     result = run_command("partition", tmp_path / "c", "--parts", "2", "--out", tmp_path / "parts")
     assert result.status == 2 and f"edges/{path.name} line 1 has destination" in result.err
     assert not (tmp_path / "parts").exists()

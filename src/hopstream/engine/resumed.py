@@ -29,7 +29,9 @@ def discard(hidden: Path) -> None:
 
 
 @contextmanager
-def resumed_job(hidden: Path, digest: str, engine: Engine, progress: Progress, *, product: str) -> Iterator[Job]:
+def resumed_job(
+    hidden: Path, digest: str, engine: Engine, progress: Progress | None, *, product: str | None = None
+) -> Iterator[Job]:
     """Begin a job, or go on with it; what another one left is removed, unless it is still at work.
 
     Args:
@@ -37,14 +39,15 @@ def resumed_job(hidden: Path, digest: str, engine: Engine, progress: Progress, *
         digest: Of all that decides over the job.
         engine: What runs its tasks.
         progress: As ``Job`` takes it.
-        product: The folder that the job makes, in its work folder; made anew where it is not there any more.
+        product: The folder that the job makes, in its work folder; the job is done anew where it is not there any more.
+            None where it makes none.
 
     Raises:
         StateError: Another process is at work in the folder.
     """
     before = job_digest(hidden)
     # A job whose product is not there was ended between bringing it into its place and removing the rest.
-    is_same = before == digest and (work_folder(hidden, digest) / product).is_dir()
+    is_same = before == digest and (product is None or (work_folder(hidden, digest) / product).is_dir())
     if before is not None and not is_same:
         with Job(hidden, before, engine):
             discard(hidden)

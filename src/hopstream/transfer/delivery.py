@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopstream.engine import Engine, Progress, Task, kind_of, open_engine
-from hopstream.engine.job import DONE_FOLDER, JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
+from hopstream.engine import Progress, Task, kind_of, open_engine
+from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
+from hopstream.engine.resumed import discard, resumed_job
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
@@ -86,7 +86,7 @@ class Delivery:
         """
         with (
             open_engine(settings.engine, num_workers=settings.worker_count) as engine,
-            _open_job(self.hidden, self.digest, engine, progress) as job,
+            resumed_job(self.hidden, self.digest, engine, progress) as job,
         ):
             for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
                 self.source.write_text(name, beside[name])
@@ -97,6 +97,8 @@ class Delivery:
                 target.finish(self.manifest_bytes, beside)
             for part in sorted(self.leaving):
                 self._leave(str(part_folder(part)))
+            discard(self.hidden)
+            shutil.rmtree(self.hidden, ignore_errors=True)
 
     def _tasks(self) -> list[Task]:
         """Files in groups. What is there already, in a place that says that it is finished, is left out.
@@ -182,26 +184,3 @@ class Delivery:
 
 def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-@contextmanager
-def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress | None) -> Iterator[Job]:
-    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
-    before = job_digest(hidden)
-    if before not in (None, digest):
-        with Job(hidden, str(before), engine):
-            _discard(hidden)
-    elif before is None and hidden.exists():
-        shutil.rmtree(hidden)
-    with Job(hidden, digest, engine, progress) as job:
-        yield job
-        _discard(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _discard(hidden: Path) -> None:
-    """Remove what a job left: first what says that it may be gone on with."""
-    (hidden / JOB_FILE).unlink(missing_ok=True)
-    for path in hidden.iterdir():
-        if path.name != LOCK_FILE:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
