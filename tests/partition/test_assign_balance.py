@@ -89,7 +89,7 @@ def test_node_types_and_classes_from_files_and_arrays(tmp_path, lopsided: Graph,
         owners = assign_owners(typed_graph, chosen)
         for owner in owners.values():
             counts = np.bincount(owner, minlength=num_parts)
-            # Moving one node at a time may leave one too many, where every move would put something else out of balance.
+            # Moving nodes one by one may leave one too many, where every move would put something else out.
             assert counts.max() <= np.ceil(1.03 * len(owner) / num_parts) + 1
 
 
