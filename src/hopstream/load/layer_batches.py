@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hopstream.kernels.gather import word_dtype
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.gather import gather_rows
@@ -25,7 +26,6 @@ from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
 from hopstream.sample.values import read_integer
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source
-from hopstream.store.columns import word_dtype
 from hopstream.store.contract import MAX_COUNT
 from hopstream.store.local import NO_POSITIONS
 

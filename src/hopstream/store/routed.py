@@ -19,6 +19,8 @@ from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, Ver
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.halo import HaloStore
+from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
 from hopstream.store.requests import (
     check_edge_split,
@@ -31,6 +33,7 @@ from hopstream.store.requests import (
 )
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import FetchStitch, RowsStitch, SampleStitch, SplitStitch
+from hopstream.store.traffic import Kind, Traffic, TrafficCounts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,6 +48,10 @@ class Stitch(Protocol[T_co]):
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
+        ...
+
+    def ask_halo(self) -> None:
+        """Take the answers that a halo here has."""
         ...
 
     def result(self) -> T_co:
@@ -80,13 +87,15 @@ class RoutedStore(Store):
         self.has_neighbor_keys = first.has_neighbor_keys
         self.parts = tuple(range(self.book.num_parts))
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
+        self._halo = _open_halo(self._stores)
+        self._traffic = Traffic()
         missing = [part for part in self.parts if not self._replicas[part]]
         if missing:
             raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Ask all owners to draw neighbours; see ``Store.sample``."""
-        return self._start(SampleStitch(self, requests), lambda: describe_sample(requests))
+        return self._start(SampleStitch(self, requests, self._traffic, self._halo), lambda: describe_sample(requests))
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
         """Draw neighbours; see ``Store.sample``."""
@@ -94,7 +103,7 @@ class RoutedStore(Store):
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
-        return self._start(FetchStitch(self, requests), lambda: describe_fetch(requests))
+        return self._start(FetchStitch(self, requests, self._traffic, self._halo), lambda: describe_fetch(requests))
 
     def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
         """Read columns; see ``Store.fetch``."""
@@ -104,7 +113,8 @@ class RoutedStore(Store):
         """Ids of nodes given by key; see ``Store.lookup``."""
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
-        stitch = RowsStitch(keys, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, keys[rows])])
+        offsets = self.book.key_offsets(node_type)
+        stitch = RowsStitch(keys, offsets, lambda s, rows: [s.lookup(node_type, keys[rows])], self._traffic)
         return self._answer(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)")[0]
 
     def split(self, node_type: str, name: str) -> IntArray:
@@ -126,7 +136,8 @@ class RoutedStore(Store):
         check_owner(self, owner)
         near = ends_of(*owner)[0]
         self.book.check_ids(near, ids)
-        stitch = RowsStitch(ids, self.book.offsets(near), lambda s, rows: [s.degrees(*owner, ids[rows])])
+        offsets = self.book.offsets(near)
+        stitch = RowsStitch(ids, offsets, lambda s, rows: [s.degrees(*owner, ids[rows])], self._traffic)
         return self._answer(stitch, lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)")[0]
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
@@ -135,7 +146,9 @@ class RoutedStore(Store):
         owner = (edge_type, direction)
         check_find_edges(self, *owner, ids, others)
         offsets = self.book.offsets(ends_of(*owner)[0])
-        stitch = RowsStitch(ids, offsets, lambda s, rows: [s.find_edges(*owner, ids[rows], others[rows])])
+        stitch = RowsStitch(
+            ids, offsets, lambda s, rows: [s.find_edges(*owner, ids[rows], others[rows])], self._traffic
+        )
         return self._answer(stitch, lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)")[0]
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
@@ -144,10 +157,15 @@ class RoutedStore(Store):
         check_links(self, edge_type, keys)
         width = 3 if has_own_times(self, edge_type) else 2
         stitch = RowsStitch(
-            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])), width
-        )
+            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])),
+            self._traffic, width,
+        )  # fmt: skip
         src_keys, dst_keys, *times = self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)")
         return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+
+    def traffic(self) -> dict[Kind, TrafficCounts]:
+        """What was asked of servers and what halos here answered since the store was opened, by kind."""
+        return self._traffic.counts()
 
     def close(self) -> None:
         """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
@@ -189,6 +207,7 @@ class _Asking(Generic[T]):
 
     def begin(self) -> None:
         """Ask the first replica of each part."""
+        self._under_way.append((-1, [], self._stitch.ask_halo))
         self._ask(list(self._untried))
 
     def result(self) -> T:
@@ -270,6 +289,16 @@ def check_same_dataset(stores: Sequence[Store]) -> None:
 def store_label(store: Store) -> str:
     """A store as messages name it: its parts, and where it is."""
     return store.label if isinstance(store, RemoteStore) else f"{parts_label(store.parts)} here"
+
+
+def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
+    """What parts that are here have of others."""
+    here = [store for store in stores if isinstance(store, LocalStore)]
+    parts = sorted({part for store in here for part in store.parts})
+    halos = {halo.part: halo for store in here for halo in store.open_halos()}
+    if not halos or len(parts) == here[0].book.num_parts:
+        return None
+    return HaloStore(list(halos.values()), here[0].schema, here[0].book, parts)
 
 
 def _columns(links: Links) -> list[IntArray]:
