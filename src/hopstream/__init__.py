@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.partition.audit.run import verify_dataset
     from hopstream.partition.dispatch.run import dispatch
+    from hopstream.partition.halo.run import add_halo
+    from hopstream.partition.halo.settings import HaloSettings
     from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
@@ -43,6 +45,7 @@ __all__ = [
     "ABLPLoader",
     "ClientSecurity",
     "Graph",
+    "HaloSettings",
     "LinkNeighborLoader",
     "NegativeSampling",
     "NeighborLoader",
@@ -51,6 +54,7 @@ __all__ = [
     "RandomNodeLoader",
     "RemoteGraph",
     "StoreSettings",
+    "add_halo",
     "dispatch",
     "graph_from_arrays",
     "graph_from_data",
@@ -79,6 +83,7 @@ _MODULE_OF = {
     "ABLPLoader": "hopstream.load.ablp",
     "ClientSecurity": "hopstream.store.security",
     "Graph": "hopstream.graph.graph",
+    "HaloSettings": "hopstream.partition.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
     "NegativeSampling": "hopstream.sample.negatives",
     "NeighborLoader": "hopstream.load.loader",
@@ -87,6 +92,7 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
+    "add_halo": "hopstream.partition.halo.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

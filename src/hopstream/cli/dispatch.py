@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, percent_text, plural_text
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hopstream.partition.dispatch.plan import Estimate, Plan
 
 
+@with_settings("halo", NewHaloFlags)
 @with_settings("settings", DispatchSettings)
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
     in_dir: Annotated[
@@ -41,6 +43,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     json: JsonFlag = False,
     *,
     settings: DispatchSettings,
+    halo: NewHaloFlags,
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
     from hopstream.partition.dispatch.run import dispatch
@@ -56,7 +59,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     with progress_bars() as progress:
         manifest = dispatch(
             in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
-            overwrite=overwrite, progress=progress, on_estimate=show_plan,
+            halo=halo.settings, overwrite=overwrite, progress=progress, on_estimate=show_plan,
         )  # fmt: skip
     cut = manifest.report.cut
     text = f"{percent_text(cut.fraction)} of {plural_text(cut.num_edges, 'edge')} cut"
@@ -67,6 +70,8 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     if manifest.book.num_parts > 1:
         loads = ", ".join(f"{name} {value:.2f}x" for name, value in manifest.report.balance.items())
         output.text(f"{'':<7} {'balance':<8} largest part over mean: {loads}")
+    if manifest.halo is not None:
+        show_halo(output, manifest.halo)
     show_written(output, out_dir, manifest)
     seconds = clock.cost().seconds
     output.text(f"{'':<7} {'speed':<8} {plural_text(int(cut.num_edges / max(seconds, 1e-9)), 'edge')}/s")

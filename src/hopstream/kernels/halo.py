@@ -1,10 +1,10 @@
 """Which nodes lie around a part, how likely is each to be sampled, and where in a halo is an id?
 
-[Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread along
-    edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural Networks
-    with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023, proposition 1). An id is found among the
-    ascending ids of a halo in two steps: a directory says where ids of the same leading bits are, about one of them, and
-    a binary search goes on from there.
+[Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread
+    along edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural
+    Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). An id is found among the
+    ascending ids of a halo in two steps: a directory says where ids of the same leading bits are, about one of them,
+    and a binary search goes on from there.
 [Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id, whatever the halo's size.
 [Not chosen] A table of all nodes, which takes the memory of the graph where a halo takes that of a part. A hash table:
     as fast, and it would have to be built and kept beside the ids, which are there.

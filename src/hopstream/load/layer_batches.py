@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.kernels.gather import word_dtype
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import SettingsError
-from hopstream.kernels.gather import gather_rows
+from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader

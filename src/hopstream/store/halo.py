@@ -57,9 +57,7 @@ class _NodeSet:
         rows = np.full(len(ids), -1, np.int64)
         for directory, first_row in zip(self._directories, self.offsets, strict=False):
             if len(directory.ids):
-                find_rows(
-                    ids, offsets, is_here, directory.ids, directory.starts, directory.shift, int(first_row), rows
-                )
+                find_rows(ids, offsets, is_here, directory.ids, directory.starts, directory.shift, int(first_row), rows)
         return rows
 
 
@@ -79,18 +77,15 @@ class HaloStore:
         """
         self._halos, self._schema, self._book = halos, schema, book
         self._is_here = np.isin(np.arange(book.num_parts), parts_here)
-        self._cached = {
-            t: _NodeSet([h.cached[t].ids for h in halos], book.num_ids(t)) for t in halos[0].cached
-        }
+        self._cached = {t: _NodeSet([h.cached[t].ids for h in halos], book.num_ids(t)) for t in halos[0].cached}
         self._nodes = {t: _NodeSet([h.node_ids[t] for h in halos], book.num_ids(t)) for t in halos[0].node_ids}
         self._tables = self._sampling_tables()
         self._edge_offsets = {
             owner: offsets_of(np.array([len(h.edges[owner].indices) for h in halos])) for owner in self._tables
         }
-        self._edge_starts = {
-            owner: address_table([h.edge_starts[owner] for h in halos]) for owner in self._tables
-        }
-        self._columns = {(o, name): self._column(o, name) for o in (*schema.nodes, *self._tables) for name in self.names(o)}
+        self._edge_starts = {owner: address_table([h.edge_starts[owner] for h in halos]) for owner in self._tables}
+        owners: list[Owner] = [*schema.nodes, *self._tables]
+        self._columns = {(owner, name): self._column(owner, name) for owner in owners for name in self.names(owner)}
 
     def names(self, owner: Owner) -> tuple[str, ...]:
         """Columns that rows of ``find_columns`` are answered in; ``KEY`` among them."""

@@ -126,6 +126,23 @@ class LocalStore(Store):
         gather_rows(keys, offsets, maps, out, NO_POSITIONS)
         return out[:, 0]
 
+    def find_own(self, node_type: str, keys: IntArray) -> IntArray:
+        """int64[n], ids of the nodes of some keys that ``parts`` own, -1 of others; nobody else need be asked.
+
+        Args:
+            node_type: The type.
+            keys: int64[n], any.
+        """
+        self._check_open()
+        ids, offsets = np.full(len(keys), -1, np.int64), self.book.offsets(node_type)
+        for part, start in zip(self._maps, offsets, strict=False):
+            own_keys = NO_POSITIONS if part is None else part.node_keys[node_type]
+            if len(own_keys):
+                rows = np.searchsorted(own_keys, keys).clip(max=len(own_keys) - 1)
+                is_own = own_keys[rows] == keys
+                ids[is_own] = start + rows[is_own]
+        return ids
+
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
         return np.concatenate(self.split_runs(node_type, name))

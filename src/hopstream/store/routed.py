@@ -110,12 +110,20 @@ class RoutedStore(Store):
         return self.submit_fetch(requests).result()
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Ids of nodes given by key; see ``Store.lookup``."""
+        """Ids of nodes given by key; see ``Store.lookup``. Of nodes that are here nobody is asked."""
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
-        offsets = self.book.key_offsets(node_type)
-        stitch = RowsStitch(keys, offsets, lambda s, rows: [s.lookup(node_type, keys[rows])], self._traffic)
-        return self._answer(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)")[0]
+        ids = np.full(len(keys), -1, np.int64)
+        for store in self._stores:
+            if isinstance(store, LocalStore):
+                np.maximum(ids, store.find_own(node_type, keys), out=ids)
+        (others,) = np.nonzero(ids < 0)
+        asked = keys[others]
+        stitch = RowsStitch(
+            asked, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, asked[rows])], self._traffic
+        )
+        ids[others] = self._answer(stitch, lambda: f"lookup({node_type}, {len(asked)} keys)")[0]
+        return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""

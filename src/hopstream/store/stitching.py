@@ -33,8 +33,8 @@ class _Cut:
     """Ids sorted by the part that owns them, and those that a halo here answers for at the end.
 
     Attributes:
-        part_starts: int64[num_parts + 2]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others, and
-            the halo counts as one part more.
+        part_starts: int64[num_parts + 2]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others,
+            and the halo counts as one part more.
         positions: int64[n], where each id was in the request.
         ids: int64[n]; of the halo's, their rows in it.
     """
@@ -45,7 +45,7 @@ class _Cut:
 
     @classmethod
     def of(cls, ids: IntArray, offsets: IntArray, rows: IntArray | None = None) -> _Cut:
-        """Cut ids, which have been checked, by ranges of parts; ``rows`` are those in a halo, negative where in none."""
+        """Cut checked ids by ranges of parts; ``rows`` are their rows in a halo, negative where it has them not."""
         cut = cls(np.zeros(len(offsets) + 1, np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
         ids = np.ascontiguousarray(ids, np.int64)
         if rows is None:

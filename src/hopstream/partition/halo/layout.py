@@ -109,9 +109,7 @@ class _Opening:
             columns[name] = RaggedArray(values, offsets[0], features[name].is_string) if offsets else values
             if offsets and (offsets[0][0] != 0 or offsets[0][-1] != len(values)):
                 raise FormatError(f"{self.dataset.root / folder}: offsets of {name} must lead from 0 to {len(values)}")
-        return CachedArrays(
-            ids=self._array(folder / "id.npy"), keys=self._array(folder / "key.npy"), features=columns
-        )
+        return CachedArrays(ids=self._array(folder / "id.npy"), keys=self._array(folder / "key.npy"), features=columns)
 
 
 def is_ascending(ids: IntArray) -> bool:

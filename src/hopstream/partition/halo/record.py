@@ -91,6 +91,11 @@ class Halo:
             totals[name.partition("/")[0]] += record.num_bytes
         return tuple(totals.values())
 
+    def files_of(self, part: int) -> dict[str, FileRecord]:
+        """The files of one part's halo."""
+        root = f"{part_folder(part)}/"
+        return {name: record for name, record in self.files.items() if name.startswith(root)}
+
     def to_json(self) -> dict[str, Any]:
         """The JSON value that is ``halo`` in ``manifest.json``."""
         return {"halo_id": self.halo_id, **self._content_to_json()}

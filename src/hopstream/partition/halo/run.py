@@ -17,7 +17,7 @@ from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nod
 from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
-from hopstream.partition.halo.writing import HaloWriter
+from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
@@ -102,11 +102,11 @@ def add_halo(
     root, manifest = opened.root, open_dataset(opened.root).manifest
     features = settings.choose(manifest.schema)
     before = manifest.halo
+    halo: Halo | None = None
+    savings: tuple[Saving, ...] = ()
     with errors_named(root):
         _remove_all_but(root, manifest, before)
-        if settings.is_nothing or manifest.book.num_parts == 1:
-            halo, savings = None, ()
-        else:
+        if not settings.is_nothing and manifest.book.num_parts > 1:
             generation = 1 if before is None else before.generation % MAX_GENERATION + 1
             run = _Run(Parts(Dataset(root, manifest)), settings, features, generation, progress or _no_progress)
             halo, savings = run.run()
@@ -134,7 +134,8 @@ class _Run:
 
     def run(self) -> tuple[Halo, tuple[Saving, ...]]:
         """Write the halo of every part, or nothing."""
-        writer = HaloWriter(self.parts, self.generation)
+        sink = FileSink(self.parts.dataset.root)
+        writer = HaloWriter(self.parts, self.generation, sink)
         num_parts = self.parts.book.num_parts
         counts, savings = [], []
         try:
@@ -151,7 +152,7 @@ class _Run:
         halo = Halo(
             generation=self.generation, hops=settings.hops, features=self.features,
             budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts), batch_size=settings.batch_size,
-            parts=tuple(counts), files=dict(sorted(writer.files.items())),
+            parts=tuple(counts), files=dict(sorted(sink.files.items())),
         )  # fmt: skip
         return halo, tuple(savings)
 
@@ -178,9 +179,7 @@ class _Run:
             )):  # fmt: skip
                 totals[2 * at] += float(chances.sum() - chances[own].sum())
                 totals[2 * at + 1] += float(chances[ids].sum()) if ids is not None else 0.0
-        return Saving(
-            remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3]
-        )
+        return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
 
 
 def _remove_all_but(root: Path, manifest: Manifest, halo: Halo | None) -> None:
@@ -198,5 +197,3 @@ def _halo_folders(root: Path, part: int) -> Iterator[Path]:
     place = root / part_folder(part) / "halo"
     if place.is_dir():
         yield from sorted(place.iterdir())
-
-

@@ -53,7 +53,9 @@ class HaloSettings:
         object.__setattr__(self, "fanouts", tuple(fanouts))
         _ = self.budget_bytes, self.feature_names
         if self.budget is not None and not self.feature_names:
-            raise SettingsError("budget is given and features is 'none'; a budget is for features: leave one of them out")
+            raise SettingsError(
+                "budget is given and features is 'none'; a budget is for features: leave one of them out"
+            )
 
     @property
     def budget_bytes(self) -> int | None:
@@ -73,7 +75,9 @@ class HaloSettings:
         chosen: object = ("all" if self.budget is not None else "none") if self.features is None else self.features
         names = chosen.split(",") if isinstance(chosen, str) else chosen
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.strip() for name in names):
-            raise SettingsError(f"features is {chosen!r}; it must be 'none', 'all' or names such as 'paper:feat,author:*'")
+            raise SettingsError(
+                f"features is {chosen!r}; it must be 'none', 'all' or names such as 'paper:feat,author:*'"
+            )
         names = tuple(name.strip() for name in names)
         if names in {(), ("none",)}:
             return ()

@@ -1,15 +1,15 @@
-"""How are the rows of other parts that a part keeps copies of written?"""
+"""How are the rows of other parts that a part keeps copies of written, or compared with what was written?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
 
 import numpy as np
 
-from hopstream.arrays import Array, FileRecord, IntArray, offsets_of, write_array, write_blocks
+from hopstream.arrays import Array, FileRecord, IntArray, offsets_of, write_blocks
 from hopstream.partition.book import ends_of
 from hopstream.partition.halo.record import (
     HaloCounts,
@@ -32,13 +32,32 @@ ATTRIBUTES = {
 """File name to the field of ``EdgeArrays`` that it is copied from."""
 
 
-@dataclass(slots=True, eq=False)
+class Sink(Protocol):
+    """Takes the content of the files of halos, one file after the other."""
+
+    def put(self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
+        """Take one file, block after block; blocks are made while they are taken."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileSink:
+    """Writes files below a folder and keeps their records."""
+
+    root: Path
+    files: dict[str, FileRecord] = field(default_factory=dict)
+
+    def put(self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
+        """Write one file."""
+        self.files[str(path)] = write_blocks(self.root / path, dtype, shape, blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class HaloWriter:
-    """Writes halos of one generation; keeps the records of their files."""
+    """Makes the files of halos of one generation."""
 
     parts: Parts
     generation: int
-    files: dict[str, FileRecord] = field(default_factory=dict)
+    sink: Sink
 
     def write(
         self,
@@ -78,7 +97,7 @@ class HaloWriter:
     def _write_ids(self, folder: PurePosixPath, node_type: str, ids: IntArray) -> None:
         self._write_array(folder / "id.npy", ids)
         keys = self.parts.fixed_blocks(node_type, [a.node_keys[node_type] for a in self.parts.arrays], ids)
-        self._write_blocks(folder / "key.npy", np.dtype(np.int64), (len(ids),), keys)
+        self.sink.put(folder / "key.npy", np.dtype(np.int64), (len(ids),), keys)
 
     def _write_edges(self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], ids: IntArray) -> int:
         parts, ranges = self.parts, self.parts.edge_ranges[owner]
@@ -96,7 +115,7 @@ class HaloWriter:
         self._write_array(folder / "edge_start.npy", starts)
         for name in edge_column_names(parts.manifest, *owner):
             values = Values(_columns(edges, ATTRIBUTES[name]))
-            self._write_blocks(folder / name, values.dtype, (int(indptr[-1]),), ranges.blocks(values, ids, indptr))
+            self.sink.put(folder / name, values.dtype, (int(indptr[-1]),), ranges.blocks(values, ids, indptr))
         return int(indptr[-1])
 
     def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, ids: IntArray) -> None:
@@ -105,22 +124,17 @@ class HaloWriter:
         if ragged is None:
             columns = [arrays.node_features[node_type][name] for arrays in self.parts.arrays]
             blocks = self.parts.fixed_blocks(node_type, columns, ids)
-            self._write_blocks(paths[0], feature.numpy_dtype, (len(ids), *feature.shape), blocks)
+            self.sink.put(paths[0], feature.numpy_dtype, (len(ids), *feature.shape), blocks)
             return
         ranges, values = ragged
         lengths = [ranges.of(chunk, values)[2] for chunk in chunks_of(ids)]
         offsets = offsets_of(np.concatenate(lengths) if lengths else np.empty(0, np.int64))
         shape = (int(offsets[-1]), *feature.shape)
-        self._write_blocks(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, ids, offsets))
+        self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, ids, offsets))
         self._write_array(paths[1], offsets)
 
-    def _write_array(self, path: PurePosixPath, array: Array) -> None:
-        self.files[str(path)] = write_array(self.parts.dataset.root / path, array)
-
-    def _write_blocks(
-        self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]
-    ) -> None:
-        self.files[str(path)] = write_blocks(self.parts.dataset.root / path, dtype, shape, blocks)
+    def _write_array(self, path: PurePosixPath, array: IntArray) -> None:
+        self.sink.put(path, array.dtype, array.shape, chunks_of(array))
 
 
 def _columns(edges: list[EdgeArrays], attribute: str) -> list[Array]:
