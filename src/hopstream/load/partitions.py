@@ -253,7 +253,7 @@ def _nodes(book: KeyBook, arrays: PartArrays, halo: HaloArrays | None, node_type
 
 
 def _halo_nodes(halo: HaloArrays | None, node_type: str) -> tuple[IntArray, IntArray, Mapping[str, Column]]:
-    """Ids and keys of all nodes of a type that a halo has anything of, and features where it has those of just these."""
+    """Ids and keys of the nodes of a type that a halo has anything of; features where it has those of all of them."""
     if halo is None:
         return _none(), _none(), {}
     ids, keys = halo.node_ids.get(node_type, _none()), halo.node_keys.get(node_type, _none())
