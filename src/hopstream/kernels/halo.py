@@ -184,7 +184,7 @@ def find_edge_rows(
         if row < 0:
             continue
         at = indptr[np.uint64(row)] + edge_ids[i] - edge_starts[np.uint64(row)]
-        if at < indptr[np.uint64(row + 1)]:
+        if 0 <= at < min(indptr[np.uint64(row + 1)], indptr[num_rows]):  # whatever a damaged file says
             rows[i] = first_edge + at
 
 

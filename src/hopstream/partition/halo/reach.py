@@ -111,7 +111,7 @@ def _seed_chances(parts: Parts, part: int, batch_size: int) -> dict[str, Chances
         own = [ids[(ids >= first) & (ids < stop)] for ids in _train_ids(parts, node_type)]
         num_seeds = sum(map(len, own))
         for ids in own:
-            of_type[ids] = min(1.0, batch_size / num_seeds)
+            of_type[ids] = min(1.0, batch_size / max(1, num_seeds))
     return chances
 
 
