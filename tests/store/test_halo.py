@@ -159,7 +159,16 @@ def test_requests_straight(served):
             assert set(ours) == set(theirs)
             for name, column in ours.items():
                 assert np.array_equal(column, theirs[name])
+        assert np.array_equal(store.degrees(EDGE, "in", ids), plain.degrees(EDGE, "in", ids))
+        neighbors = rng.integers(0, store.book.num_ids(NODE), 500)
+        some = plain.sample([SampleRequest(edge_type=EDGE, direction="in", ids=ids, count=1, is_replacing=True)])[0]
+        neighbors[some.counts > 0] = some.neighbor_ids
+        neighbors[::5] = neighbors[0]
+        found = store.find_edges(EDGE, "in", ids, neighbors)
+        assert np.array_equal(found, plain.find_edges(EDGE, "in", ids, neighbors))
+        assert 100 < np.count_nonzero(found >= 0) < 480
         counts = store.traffic()
+        assert counts["other"].halo_ids > 150
         assert counts["fetch"].halo_ids > 200 and counts["sample"].halo_ids > 200
 
 

@@ -15,8 +15,8 @@ from hopstream.stream.metrics import MetricsServer
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat
-from tests.stream.test_metrics import Numbers
 from tests.stream.serving import SETTINGS, remote_graph, write_timed_parts
+from tests.stream.test_metrics import Numbers
 
 
 def test_servers_that_sample(tmp_path: Path):

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, Column, IntArray, offsets_of
 from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
 from hopstream.kernels.memory import address_table
+from hopstream.kernels.pairs import find_edges
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.partition.halo.layout import HaloArrays
 from hopstream.partition.layout import PartArrays
 from hopstream.schema import Direction, EdgeType, GraphSchema
 from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest
-from hopstream.store.drawing import SamplingTables, draw_reply, sampling_tables
+from hopstream.store.drawing import DrawBuffers, EdgeRanges, SamplingTables, draw_reply, sampling_tables
 
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
@@ -130,6 +131,29 @@ class HaloStore:
             starts = self._edge_starts[request.edge_type, request.direction]
             number_edges(rows, tables.offsets, tables.indptrs, starts, reply.counts, reply.edge_ids)
         return reply
+
+    def degrees(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
+        """int64[n], edges of the nodes of some rows."""
+        return self._ranges(owner, rows).degrees.copy()
+
+    def find_edges(self, owner: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
+        tables, ranges = self._tables[owner], self._ranges(owner, rows)
+        edge_ids = np.empty(len(rows), np.int64)
+        find_edges(
+            neighbor_ids, tables.indices, tables.item, ranges.parts, ranges.starts, ranges.degrees,
+            tables.edge_offsets, edge_ids,
+        )  # fmt: skip
+        is_found = edge_ids >= 0
+        found = edge_ids[is_found]
+        ones = np.ones(len(found), np.int32)
+        number_edges(rows[is_found], tables.offsets, tables.indptrs, self._edge_starts[owner], ones, found)
+        edge_ids[is_found] = found
+        return edge_ids
+
+    def _ranges(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> EdgeRanges:
+        request = SampleRequest(edge_type=owner[0], direction=owner[1], ids=rows, count=0)
+        return DrawBuffers().find_ranges(self._tables[owner], request, rows)
 
     def fetch(self, request: FetchRequest) -> dict[str, Column]:
         """Read columns; ids are rows, and names are among ``names``."""

@@ -142,22 +142,51 @@ class RoutedStore(Store):
         ids = np.ascontiguousarray(ids, np.int64)
         owner = (edge_type, direction)
         check_owner(self, owner)
-        near = ends_of(*owner)[0]
-        self.book.check_ids(near, ids)
-        offsets = self.book.offsets(near)
-        stitch = RowsStitch(ids, offsets, lambda s, rows: [s.degrees(*owner, ids[rows])], self._traffic)
-        return self._answer(stitch, lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)")[0]
+        self.book.check_ids(ends_of(*owner)[0], ids)
+        return self._by_node(
+            owner, ids, lambda halo, rows, _: halo.degrees(owner, rows), lambda s, at: s.degrees(*owner, ids[at]),
+            lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)",
+        )  # fmt: skip
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
         """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
         ids, others = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(neighbor_ids, np.int64)
         owner = (edge_type, direction)
         check_find_edges(self, *owner, ids, others)
+        return self._by_node(
+            owner, ids, lambda halo, rows, at: halo.find_edges(owner, rows, others[at]),
+            lambda s, at: s.find_edges(*owner, ids[at], others[at]),
+            lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)",
+        )  # fmt: skip
+
+    def _by_node(
+        self,
+        owner: tuple[EdgeType, Direction],
+        ids: IntArray,
+        of_halo: Callable[[HaloStore, IntArray, IntArray], IntArray],
+        of_store: Callable[[Store, IntArray], IntArray],
+        describe: Callable[[], str],
+    ) -> IntArray:
+        """int64[n], a number for each of some nodes, from a halo here or from their owners.
+
+        Args:
+            owner: The edges that the numbers are about.
+            ids: int64[n], checked.
+            of_halo: Gives the numbers of rows of a halo, and is told their positions.
+            of_store: Asks a store for the numbers of the ids at some positions.
+            describe: Gives the operation as messages name it.
+        """
+        rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
         offsets = self.book.offsets(ends_of(*owner)[0])
-        stitch = RowsStitch(
-            ids, offsets, lambda s, rows: [s.find_edges(*owner, ids[rows], others[rows])], self._traffic
-        )
-        return self._answer(stitch, lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)")[0]
+        if self._halo is None or rows is None:
+            return self._answer(RowsStitch(ids, offsets, lambda s, at: [of_store(s, at)], self._traffic), describe)[0]
+        (near,), (far,) = np.nonzero(rows >= 0), np.nonzero(rows < 0)
+        numbers = np.empty(len(ids), np.int64)
+        stitch = RowsStitch(ids[far], offsets, lambda s, at: [of_store(s, far[at])], self._traffic)
+        numbers[far] = self._answer(stitch, describe)[0]
+        numbers[near] = of_halo(self._halo, rows[near], near)
+        self._traffic.add("other", TrafficCounts(halo_ids=len(near), halo_bytes=8 * len(near)))
+        return numbers
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
         """Ends and times of edges given by key; see ``Store.links``."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hopstream
 from hopstream.arrays import RaggedArray
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.partition.book import ends_of
@@ -264,3 +264,18 @@ def test_a_disk_that_is_full(root, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         hopstream.add_halo(root, hops=1)
     assert tree_of(root) == before
+
+
+def test_one_at_a_time(root):
+    """Another run while one is under way is refused, and harms it not."""
+    refused = []
+
+    def again(stage, done, total):
+        try:
+            hopstream.add_halo(root, hops=2)
+        except StateError as error:
+            refused.append(str(error))
+
+    hopstream.add_halo(root, hops=1, progress=again)
+    assert len(refused) == 4 and "another process" in refused[0]
+    assert hopstream.open_dataset(root, verify=True).manifest.halo.hops == 1

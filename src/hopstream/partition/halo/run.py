@@ -6,13 +6,18 @@ them; then the old one is removed. Whatever the manifest does not name is what a
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.arrays import IntArray
+from hopstream.errors import StateError
 from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nodes_within
 from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
@@ -95,29 +100,53 @@ def add_halo(
         UnknownNameError: A feature or type is not there.
         FormatError: The folder is no dataset, or a part is missing or damaged.
         ChecksumError: The manifest is not the one that was written.
+        StateError: Another process gives the dataset a halo now.
         OSError: The system failed; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    root, manifest = opened.root, open_dataset(opened.root).manifest
+    root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
+    with errors_named(root), _alone_at(root):
+        return _replace_halo(open_dataset(root), settings, progress or _no_progress)
+
+
+def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) -> HaloReport:
+    root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
     features = settings.choose(manifest.schema)
-    before = manifest.halo
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
-    with errors_named(root):
-        _remove_all_but(root, manifest, before)
+    _remove_all_but(root, manifest, before)
+    try:
         if not settings.is_nothing and manifest.book.num_parts > 1:
             generation = 1 if before is None else before.generation % MAX_GENERATION + 1
-            run = _Run(Parts(Dataset(root, manifest)), settings, features, generation, progress or _no_progress)
-            halo, savings = run.run()
+            halo, savings = _Run(Parts(dataset), settings, features, generation, progress).run()
         written = replace(manifest, halo=halo)
-        try:
-            written.write(root)
-        except BaseException:
-            _remove_all_but(root, manifest, before)
-            raise
-        _remove_all_but(root, manifest, halo)
+        written.write(root)
+    except BaseException:
+        _remove_all_but(root, manifest, before)
+        raise
+    _remove_all_but(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)
+
+
+@contextmanager
+def _alone_at(root: Path) -> Iterator[None]:
+    """Hold a lock of the dataset's folder, where its file system has locks.
+
+    Raises:
+        StateError: Another process, or thread, holds it.
+    """
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateError(f"{root} is given a halo by another process; wait for it, or end it") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -133,20 +162,16 @@ class _Run:
     progress: Progress
 
     def run(self) -> tuple[Halo, tuple[Saving, ...]]:
-        """Write the halo of every part, or nothing."""
+        """Write the halo of every part."""
         sink = FileSink(self.parts.dataset.root)
         writer = HaloWriter(self.parts, self.generation, sink)
         num_parts = self.parts.book.num_parts
         counts, savings = [], []
-        try:
-            for part in range(num_parts):
-                self.progress("halo", part, num_parts)
-                of_part, saving = self._write(writer, part)
-                counts.append(of_part)
-                savings.append(saving)
-        except BaseException:
-            _remove_all_but(self.parts.dataset.root, self.parts.manifest, self.parts.manifest.halo)
-            raise
+        for part in range(num_parts):
+            self.progress("halo", part, num_parts)
+            of_part, saving = self._write(writer, part)
+            counts.append(of_part)
+            savings.append(saving)
         self.progress("halo", num_parts, num_parts)
         settings = self.settings
         halo = Halo(
