@@ -174,7 +174,15 @@ def test_inclusion_is_the_chance_of_being_sampled(tmp_path):
     assert np.allclose(inclusion.expanded["node"], [1, 2 / 3, 2 / 3, 2 / 3, 0, 0, 0])
 
 
-def test_dispatch_and_write_parts_make_the_same_halo(tmp_path):
+class Killed(BaseException):
+    """Ends a run as an interrupt does."""
+
+
+def stop(*arguments):
+    raise Killed
+
+
+def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
     graph = full_graph(4)
     user = graph.nodes["user"]
     features = {name: column for name, column in user.features.items() if isinstance(column, np.ndarray)}
@@ -188,7 +196,13 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path):
         np.save(owners / f"{node_type}.npy", rng.integers(0, 3, nodes.num_nodes))
     options = {"num_parts": 3, "time_attr": "time", "weight_attr": "rating", "neighbor_keys": True}
     halo = HaloSettings(hops=2, features="all", budget=4000)
-    hopstream.dispatch(tmp_path / "c", owners, tmp_path / "d", num_workers=0, halo=halo, **options)
+    job = {"num_workers": 0, "halo": halo, **options}
+    with monkeypatch.context() as patch:  # ended while it writes the halo, it goes on
+        patch.setattr(halo_run, "hottest", stop)
+        with pytest.raises(Killed):
+            hopstream.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
+        assert not (tmp_path / "d").exists()
+    hopstream.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
     hopstream.write_parts(graph, tmp_path / "w", owners=owners, halo=halo, **options)
     ours, theirs = tree_of(tmp_path / "w"), tree_of(tmp_path / "d")
     assert {n: d for n, d in ours.items() if n != "manifest.json"} == {
@@ -199,19 +213,12 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path):
     assert manifests[0].halo.halo_id == manifests[1].halo.halo_id
 
 
-class Killed(BaseException):
-    """Ends a run as an interrupt does."""
-
-
 @pytest.mark.parametrize("with_old", [False, True])
 @pytest.mark.parametrize("when", ["while writing", "before the manifest", "after the manifest"])
 def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, when):
     if with_old:
         hopstream.add_halo(root, hops=1, features="all")
     before = tree_of(root)
-
-    def stop(*arguments):
-        raise Killed
 
     with monkeypatch.context() as patch:
         if when == "while writing":
