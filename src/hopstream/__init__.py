@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.partition.audit.run import verify_dataset
     from hopstream.partition.dispatch.run import dispatch
+    from hopstream.partition.halo.run import add_halo
+    from hopstream.partition.halo.settings import HaloSettings
     from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
@@ -47,6 +49,7 @@ __all__ = [
     "ABLPLoader",
     "ClientSecurity",
     "Graph",
+    "HaloSettings",
     "LinkNeighborLoader",
     "NegativeSampling",
     "NeighborLoader",
@@ -55,6 +58,7 @@ __all__ = [
     "RandomNodeLoader",
     "RemoteGraph",
     "StoreSettings",
+    "add_halo",
     "chunk_tables",
     "dispatch",
     "graph_from_arrays",
@@ -87,6 +91,7 @@ _MODULE_OF = {
     "ABLPLoader": "hopstream.load.ablp",
     "ClientSecurity": "hopstream.store.security",
     "Graph": "hopstream.graph.graph",
+    "HaloSettings": "hopstream.partition.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
     "NegativeSampling": "hopstream.sample.negatives",
     "NeighborLoader": "hopstream.load.loader",
@@ -95,6 +100,7 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
+    "add_halo": "hopstream.partition.halo.run",
     "chunk_tables": "hopstream.ingest.chunking.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",

@@ -145,3 +145,36 @@ def test_what_is_refused(plain):
 def test_loading_needs_no_torch(plain):
     code = f"import sys, hopstream; hopstream.load_partition({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "halo",
+    [{"hops": 1}, {"hops": 1, "features": "all"}, {"hops": 0, "budget": 900}, {"hops": 1, "budget": 900}],
+    ids=str,
+)
+def test_halo_nodes(tmp_path, halo):
+    graph, root = full_graph(2), tmp_path / "d"
+    hopstream.write_parts(graph, root, **OPTIONS)
+    hopstream.add_halo(root, **halo)
+    book = hopstream.load_partition_book(root)
+    for number in range(3):
+        part = hopstream.load_partition(root, number)
+        for node_type, nodes in part.nodes.items():
+            assert (
+                len(nodes.keys) == len(nodes.part_ids) == len(nodes.is_inner) == nodes.num_inner + len(nodes.halo_keys)
+            )
+            assert (nodes.halo_parts != number).all() and (np.diff(nodes.halo_ids) > 0).all()
+            assert np.array_equal(book.ids_of(node_type, nodes.halo_keys), nodes.halo_ids)
+            assert np.array_equal(book.part_of(node_type, nodes.halo_keys), nodes.halo_parts)
+            if "budget" not in halo:
+                assert bool(nodes.halo_features) == ("features" in halo)
+            for name, column in nodes.halo_features.items():
+                wanted = take_rows(graph.nodes[node_type].features[name], nodes.halo_keys)
+                found = RaggedArray(column.values, column.offsets, column.is_string) if isinstance(
+                    column, RaggedArray) else np.array(column)  # fmt: skip
+                assert same_column(found, wanted)
+        for edge_type, edges in part.edges.items():
+            if halo["hops"]:  # whoever an edge of the part comes from is inner or halo
+                assert np.isin(
+                    edges.src_ids, np.r_[part.nodes[edge_type[0]].inner_ids, part.nodes[edge_type[0]].halo_ids]
+                ).all()

@@ -359,3 +359,14 @@ def test_a_root_that_may_not_be_written_is_named(mag: Path, tmp_path: Path):
     (tmp_path / "a").mkdir(mode=0o555)
     with pytest.raises(PermissionError, match=f"{tmp_path}/a/part-00000"):
         place(mag, [tmp_path / "a"], num_workers=0)
+
+
+def test_halos_come_along_and_old_ones_go(mag: Path, tmp_path: Path):
+    roots = [tmp_path / "a", tmp_path / "b"]
+    place(mag, roots, num_workers=0)
+    for hops in (1, 2):
+        hopstream.add_halo(mag, hops=hops)
+        place(mag, roots, num_workers=0)
+        check_roots(without_beside(tree_of(mag)), (roots[0], (0, 2)), (roots[1], (1, 3)))
+    hopstream.pull(str(roots[0]), tmp_path / "c", num_workers=0)
+    check_roots(without_beside(tree_of(mag)), (tmp_path / "c", (0, 2)))

@@ -9,6 +9,7 @@ from hopstream.cli.degrees import DegreeSummary
 from hopstream.cli.progress import Facts
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook
+from hopstream.partition.halo.record import Halo
 from hopstream.partition.layout import Dataset
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types, type_label
 
@@ -29,6 +30,7 @@ class Census:
         num_files: Files of the dataset; 0 where it is served.
         report: Cut and balance, as the manifest says; None where it is served.
         servers: Address to the parts that it answers for, where it is served.
+        halo: What parts keep copies of, or None.
         time_attr: The feature that edges are sorted by, or None.
         weight_attr: The feature that edges can be drawn by, or None.
         has_neighbor_keys: Keys of neighbours are there.
@@ -45,6 +47,7 @@ class Census:
     num_files: int
     report: PartitionReport | None
     servers: Mapping[str, tuple[int, ...]]
+    halo: Halo | None = None
     time_attr: str | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
@@ -125,6 +128,7 @@ def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -
         num_files=len(manifest.files),
         report=manifest.report,
         servers={},
+        halo=manifest.halo,
         time_attr=manifest.time_attr,
         weight_attr=manifest.weight_attr,
         has_neighbor_keys=manifest.has_neighbor_keys,

@@ -26,6 +26,7 @@ from hopstream.cli import (
     assign,
     chunk,
     dispatch,
+    halo,
     ingest,
     inspect,
     partition,
@@ -123,7 +124,8 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    for module in (ingest, assign, chunk, dispatch, partition, reshard, place, pull, inspect, verify, serve, up, top):
+    making = (ingest, assign, chunk, dispatch, partition, reshard, halo, place, pull)
+    for module in (*making, inspect, verify, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )

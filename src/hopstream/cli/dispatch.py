@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.place import RootSettings, place_parts
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @with_settings("where", RootSettings)
+@with_settings("halo", NewHaloFlags)
 @with_settings("settings", DispatchSettings)
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
     in_dir: Annotated[
@@ -47,6 +49,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     *,
     where: RootSettings,
     settings: DispatchSettings,
+    halo: NewHaloFlags,
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
     from hopstream.partition.dispatch.run import dispatch
@@ -67,9 +70,11 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     with progress_bars() as progress:
         manifest = dispatch(
             in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
-            overwrite=overwrite, progress=progress, on_estimate=show_plan,
+            halo=halo.settings, overwrite=overwrite, progress=progress, on_estimate=show_plan,
         )  # fmt: skip
     show_measured(output, manifest)
+    if manifest.halo is not None:
+        show_halo(output, manifest.halo)
     show_written(output, out_dir, manifest)
     seconds = clock.cost().seconds
     output.text(

@@ -135,6 +135,8 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
         "bytes": census.num_bytes if census.report else None,
         "files": census.num_files if census.report else None,
         "cut": census.report.cut.fraction if census.report else None,
+        "halo_hops": census.halo.hops if census.halo else None,
+        "halo_bytes": list(census.halo.bytes) if census.halo else None,
         "is_verified": is_verified,
         "made_by": census.made_by,
     }
@@ -142,6 +144,9 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     output.text(f"{'':<16} direction {' and '.join(census.directions)}")
     if census.stored_text():
         output.text(f"{'':<16} with {census.stored_text()}")
+    if census.halo is not None:
+        copied = f"{plural_text(census.halo.hops, 'hop')}, {bytes_text(sum(census.halo.bytes))}"
+        output.text(f"{'':<16} halo of {copied} of copies beside the parts' own")
     output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")
     if census.made_by:
         output.text(f"{'':<16} made by {census.made_by_text()}")

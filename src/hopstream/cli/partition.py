@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
@@ -16,6 +17,7 @@ from hopstream.partition.settings import PartitionSettings
 
 
 @with_settings("tables", SourceSettings)
+@with_settings("halo", NewHaloFlags)
 @with_settings("settings", PartitionSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
@@ -31,6 +33,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     json: JsonFlag = False,
     *,
     settings: PartitionSettings,
+    halo: NewHaloFlags,
     tables: SourceSettings,
 ) -> None:
     """Cut a graph into parts and write them as a dataset."""
@@ -45,7 +48,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     found = read_and_show(output, source, tables)
     with progress_bars() as progress:
         manifest = write_parts(
-            found.graph, out, settings=settings, owners=owners, overwrite=overwrite, progress=progress
-        )
+            found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
     show_cut(output, manifest, settings)
+    if manifest.halo is not None:
+        show_halo(output, manifest.halo)
     show_written(output, out, manifest)

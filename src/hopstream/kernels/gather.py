@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -16,6 +18,11 @@ from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
 ROWS_AHEAD = 32
 LINE_BYTES = 64
+
+
+def word_dtype(row_bytes: int) -> np.dtype[Any]:
+    """The widest unsigned integer whose size divides a row, so that kernels copy rows of any dtype."""
+    return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
 @njit(cache=True, nogil=True)

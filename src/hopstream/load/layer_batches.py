@@ -11,7 +11,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import SettingsError
-from hopstream.kernels.gather import gather_rows
+from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
@@ -25,7 +25,6 @@ from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
 from hopstream.sample.values import read_integer
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source
-from hopstream.store.columns import word_dtype
 from hopstream.store.contract import MAX_COUNT
 from hopstream.store.local import NO_POSITIONS
 

@@ -15,6 +15,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
+from hopstream.partition.halo.layout import HaloArrays, open_halo
 from hopstream.partition.key_book import KeyBook
 from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
 from hopstream.partition.paths import part_folder
@@ -33,7 +34,8 @@ def _none() -> IntArray:
 class PartNodes:
     """The nodes of one type in a part: the inner ones, which it owns, then copies of others' (halo).
 
-    This version writes no halo copies, so the fields of halo nodes are empty.
+    Halo nodes are those that ``add_halo`` gave the part copies of; a dataset without a halo has none. Edges are those
+    that the part holds whatever its halo has: a node that one of them leads to is among the halo nodes of one hop.
 
     Attributes:
         inner_keys: int64[rows], the keys (original ids) of the nodes that the part owns, ascending.
@@ -43,6 +45,8 @@ class PartNodes:
         halo_keys: int64[n], keys of copies.
         halo_ids: int64[n], their ids.
         halo_parts: int64[n], the parts that own them.
+        halo_features: Feature name to column of n rows, of the features that are copied of all these nodes; none where
+            edges are copied of some and features of others.
         part: The part.
     """
 
@@ -54,6 +58,7 @@ class PartNodes:
     halo_keys: IntArray = field(default_factory=_none)
     halo_ids: IntArray = field(default_factory=_none)
     halo_parts: IntArray = field(default_factory=_none)
+    halo_features: Mapping[str, Column] = field(default_factory=dict)
 
     @property
     def num_inner(self) -> int:
@@ -192,13 +197,13 @@ def load_partition(root: str | Path, part: int, *, direction: Direction | None =
     arrays = dataset.open_part(part)
     manifest = dataset.manifest
     direction = _direction(dataset, direction)
-    book = KeyBook(dataset)
+    book, halo = KeyBook(dataset), open_halo(dataset, part)
     return Partition(
         part=part,
         num_parts=manifest.book.num_parts,
         direction=direction,
         schema=manifest.schema,
-        nodes={t: _nodes(book, arrays, t) for t in manifest.schema.nodes},
+        nodes={t: _nodes(book, arrays, halo, t) for t in manifest.schema.nodes},
         edges={t: _edges(book, arrays, t, direction) for t in manifest.schema.edges},
     )
 
@@ -230,16 +235,35 @@ def _direction(dataset: Dataset, direction: Direction | None) -> Direction:
     return direction or known[0]
 
 
-def _nodes(book: KeyBook, arrays: PartArrays, node_type: str) -> PartNodes:
+def _nodes(book: KeyBook, arrays: PartArrays, halo: HaloArrays | None, node_type: str) -> PartNodes:
     first, stop = book.node_range(node_type, arrays.part)
     keys = arrays.node_keys[node_type]
+    halo_ids, halo_keys, halo_features = _halo_nodes(halo, node_type)
     return PartNodes(
         inner_keys=keys,
         inner_ids=np.arange(first, stop, dtype=np.int64),
         features=arrays.node_features[node_type],
         masks=_masks(book.dataset, node_type, keys),
         part=arrays.part,
+        halo_keys=halo_keys,
+        halo_ids=halo_ids,
+        halo_parts=book.ranges.parts_of(node_type, halo_ids),
+        halo_features=halo_features,
     )
+
+
+def _halo_nodes(halo: HaloArrays | None, node_type: str) -> tuple[IntArray, IntArray, Mapping[str, Column]]:
+    """Ids and keys of the nodes of a type that a halo has anything of; features where it has those of all of them."""
+    if halo is None:
+        return _none(), _none(), {}
+    ids, keys = halo.node_ids.get(node_type, _none()), halo.node_keys.get(node_type, _none())
+    cached = halo.cached.get(node_type)
+    if cached is None:
+        return ids, keys, {}
+    if np.array_equal(ids, cached.ids) or not len(ids):
+        return cached.ids, cached.keys, cached.features
+    both, rows = np.unique(np.concatenate([ids, cached.ids]), return_index=True)
+    return both, np.concatenate([keys, cached.keys])[rows], {}
 
 
 def _masks(dataset: Dataset, node_type: str, keys: IntArray) -> dict[str, NDArray[np.bool_]]:

@@ -164,6 +164,8 @@ class Dataset:
             self._check_part(part)
             for name, _ in expected_files(manifest, part):
                 check_file(self.root / name, manifest.files[name])
+            for name, record in manifest.halo.files_of(part).items() if manifest.halo else ():
+                check_file(self.root / name, record)
             check_part(manifest, self.open_part(part))
         if needs_others(manifest):
             check_across(manifest, [self.open_part(part) for part in numbers])

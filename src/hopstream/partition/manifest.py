@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from hopstream.arrays import FileRecord, IntArray, write_text
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook, owner_label
+from hopstream.partition.halo.record import Halo
 from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import Direction, EdgeType, GraphSchema
@@ -49,8 +50,10 @@ class Manifest:
         time_attr: The feature whose values are times, by which a node's edges are sorted, or None.
         weight_attr: The edge feature that is stored as running sums and an order too, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
+        halo: What parts keep copies of, or None. It is no part of the content, so the fingerprint is the same without.
         dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
             report are not in it, so two machines that write the same dataset agree on it.
+        all_files: ``files`` and those of the halo: every file of the dataset but the manifest.
     """
 
     schema: GraphSchema
@@ -64,10 +67,13 @@ class Manifest:
     time_attr: str | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
+    halo: Halo | None = None
     dataset_id: str = field(init=False)
+    all_files: Mapping[str, FileRecord] = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
+        object.__setattr__(self, "all_files", {**self.files, **self.halo.files} if self.halo else self.files)
         text = json.dumps(self._content_to_json(), sort_keys=True, separators=(",", ":"))
         object.__setattr__(self, "dataset_id", hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
@@ -76,6 +82,8 @@ class Manifest:
         content = self._content_to_json()
         files = content.pop("files")
         described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
+        if self.halo is not None:
+            described["halo"] = self.halo.to_json()
         return {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
 
     def _content_to_json(self) -> dict[str, Any]:
@@ -133,6 +141,11 @@ def read_manifest(root: str | Path) -> Manifest:
             raise FormatError(f"{path}: {error}") from error
         raise FormatError(f"{path} is not a manifest ({error!r}); write the dataset again") from error
     _check_files(path, manifest)
+    if value.get("halo") is not None:
+        try:
+            manifest = replace(manifest, halo=Halo.from_json(value["halo"], manifest))
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from error
     if manifest.dataset_id != value["dataset_id"]:
         raise ChecksumError(
             f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"

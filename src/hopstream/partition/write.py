@@ -27,6 +27,7 @@ from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_
 from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.edge_weights import check_weights
+from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import edge_folder, link_folder, node_folder, part_folder, split_path
 from hopstream.partition.replace import replaced_folder
@@ -37,9 +38,10 @@ from hopstream.partition.times import check_times, edge_times, sort_by_time
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 
-def write_parts(
+def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is made with
     graph: Graph, out: str | Path, *, settings: PartitionSettings | None = None, owners: OwnersSource | None = None,
-    overwrite: bool = False, progress: Progress | None = None, **options: Unpack[PartitionOptions],
+    halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
+    **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
     """Cut a graph into parts and write them as a dataset.
 
@@ -49,6 +51,7 @@ def write_parts(
         settings: How to cut it; the defaults if it is not given.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
             type to integer[num_nodes], the part of each node. Giving it implies the method.
+        halo: What parts keep copies of, as ``add_halo`` does it; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
         progress: Called as ``progress(stage, done, total)``.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
@@ -62,7 +65,7 @@ def write_parts(
         SchemaError: The graph's columns contradict each other, hold no times or weights where they should, or
             ``owners`` does not fit the graph.
         IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
-        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` names an edge type that
+        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names what
             is not there.
     """
     if owners is not None:
@@ -80,8 +83,18 @@ def write_parts(
         check_times(graph, settings.time_attr)
     if settings.weight_attr is not None:
         check_weights(graph, settings.weight_attr, settings.directions)
+    if halo is not None:
+        halo.choose(schema)
     with replaced_folder(Path(out), overwrite=overwrite) as root:
-        return _Writer(root, graph, schema, settings, progress or _no_progress).run(owners)
+        manifest = _Writer(root, graph, schema, settings, progress or _no_progress).run(owners)
+        return manifest if halo is None else with_halo(root, halo, progress)
+
+
+def with_halo(root: Path, halo: HaloSettings, progress: Progress | None) -> Manifest:
+    """Give a dataset that was just written a halo; returns its new manifest."""
+    from hopstream.partition.halo.run import add_halo  # which opens datasets, as the modules do that import this one
+
+    return add_halo(root, settings=halo, progress=progress).manifest
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
+from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
 from hopstream.kernels.memory import address_table
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.layout import PartArrays
@@ -30,11 +30,6 @@ class ColumnTable:
         values = [c.values if isinstance(c, RaggedArray) else c for c in columns]
         self.values = address_table([None if v is None else _as_words(v, self.word) for v in values])
         self.row_offsets = address_table([None if r is None else r.offsets for r in ragged])
-
-
-def word_dtype(row_bytes: int) -> np.dtype[Any]:
-    """The widest unsigned integer whose size divides a row, so that kernels copy rows of any dtype."""
-    return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
 def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:

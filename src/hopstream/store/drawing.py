@@ -29,13 +29,13 @@ from hopstream.kernels.chosen import (
 )
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.neighbors import TOO_MANY, edge_ranges
+from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.partition.layout import PartArrays
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleRequest, Strategy
+from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleReply, SampleRequest, Strategy
 
 NOTHING: IntArray = np.empty(0, np.int64)
 NO_WORDS = np.empty(0, np.uint64)
@@ -233,6 +233,31 @@ class DrawBuffers:
         if varies and len(listed) > len(variates):
             variates = np.empty(len(listed), np.uint64)
         self._scratch = Scratch(listed, sums, weights, variates)
+
+
+def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) -> SampleReply:
+    """Draw the neighbours of a checked request, whose ids are in ``tables``.
+
+    Raises:
+        FormatError: A row lies outside its file.
+        SettingsError: A node would draw more than ``MAX_COUNT`` neighbours.
+    """
+    buffers, edge_ids = DrawBuffers(), NOTHING
+    ranges = buffers.find_ranges(tables, request, ids)
+    is_drawn = not is_plain(request)
+    if is_drawn:
+        ranges, edge_ids = buffers.choose(tables, request, ids, ranges)
+    else:
+        edge_ids = np.empty(ranges.total, np.int64)
+    neighbor_ids = np.empty(ranges.total, tables.item.dtype)
+    draw_neighbors(
+        ids, trees_of(request), tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
+        replaces(request), is_drawn, ranges.parts, ranges.starts, ranges.degrees, ranges.counts,
+        tables.edge_offsets, neighbor_ids, edge_ids,
+    )  # fmt: skip
+    return SampleReply(
+        counts=ranges.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
+    )
 
 
 def count_eligible(tables: SamplingTables, request: SampleRequest, ids: IntArray, ranges: EdgeRanges) -> IntArray:

@@ -17,10 +17,10 @@ from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_rows
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.neighbors import draw_neighbors
 from hopstream.kernels.ownership import first_unowned
 from hopstream.kernels.pairs import find_edges
 from hopstream.partition.book import Owner, owner_label
+from hopstream.partition.halo.layout import HaloArrays, open_halo
 from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, part_column, ragged_ranges
@@ -29,10 +29,9 @@ from hopstream.store.drawing import (
     DrawBuffers,
     SamplingTables,
     count_eligible,
-    is_plain,
+    draw_reply,
     replaces,
     sampling_tables,
-    trees_of,
 )
 from hopstream.store.requests import (
     check_edge_split,
@@ -88,9 +87,20 @@ class LocalStore(Store):
         for part in self.parts:
             self._maps[part] = dataset.open_part(part)
         self._is_present = np.array([m is not None for m in self._maps])
+        self._dataset = dataset
         self._is_closed = False
         self._columns: dict[tuple[Owner, str], ColumnTable] = {}
         self._tables = {owner: sampling_tables(self.book, self._maps, *owner) for owner in self.book.edge_offsets}
+
+    def open_halos(self) -> list[HaloArrays]:
+        """The copies that its parts have of rows of other parts; none where all parts are here.
+
+        Raises:
+            FormatError: A file of a halo is missing, truncated or not what the manifest says.
+        """
+        if self.is_whole:
+            return []
+        return [halo for part in self.parts if (halo := open_halo(self._dataset, part)) is not None]
 
     @property
     def is_whole(self) -> bool:
@@ -115,6 +125,23 @@ class LocalStore(Store):
         out = np.empty((len(keys), 1), np.int64)
         gather_rows(keys, offsets, maps, out, NO_POSITIONS)
         return out[:, 0]
+
+    def find_own(self, node_type: str, keys: IntArray) -> IntArray:
+        """int64[n], ids of the nodes of some keys that ``parts`` own, -1 of others; nobody else need be asked.
+
+        Args:
+            node_type: The type.
+            keys: int64[n], any.
+        """
+        self._check_open()
+        ids, offsets = np.full(len(keys), -1, np.int64), self.book.offsets(node_type)
+        for part, start in zip(self._maps, offsets, strict=False):
+            own_keys = NO_POSITIONS if part is None else part.node_keys[node_type]
+            if len(own_keys):
+                rows = np.searchsorted(own_keys, keys).clip(max=len(own_keys) - 1)
+                is_own = own_keys[rows] == keys
+                ids[is_own] = start + rows[is_own]
+        return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
@@ -267,22 +294,7 @@ class LocalStore(Store):
         check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
         ids = self.check_ids(tables.node_type, request.ids)
-        buffers, edge_ids = DrawBuffers(), NO_POSITIONS
-        ranges = buffers.find_ranges(tables, request, ids)
-        is_drawn = not is_plain(request)
-        if is_drawn:
-            ranges, edge_ids = buffers.choose(tables, request, ids, ranges)
-        else:
-            edge_ids = np.empty(ranges.total, np.int64)
-        neighbor_ids = np.empty(ranges.total, tables.item.dtype)
-        draw_neighbors(
-            ids, trees_of(request), tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
-            replaces(request), is_drawn, ranges.parts, ranges.starts, ranges.degrees, ranges.counts,
-            tables.edge_offsets, neighbor_ids, edge_ids,
-        )  # fmt: skip
-        return SampleReply(
-            counts=ranges.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
-        )
+        return draw_reply(tables, request, ids)
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
         self._check_owner(request.owner)

@@ -19,6 +19,8 @@ from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, Ver
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.halo import HaloStore
+from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
 from hopstream.store.requests import (
     check_edge_split,
@@ -31,6 +33,7 @@ from hopstream.store.requests import (
 )
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import FetchStitch, RowsStitch, SampleStitch, SplitStitch
+from hopstream.store.traffic import Kind, Traffic, TrafficCounts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,6 +48,10 @@ class Stitch(Protocol[T_co]):
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
+        ...
+
+    def ask_halo(self) -> None:
+        """Take the answers that a halo here has."""
         ...
 
     def result(self) -> T_co:
@@ -80,13 +87,15 @@ class RoutedStore(Store):
         self.has_neighbor_keys = first.has_neighbor_keys
         self.parts = tuple(range(self.book.num_parts))
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
+        self._halo = _open_halo(self._stores)
+        self._traffic = Traffic()
         missing = [part for part in self.parts if not self._replicas[part]]
         if missing:
             raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Ask all owners to draw neighbours; see ``Store.sample``."""
-        return self._start(SampleStitch(self, requests), lambda: describe_sample(requests))
+        return self._start(SampleStitch(self, requests, self._traffic, self._halo), lambda: describe_sample(requests))
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
         """Draw neighbours; see ``Store.sample``."""
@@ -94,18 +103,27 @@ class RoutedStore(Store):
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
-        return self._start(FetchStitch(self, requests), lambda: describe_fetch(requests))
+        return self._start(FetchStitch(self, requests, self._traffic, self._halo), lambda: describe_fetch(requests))
 
     def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
         """Read columns; see ``Store.fetch``."""
         return self.submit_fetch(requests).result()
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Ids of nodes given by key; see ``Store.lookup``."""
+        """Ids of nodes given by key; see ``Store.lookup``. Of nodes that are here nobody is asked."""
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
-        stitch = RowsStitch(keys, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, keys[rows])])
-        return self._answer(stitch, lambda: f"lookup({node_type}, {len(keys)} keys)")[0]
+        ids = np.full(len(keys), -1, np.int64)
+        for store in self._stores:
+            if isinstance(store, LocalStore):
+                np.maximum(ids, store.find_own(node_type, keys), out=ids)
+        (others,) = np.nonzero(ids < 0)
+        asked = keys[others]
+        stitch = RowsStitch(
+            asked, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, asked[rows])], self._traffic
+        )
+        ids[others] = self._answer(stitch, lambda: f"lookup({node_type}, {len(asked)} keys)")[0]
+        return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
@@ -124,19 +142,51 @@ class RoutedStore(Store):
         ids = np.ascontiguousarray(ids, np.int64)
         owner = (edge_type, direction)
         check_owner(self, owner)
-        near = ends_of(*owner)[0]
-        self.book.check_ids(near, ids)
-        stitch = RowsStitch(ids, self.book.offsets(near), lambda s, rows: [s.degrees(*owner, ids[rows])])
-        return self._answer(stitch, lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)")[0]
+        self.book.check_ids(ends_of(*owner)[0], ids)
+        return self._by_node(
+            owner, ids, lambda halo, rows, _: halo.degrees(owner, rows), lambda s, at: s.degrees(*owner, ids[at]),
+            lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)",
+        )  # fmt: skip
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
         """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
         ids, others = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(neighbor_ids, np.int64)
         owner = (edge_type, direction)
         check_find_edges(self, *owner, ids, others)
+        return self._by_node(
+            owner, ids, lambda halo, rows, at: halo.find_edges(owner, rows, others[at]),
+            lambda s, at: s.find_edges(*owner, ids[at], others[at]),
+            lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)",
+        )  # fmt: skip
+
+    def _by_node(
+        self,
+        owner: tuple[EdgeType, Direction],
+        ids: IntArray,
+        of_halo: Callable[[HaloStore, IntArray, IntArray], IntArray],
+        of_store: Callable[[Store, IntArray], IntArray],
+        describe: Callable[[], str],
+    ) -> IntArray:
+        """int64[n], a number for each of some nodes, from a halo here or from their owners.
+
+        Args:
+            owner: The edges that the numbers are about.
+            ids: int64[n], checked.
+            of_halo: Gives the numbers of rows of a halo, and is told their positions.
+            of_store: Asks a store for the numbers of the ids at some positions.
+            describe: Gives the operation as messages name it.
+        """
+        rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
         offsets = self.book.offsets(ends_of(*owner)[0])
-        stitch = RowsStitch(ids, offsets, lambda s, rows: [s.find_edges(*owner, ids[rows], others[rows])])
-        return self._answer(stitch, lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)")[0]
+        if self._halo is None or rows is None:
+            return self._answer(RowsStitch(ids, offsets, lambda s, at: [of_store(s, at)], self._traffic), describe)[0]
+        (near,), (far,) = np.nonzero(rows >= 0), np.nonzero(rows < 0)
+        numbers = np.empty(len(ids), np.int64)
+        stitch = RowsStitch(ids[far], offsets, lambda s, at: [of_store(s, far[at])], self._traffic)
+        numbers[far] = self._answer(stitch, describe)[0]
+        numbers[near] = of_halo(self._halo, rows[near], near)
+        self._traffic.add("other", TrafficCounts(halo_ids=len(near), halo_bytes=8 * len(near)))
+        return numbers
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
         """Ends and times of edges given by key; see ``Store.links``."""
@@ -144,10 +194,15 @@ class RoutedStore(Store):
         check_links(self, edge_type, keys)
         width = 3 if has_own_times(self, edge_type) else 2
         stitch = RowsStitch(
-            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])), width
-        )
+            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])),
+            self._traffic, width,
+        )  # fmt: skip
         src_keys, dst_keys, *times = self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)")
         return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+
+    def traffic(self) -> dict[Kind, TrafficCounts]:
+        """What was asked of servers and what halos here answered since the store was opened, by kind."""
+        return self._traffic.counts()
 
     def close(self) -> None:
         """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
@@ -189,6 +244,7 @@ class _Asking(Generic[T]):
 
     def begin(self) -> None:
         """Ask the first replica of each part."""
+        self._under_way.append((-1, [], self._stitch.ask_halo))
         self._ask(list(self._untried))
 
     def result(self) -> T:
@@ -270,6 +326,16 @@ def check_same_dataset(stores: Sequence[Store]) -> None:
 def store_label(store: Store) -> str:
     """A store as messages name it: its parts, and where it is."""
     return store.label if isinstance(store, RemoteStore) else f"{parts_label(store.parts)} here"
+
+
+def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
+    """What parts that are here have of others."""
+    here = [store for store in stores if isinstance(store, LocalStore)]
+    parts = sorted({part for store in here for part in store.parts})
+    halos = {halo.part: halo for store in here for halo in store.open_halos()}
+    if not halos or len(parts) == here[0].book.num_parts:
+        return None
+    return HaloStore(list(halos.values()), here[0].schema, here[0].book, parts)
 
 
 def _columns(links: Links) -> list[IntArray]:

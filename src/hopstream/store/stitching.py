@@ -6,15 +6,18 @@ ragged columns are kept as they come and put back once, when all lengths are kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
 from hopstream.partition.book import ends_of
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.halo import HaloStore
+from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import (
     check_fetch_request,
     check_sample_request,
@@ -22,16 +25,18 @@ from hopstream.store.requests import (
     neighbor_dtype,
 )
 from hopstream.store.sample_frames import take_rows
+from hopstream.store.traffic import Traffic, TrafficCounts, column_bytes, reply_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Ids sorted by the part that owns them.
+    """Ids sorted by the part that owns them, and those that a halo here answers for at the end.
 
     Attributes:
-        part_starts: int64[num_parts + 1]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others.
+        part_starts: int64[num_parts + 2]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others,
+            and the halo counts as one part more.
         positions: int64[n], where each id was in the request.
-        ids: int64[n].
+        ids: int64[n]; of the halo's, their rows in it.
     """
 
     part_starts: IntArray
@@ -39,11 +44,21 @@ class _Cut:
     ids: IntArray
 
     @classmethod
-    def of(cls, ids: IntArray, offsets: IntArray) -> _Cut:
-        """Cut ids, which have been checked, by ranges of parts."""
-        cut = cls(np.empty(len(offsets), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
-        split_by_part(np.ascontiguousarray(ids, np.int64), offsets, cut.part_starts, cut.positions, cut.ids)
+    def of(cls, ids: IntArray, offsets: IntArray, rows: IntArray | None = None) -> _Cut:
+        """Cut checked ids by ranges of parts; ``rows`` are their rows in a halo, negative where it has them not."""
+        cut = cls(np.zeros(len(offsets) + 1, np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        ids = np.ascontiguousarray(ids, np.int64)
+        if rows is None:
+            split_by_part(ids, offsets, cut.part_starts[:-1], cut.positions, cut.ids)
+            cut.part_starts[-1] = len(ids)
+        else:
+            split_replicated(ids, offsets, rows, cut.part_starts, cut.positions, cut.ids)
         return cut
+
+    @property
+    def halo(self) -> slice:
+        """The rows that a halo answers for."""
+        return slice(int(self.part_starts[-2]), int(self.part_starts[-1]))
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Positions and ids of the rows of some parts."""
@@ -56,29 +71,34 @@ class _Cut:
 def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
     if not cuts:
         return []
-    num_rows = sum(np.diff(cut.part_starts) for cut in cuts)
+    num_rows = sum(np.diff(cut.part_starts[:-1]) for cut in cuts)
     return [int(part) for part in np.flatnonzero(num_rows)]
 
 
 class SampleStitch:
     """Draws of neighbours."""
 
-    def __init__(self, store: Store, requests: Sequence[SampleRequest]) -> None:
-        """Check and cut the requests; ``store`` is the one that holds all parts."""
+    def __init__(
+        self, store: Store, requests: Sequence[SampleRequest], traffic: Traffic, halo: HaloStore | None = None
+    ) -> None:
+        """Check and cut the requests; ``store`` is the one that holds all parts, ``halo`` what is here of others."""
         for request in requests:
             check_sample_request(store, request)
         self._book = store.book
         self._requests = requests
-        offsets = [store.book.offsets(ends_of(r.edge_type, r.direction)[0]) for r in requests]
-        self._cuts = [_Cut.of(r.ids, o) for r, o in zip(requests, offsets, strict=True)]
-        self._pairs = [
-            None if r.excluded is None else _Cut.of(r.excluded[0], o) for r, o in zip(requests, offsets, strict=True)
-        ]
+        self._traffic, self._halo = traffic, halo
+        self._cuts = [self._cut(request, request.ids) for request in requests]
+        self._pairs = [None if r.excluded is None else self._cut(r, r.excluded[0]) for r in requests]
         self._replies: list[list[tuple[IntArray, SampleReply]]] = [[] for _ in requests]
 
     def parts(self) -> list[int]:
         """The parts that own ids of any request."""
         return _busy_parts(self._cuts)
+
+    def _cut(self, request: SampleRequest, ids: IntArray) -> _Cut:
+        owner, ids = (request.edge_type, request.direction), np.ascontiguousarray(ids, np.int64)
+        rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
+        return _Cut.of(ids, self._book.offsets(ends_of(*owner)[0]), rows)
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Draw the neighbours of ids of some parts."""
@@ -87,6 +107,29 @@ class SampleStitch:
         replies = store.sample([self._request(i, rows[i][0], parts) for i in busy])
         for i, reply in zip(busy, replies, strict=True):
             self._replies[i].append((rows[i][0], reply))
+        if isinstance(store, RemoteStore):
+            num_ids, num_bytes = sum(len(rows[i][0]) for i in busy), sum(map(reply_bytes, replies))
+            counts = TrafficCounts(remote_requests=1, remote_ids=num_ids, remote_bytes=num_bytes)
+            self._traffic.add("sample", counts)
+
+    def ask_halo(self) -> None:
+        """Draw the neighbours of ids that the halo has."""
+        if self._halo is None:
+            return
+        num_ids = num_bytes = 0
+        for i, cut in enumerate(self._cuts):
+            positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
+            if not len(positions):
+                continue
+            request, pairs = replace(take_rows(self._requests[i], positions), ids=rows), self._pairs[i]
+            if request.excluded is not None and pairs is not None:
+                others = request.excluded[1, pairs.positions[pairs.halo]]
+                request = replace(request, excluded=np.stack([pairs.ids[pairs.halo], others]) if len(others) else None)
+            reply = self._halo.sample(request)
+            self._replies[i].append((positions, reply))
+            num_ids += len(positions)
+            num_bytes += reply_bytes(reply)
+        self._traffic.add("sample", TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes))
 
     def _request(self, i: int, positions: IntArray, parts: Sequence[int]) -> SampleRequest:
         """A request of some rows, with the excluded pairs of nodes of their parts; candidates may be of any part."""
@@ -121,11 +164,17 @@ class SampleStitch:
 class FetchStitch:
     """Rows of columns."""
 
-    def __init__(self, store: Store, requests: Sequence[FetchRequest]) -> None:
+    def __init__(
+        self, store: Store, requests: Sequence[FetchRequest], traffic: Traffic, halo: HaloStore | None = None
+    ) -> None:
         """Check and cut the requests, and make the arrays they did not bring."""
         for request in requests:
             check_fetch_request(store, request)
-        self._requests = requests
+        self._traffic, self._halo = traffic, halo
+        shares = [_shares(request, halo) for request in requests]
+        self._request_of = [number for number, of_request in enumerate(shares) for _ in of_request]
+        self._num_requests = len(requests)
+        self._requests = requests = [share for of_request in shares for share in of_request]
         self._features = [{name: column_feature(store, r.owner, name) for name in r.names} for r in requests]
         self._columns: list[dict[str, Array]] = []
         for request, features in zip(requests, self._features, strict=True):
@@ -137,38 +186,86 @@ class FetchStitch:
                     if f.is_fixed_width
                 }
             )
-        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner)) for r in requests]
+        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner), self._halo_rows(r)) for r in requests]
         self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
 
+    def _halo_rows(self, request: FetchRequest) -> IntArray | None:
+        """Where the halo has the rows, if it has all the columns."""
+        halo = self._halo
+        if halo is None or not request.names or not set(request.names) <= set(halo.names(request.owner)):
+            return None
+        return halo.find_columns(request.owner, np.ascontiguousarray(request.ids, np.int64))
+
     def parts(self) -> list[int]:
-        """The parts that own ids of any request for a column."""
+        """The parts that own ids of any request for a column, but those that the halo has."""
         return _busy_parts([cut for cut, request in zip(self._cuts, self._requests, strict=True) if request.names])
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
         asked: list[FetchRequest] = []
-        ragged: list[tuple[int, IntArray, int]] = []
-        for i, request in enumerate(self._requests):
+        sources: list[tuple[int, IntArray]] = []
+        for i in range(len(self._requests)):
             positions, ids = self._cuts[i].rows(parts)
-            targets = positions if request.positions is None else request.positions[positions]
-            fixed_names = tuple(self._columns[i])
-            other_names = tuple(name for name in request.names if name not in self._columns[i])
-            if len(ids) and fixed_names:
-                out = self._columns[i]
-                asked.append(FetchRequest(owner=request.owner, names=fixed_names, ids=ids, out=out, positions=targets))
-            if len(ids) and other_names:
-                ragged.append((i, positions, len(asked)))
-                asked.append(FetchRequest(owner=request.owner, names=other_names, ids=ids))
+            for request in self._asked(i, positions, ids):
+                asked.append(request)
+                sources.append((i, positions))
         answers = store.fetch(asked)
-        for i, positions, answer in ragged:
-            self._runs[i].append((positions, answers[answer]))
+        num_bytes = self._keep(sources, asked, answers)
+        if isinstance(store, RemoteStore):
+            num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
+            for i, positions in sources:
+                num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
+            counts = TrafficCounts(remote_requests=1, remote_ids=sum(num_ids.values()), remote_bytes=num_bytes)
+            self._traffic.add("fetch", counts)
+
+    def ask_halo(self) -> None:
+        """Read the rows that the halo has, likewise."""
+        if self._halo is None:
+            return
+        num_ids = num_bytes = 0
+        for i, cut in enumerate(self._cuts):
+            positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
+            asked = list(self._asked(i, positions, rows))
+            num_bytes += self._keep([(i, positions)] * len(asked), asked, [self._halo.fetch(one) for one in asked])
+            num_ids += len(positions)
+        self._traffic.add("fetch", TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes))
+
+    def _asked(self, i: int, positions: IntArray, ids: IntArray) -> Iterator[FetchRequest]:
+        """What is asked for some rows of a request: columns of fixed width with where to write them, and the others."""
+        request = self._requests[i]
+        targets = positions if request.positions is None else request.positions[positions]
+        fixed_names = tuple(self._columns[i])
+        other_names = tuple(name for name in request.names if name not in self._columns[i])
+        if len(ids) and fixed_names:
+            out = self._columns[i]
+            yield FetchRequest(owner=request.owner, names=fixed_names, ids=ids, out=out, positions=targets)
+        if len(ids) and other_names:
+            yield FetchRequest(owner=request.owner, names=other_names, ids=ids)
+
+    def _keep(
+        self,
+        sources: Sequence[tuple[int, IntArray]],
+        asked: Sequence[FetchRequest],
+        answers: Sequence[dict[str, Column]],
+    ) -> int:
+        """Keep what is to be put back later; return the bytes of all answers."""
+        for (i, positions), request, columns in zip(sources, asked, answers, strict=True):
+            if request.out is None:
+                self._runs[i].append((positions, columns))
+        return sum(
+            column_bytes(column, len(request.ids))
+            for request, columns in zip(asked, answers, strict=True)
+            for column in columns.values()
+        )
 
     def result(self) -> list[dict[str, Column]]:
         """One dict of columns per request."""
-        return [
-            {name: self._columns[i][name] if f.is_fixed_width else self._stitched(i, name) for name, f in fs.items()}
-            for i, fs in enumerate(self._features)
-        ]
+        found: list[dict[str, Column]] = [{} for _ in range(self._num_requests)]
+        for i, features in enumerate(self._features):
+            for name, feature in features.items():
+                column = self._columns[i][name] if feature.is_fixed_width else self._stitched(i, name)
+                found[self._request_of[i]][name] = column
+        return found
 
     def _stitched(self, i: int, name: str) -> RaggedArray:
         feature = self._features[i][name]
@@ -186,22 +283,41 @@ class FetchStitch:
         return RaggedArray(values, offsets, feature.is_string)
 
 
+def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]:
+    """A request in two where a halo has some of its columns and not the others, else as it is."""
+    known = () if halo is None else halo.names(request.owner)
+    halves = [tuple(name for name in request.names if (name in known) is is_known) for is_known in (True, False)]
+    if not all(halves):
+        return [request]
+    out = request.out
+    return [
+        replace(request, names=names, out=None if out is None else {n: out[n] for n in names if n in out})
+        for names in halves
+    ]
+
+
 class RowsStitch:
     """One int64 per row, in one column or in several."""
 
     def __init__(
-        self, ids: IntArray, offsets: IntArray, work: Callable[[Store, IntArray], Sequence[IntArray]], width: int = 1
+        self,
+        ids: IntArray,
+        offsets: IntArray,
+        work: Callable[[Store, IntArray], Sequence[IntArray]],
+        traffic: Traffic,
+        width: int = 1,
     ) -> None:
         """Cut rows by their checked ids.
 
         Args:
             ids: int64[n], ids or keys, of which ranges belong to parts.
             offsets: int64[num_parts + 1], those ranges.
+            traffic: Counts what others are asked for.
             work: Asks a store for some of the rows, given by their positions; gives ``width`` columns.
             width: Columns of the answer.
         """
         self._cut = _Cut.of(ids, offsets)
-        self._work = work
+        self._work, self._traffic = work, traffic
         self._columns: list[IntArray] = [np.empty(len(ids), np.int64) for _ in range(width)]
 
     def parts(self) -> list[int]:
@@ -211,8 +327,16 @@ class RowsStitch:
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Ask for the ids of some parts."""
         positions, _ = self._cut.rows(parts)
-        for column, values in zip(self._columns, self._work(store, positions), strict=True):
+        answer = self._work(store, positions)
+        for column, values in zip(self._columns, answer, strict=True):
             column[positions] = values
+        if isinstance(store, RemoteStore):
+            num_bytes = sum(values.nbytes for values in answer)
+            counts = TrafficCounts(remote_requests=1, remote_ids=len(positions), remote_bytes=num_bytes)
+            self._traffic.add("other", counts)
+
+    def ask_halo(self) -> None:
+        """Halos are not asked."""
 
     def result(self) -> list[IntArray]:
         """int64[n] per column."""
@@ -243,6 +367,9 @@ class SplitStitch:
         bounds = np.searchsorted(keys, self._offsets)
         for part in parts:
             self._slices[part] = keys[bounds[part] : bounds[part + 1]]
+
+    def ask_halo(self) -> None:
+        """Halos are not asked."""
 
     def result(self) -> IntArray:
         """int64[n], ascending."""

@@ -57,6 +57,15 @@ TOTAL_GAUGES = {
 }
 
 
+TRAFFIC_COUNTERS = {
+    "remote_requests": ("hopstream_remote_requests", "Requests to servers of other parts."),
+    "remote_ids": ("hopstream_remote_ids", "Nodes and edges that servers of other parts were asked for."),
+    "remote_bytes": ("hopstream_remote_bytes", "Bytes that servers of other parts answered."),
+    "halo_ids": ("hopstream_halo_ids", "Nodes and edges of other parts that halos here answered for."),
+    "halo_bytes": ("hopstream_halo_bytes", "Bytes that halos here answered."),
+}
+
+
 class MetricsServer:
     """Answers ``/metrics``, ``/healthz`` and ``/readyz`` for a server until closed. The server stays the caller's.
 
@@ -297,6 +306,7 @@ class _ServerCollector(Collector):
         report = self._service.report()
         yield from _total_families(report["totals"], report["channels"])
         yield from _cache_families(report["caches"])
+        yield from _traffic_families(report["traffic"])
         yield from _channel_families(report["channels"])
 
 
@@ -313,12 +323,21 @@ def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]
 def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
     """What was there when it was asked for, and what had to be made or read."""
     for name, help_text in (
-        ("hits", "Batches, or keys of nodes, that were there when they were needed."),
-        ("misses", "Batches, or keys of nodes, that had to be made or read first."),
+        ("hits", "Batches, keys of nodes, or rows of other parts, that were there when they were needed."),
+        ("misses", "Batches, keys of nodes, or rows of other parts, that had to be made, read or asked for first."),
     ):
         family = CounterMetricFamily(f"hopstream_cache_{name}", help_text, labels=("cache",))
         for cache, counts in caches.items():
             family.add_metric((cache,), counts[name])
+        yield family
+
+
+def _traffic_families(traffic: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    """What sampling asked of other servers, and what halos here answered; nothing where all parts are here."""
+    for name, (metric, help_text) in TRAFFIC_COUNTERS.items():
+        family = CounterMetricFamily(metric, help_text, labels=("kind",))
+        for kind, counts in traffic.items():
+            family.add_metric((kind,), counts[name])
         yield family
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hopstream.errors import (
@@ -35,6 +35,7 @@ from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.store.answer import Operation
 from hopstream.store.contract import Store
+from hopstream.store.routed import RoutedStore
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import encode_batch
@@ -277,10 +278,17 @@ class SamplingService:
         }, []
 
     def report(self) -> dict[str, Any]:
-        """As ``describe_channels``: ``channels``, ``totals`` and ``caches``. Asking does not keep a channel alive."""
+        """As ``describe_channels``: ``channels``, ``totals``, ``caches`` and ``traffic``; it keeps no channel alive."""
         lookups = {"batches": self._scheduler.lookups, "node_keys": self._rank_inputs.lookups}
+        traffic = self._graph.traffic() if isinstance(self._graph, RoutedStore) else {}
+        for kind in ("sample", "fetch"):
+            if kind in traffic:
+                lookups[f"halo_{kind}"] = (traffic[kind].halo_ids, traffic[kind].remote_ids)
         caches = {name: {"hits": hits, "misses": misses} for name, (hits, misses) in lookups.items()}
-        return {"channels": self.describe(), "totals": self._scheduler.totals, "caches": caches}
+        return {
+            "channels": self.describe(), "totals": self._scheduler.totals, "caches": caches,
+            "traffic": {kind: asdict(counts) for kind, counts in traffic.items()},
+        }  # fmt: skip
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
         """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""

@@ -111,7 +111,7 @@ class Delivery:
         tasks = []
         for number, target in enumerate(self.targets):
             for folder, names in target.files.items():
-                for i, group in enumerate(group_files(names, self.manifest.files)):
+                for i, group in enumerate(group_files(names, self.manifest.all_files)):
                     name = f"{number:05d}-{folder}-{i:06d}"
                     is_there = all(target.has(file.name) for file in group)
                     is_last = folder in leaving and any(file.name in sizes for file in group)
@@ -130,7 +130,7 @@ class Delivery:
     def _leave(self, folder: str) -> None:
         """Remove a part's files from the source, and its folder where nothing else is in it."""
         names = self.source.sizes(folder)
-        own = [name for name in names if name in self.manifest.files]
+        own = [name for name in names if name in self.manifest.all_files]
         for name in own:
             self.source.remove(name)
         if len(own) == len(names):
@@ -145,7 +145,7 @@ class Delivery:
         sizes = self.source.sizes()
         for target in self.targets:
             for name in target.names:
-                record = self.manifest.files[name]
+                record = self.manifest.all_files[name]
                 if not target.has(name) and sizes.get(name) != record.num_bytes:
                     got = (
                         f"is {sizes[name]} bytes; the manifest says {record.num_bytes}"
@@ -171,7 +171,7 @@ class Delivery:
             device = there.stat().st_dev
             if self.moved and self.source.local is not None and self.source.local.stat().st_dev == device:
                 continue  # a file at a time
-            num_bytes = sum(self.manifest.files[name].num_bytes for name in target.names if not target.has(name))
+            num_bytes = sum(self.manifest.all_files[name].num_bytes for name in target.names if not target.has(name))
             needed[device] = (needed.get(device, (0, target))[0] + num_bytes, target)
         for num_bytes, target in needed.values():
             free = shutil.disk_usage(_existing(Path(target.place.local or ""))).free

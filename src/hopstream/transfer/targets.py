@@ -70,7 +70,7 @@ class Target:
 
     def has(self, name: str) -> bool:
         """A file of the right size is there, whatever its content."""
-        return self.sizes.get(name) == self.manifest.files[name].num_bytes
+        return self.sizes.get(name) == self.manifest.all_files[name].num_bytes
 
     def clear(self) -> None:
         """Remove another dataset, its manifest first."""
@@ -97,10 +97,10 @@ class Target:
             if is_left or name.endswith(PARTIAL):
                 self.place.remove(name)
         for name in sorted(belong):
-            if sizes.get(name) != self.manifest.files[name].num_bytes:
+            if sizes.get(name) != self.manifest.all_files[name].num_bytes:
                 raise FormatError(
                     f"{self.place.shown}/{name} has {sizes.get(name, 'no')} bytes after copying; the manifest says "
-                    f"{self.manifest.files[name].num_bytes}; give the command again while nobody else writes there"
+                    f"{self.manifest.all_files[name].num_bytes}; give the command again while nobody else writes there"
                 )
         for name in BESIDE_MANIFEST:
             if name in beside:
@@ -108,12 +108,16 @@ class Target:
             elif name in sizes and not self.is_finished:
                 self.place.remove(name)
         self.place.write_text(MANIFEST, manifest)
+        if self.is_finished:  # a halo that the manifest of before named
+            for name in sizes:
+                if name not in belong and name.partition("/")[0] in self.files:
+                    self.place.remove(name)
 
 
 def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
     """Every file of a dataset but the manifest, by the first name of its path."""
     folders: dict[str, list[str]] = {}
-    for name in manifest.files:
+    for name in manifest.all_files:
         folders.setdefault(name.partition("/")[0], []).append(name)
     return folders
 

@@ -21,11 +21,12 @@ class Files:
     def __init__(self, root: Path, manifest: Manifest, findings: Findings) -> None:
         """Keep where files are."""
         self.root, self.manifest, self.findings = root, manifest, findings
+        self.records = manifest.all_files
         self._bad: set[str] = set()
 
     def check(self, name: str) -> None:
         """Open one file and compare its checksum."""
-        record = self.manifest.files[name]
+        record = self.records[name]
         self.findings.checked("files")
         try:
             open_array(self.root / name, record)
@@ -47,13 +48,13 @@ class Files:
         for folder, _, names in os.walk(self.root, followlinks=True):
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
-                if path not in self.manifest.files and path not in (MANIFEST, *BESIDE_MANIFEST):
+                if path not in self.records and path not in (MANIFEST, *BESIDE_MANIFEST):
                     self.findings.add("files", path, "is no file of this dataset; remove it")
 
     def array(self, path: PurePosixPath) -> Array | None:
         """One file, mapped."""
         name = str(path)
-        return None if name in self._bad else open_array(self.root / name, self.manifest.files[name])
+        return None if name in self._bad else open_array(self.root / name, self.records[name])
 
     def arrays(self, paths: Sequence[PurePosixPath]) -> list[Array] | None:
         """Several files, or None where one of them cannot be used."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 Kind = Literal[
     "manifest", "files", "checksums", "schema", "ranges", "order", "nodes", "book", "edges", "ownership", "neighbors",
-    "times", "weights", "links", "splits", "features", "graph",
+    "times", "weights", "links", "splits", "features", "graph", "halo",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MAX_PLACES = 5

@@ -11,6 +11,7 @@ from hopstream.errors import FormatError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.partition.audit.edges import EDGE_BYTES, Links, StoredEdges, check_by_key, check_stored
 from hopstream.partition.audit.files import Files
+from hopstream.partition.audit.halo import check_halo
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
@@ -91,7 +92,7 @@ class _Run:
 
     def run(self) -> None:
         schema = self.manifest.schema
-        for name in self.manifest.files:
+        for name in self.files.records:
             self.files.check(name)
             self._advance()
         self.files.check_others()
@@ -118,9 +119,10 @@ class _Run:
                 edge_splits |= {type_label(edge_type): of_type} if schema.edge_splits[edge_type] else {}
             self._advance()
         self._check_graph(sums, splits, edge_splits)
+        check_halo(self.files)
 
     def _advance(self) -> None:
-        total = len(self.manifest.files) + len(self.manifest.schema.nodes) + len(self.manifest.schema.edges)
+        total = len(self.files.records) + len(self.manifest.schema.nodes) + len(self.manifest.schema.edges)
         self.num_done += 1
         self.progress("verify", self.num_done, total)
 

@@ -35,6 +35,7 @@ from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSetti
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
+from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
@@ -42,7 +43,7 @@ from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.times import check_time_schema
-from hopstream.partition.write import Written, graph_id_of, manifest_of, schema_with_links
+from hopstream.partition.write import Written, graph_id_of, manifest_of, schema_with_links, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 FORMAT = 1
@@ -51,8 +52,9 @@ FORMAT = 1
 
 def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     in_dir: str | Path, partitions_dir: str | Path, out_dir: str | Path, *, metadata_filename: str = "metadata.json",
-    settings: DispatchSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
-    on_estimate: Callable[[Estimate, Plan], None] | None = None, **options: Unpack[DispatchOptions],
+    settings: DispatchSettings | None = None, halo: HaloSettings | None = None, overwrite: bool = False,
+    progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None,
+    **options: Unpack[DispatchOptions],
 ) -> Manifest:  # fmt: skip
     """Write a chunked graph as a dataset, given the part of each node, in bounded memory.
 
@@ -65,6 +67,7 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         out_dir: The folder to write; made if it is not there.
         metadata_filename: The graph's metadata, in ``in_dir``.
         settings: How to write it; the defaults if it is not given.
+        halo: What parts keep copies of, as ``add_halo`` does it, in this process; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out_dir``, when the new one is complete.
         progress: Called as ``progress("dispatch", done, total)`` in bytes of work.
         on_estimate: Called once with what the work will take, before it starts.
@@ -89,6 +92,8 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     started = time.perf_counter()
     plan, graph = _plan(Path(in_dir), Path(partitions_dir), metadata_filename, settings)
     schema = _checked_schema(graph, plan.settings)
+    if halo is not None:
+        halo.choose(schema)
     check_target(out, overwrite=overwrite)
     costs = estimate(graph, schema, plan.settings)
     check_disk(out, costs.disk_bytes, costs.dataset_bytes)
@@ -103,7 +108,8 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
 
     def work(job: Job) -> Manifest:
         stages.job = job
-        return _Run(workplace, graph, schema, plan, stages).run()
+        manifest = _Run(workplace, graph, schema, plan, stages).run()
+        return manifest if halo is None else with_halo(workplace.dataset, halo, progress)
 
     return write_staged(
         out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,

@@ -1,0 +1,129 @@
+"""How do the parts of a dataset get copies of rows of other parts from the command line?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.units import bytes_text, percent_text, plural_text
+from hopstream.errors import SettingsError
+from hopstream.partition.halo.settings import HaloSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.halo.record import Halo
+    from hopstream.partition.halo.run import HaloReport
+
+FEATURES_HELP = "features to copy: none, all, or type:feature and type:* joined by commas; with a budget, all"
+BUDGET_HELP = "copy features of the likeliest sampled rows, whatever their distance, up to this size per part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloFlags:
+    """The flags of ``hopstream halo``."""
+
+    hops: int = field(default=1, metadata={"help": "copy edges of nodes within so many hops of a part; 0 for none"})
+    features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
+    budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})
+    fanouts: str = field(
+        default="15,10,5",
+        metadata={"help": "neighbours per hop that training draws, joined by commas; what is likeliest depends on it"},
+    )
+    batch_size: int = field(default=1024, metadata={"help": "seeds per batch of training, likewise"})
+    settings: HaloSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        try:
+            fanouts = tuple(int(text) for text in self.fanouts.split(","))
+        except ValueError:
+            raise SettingsError(f"fanouts is {self.fanouts!r}; it must be integers such as 15,10,5") from None
+        settings = HaloSettings(
+            hops=self.hops, features=self.features, budget=self.budget, fanouts=fanouts, batch_size=self.batch_size
+        )
+        object.__setattr__(self, "settings", settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewHaloFlags:
+    """The flags by which a dataset has a halo when it is written."""
+
+    halo_hops: int | None = field(
+        default=None,
+        metadata={"help": "copy edges of nodes within so many hops of a part into it; see hopstream halo"},
+    )
+    halo_features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
+    halo_budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})
+    settings: HaloSettings | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        given = (self.halo_hops, self.halo_features, self.halo_budget)
+        settings = None
+        try:
+            if any(value is not None for value in given):
+                settings = HaloSettings(hops=self.halo_hops or 0, features=self.halo_features, budget=self.halo_budget)
+        except SettingsError as error:
+            raise SettingsError(f"halo_{error}") from error
+        object.__setattr__(self, "settings", None if settings is None or settings.is_nothing else settings)
+
+
+@with_settings("flags", HaloFlags)
+def run(
+    path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
+    json: JsonFlag = False,
+    *,
+    flags: HaloFlags,
+) -> None:
+    """Copy rows of other parts into each part, so that fewer are asked of servers; batches stay the same."""
+    from hopstream.partition.halo.run import add_halo
+
+    output, clock = Output(is_json=json), Clock()
+    with progress_bars() as progress:
+        report = add_halo(
+            path.parent if path.name == "manifest.json" else path, settings=flags.settings, progress=progress
+        )
+    if report.manifest.halo is None:
+        output.stage("done", "halo", "none: what was there is removed", {"halo": None}, clock.cost())
+        return
+    show_halo(output, report.manifest.halo, clock)
+    _show_savings(output, report)
+
+
+def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
+    """Write what was copied."""
+    num_nodes = sum(sum(part.nodes.values()) for part in halo.parts)
+    num_edges = sum(sum(part.edges.values()) for part in halo.parts)
+    num_cached = sum(sum(part.cached.values()) for part in halo.parts)
+    rows = plural_text(num_cached, "row")
+    text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}, {rows} of features"
+    facts: Facts = {
+        "hops": halo.hops, "nodes": num_nodes, "edges": num_edges, "feature_rows": num_cached,
+        "bytes": list(halo.bytes), "halo_id": halo.halo_id,
+    }  # fmt: skip
+    output.stage("halo", bytes_text(sum(halo.bytes)), text, facts, None if clock is None else clock.cost())
+
+
+def _show_savings(output: Output, report: HaloReport) -> None:
+    """Write what the halo is expected to save, by part and over all."""
+    num_bytes = () if report.manifest.halo is None else report.manifest.halo.bytes
+    named = [*map(str, range(len(num_bytes))), "all"]
+    rows, facts = [], []
+    for name, size, saving in zip(named, (*num_bytes, sum(num_bytes)), (*report.savings, report.total), strict=True):
+        rows.append((
+            name, bytes_text(size), f"{saving.remote_rows:.0f}", percent_text(saving.row_share),
+            f"{saving.remote_expanded:.0f}", percent_text(saving.expanded_share),
+        ))  # fmt: skip
+        fact: Facts = {
+            "part": name, "bytes": size, "remote_rows": round(saving.remote_rows, 3),
+            "rows_saved": round(saving.row_share, 6), "remote_expanded": round(saving.remote_expanded, 3),
+            "expanded_saved": round(saving.expanded_share, 6),
+        }  # fmt: skip
+        facts.append(fact)
+    output.text("expected per batch of seeds that a part owns:")
+    headers = ("part", ">halo", ">remote rows", ">saved", ">remote expansions", ">saved")
+    output.table(headers, rows, facts)

@@ -1,0 +1,248 @@
+"""Which nodes lie around a part, how likely is each to be sampled, and where in a halo is an id?
+
+[Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread
+    along edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural
+    Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). An id is found among the
+    ascending ids of a halo in two steps: a directory says where ids of the same leading bits are, about one of them,
+    and a binary search goes on from there.
+[Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id, whatever the halo's size.
+[Not chosen] A table of all nodes, which takes the memory of the graph where a halo takes that of a part. A hash table:
+    as fast, and it would have to be built and kept beside the ids, which are there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.memory import array_at, find_part
+
+WORD_BITS = 64
+
+
+@njit(cache=True, nogil=True)
+def mark_neighbors(
+    ids: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, indices: np.ndarray, item: np.ndarray, num_others: int,
+    marks: np.ndarray,
+) -> int:  # fmt: skip
+    """Set the bit of every neighbour of some nodes.
+
+    Args:
+        ids: int64[n], ids of nodes.
+        offsets: int64[num_parts + 1], id ranges of their type.
+        indptrs: int64[num_parts, 2], address table of int64 ``indptr`` arrays.
+        indices: int64[num_parts, 2], address table of ``indices`` in the dtype of ``item``.
+        item: uint32[0] or int64[0].
+        num_others: Nodes of the other end's type.
+        marks: uint64[ceil(num_others / 64)], in and out: a bit per node of that type.
+
+    Returns:
+        0; or ``-1 - i`` where the row of ``ids[i]``, or a neighbour in it, lies outside its range.
+    """
+    for i in range(len(ids)):
+        part = find_part(offsets, ids[i])
+        indptr = array_at(indptrs[part, 0], indptrs[part, 1], np.int64)
+        row = np.uint64(ids[i] - offsets[part])
+        start, stop = indptr[row], indptr[row + np.uint64(1)]
+        if start < 0 or stop < start or stop > indices[part, 1]:
+            return -1 - i
+        others = array_at(indices[part, 0], indices[part, 1], item.dtype)
+        for k in range(start, stop):
+            other = np.int64(others[np.uint64(k)])
+            if other < 0 or other >= num_others:
+                return -1 - i
+            marks[np.uint64(other >> 6)] |= np.uint64(1) << np.uint64(other & 63)
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def count_marks(marks: np.ndarray) -> int:
+    """How many bits are set in uint64[n]."""
+    count = 0
+    for i in range(len(marks)):
+        word = marks[i]
+        while word != np.uint64(0):
+            word &= word - np.uint64(1)
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def list_marks(marks: np.ndarray, out: np.ndarray) -> None:
+    """Write the numbers of the bits that are set, ascending, to int64[count_marks(marks)]."""
+    written = 0
+    for i in range(len(marks)):
+        word = marks[i]
+        if word == np.uint64(0):
+            continue
+        for bit in range(WORD_BITS):
+            if (word >> np.uint64(bit)) & np.uint64(1) != np.uint64(0):
+                out[written] = i * WORD_BITS + bit
+                written += 1
+
+
+@njit(cache=True, nogil=True)
+def clear_range(marks: np.ndarray, first: int, stop: int) -> None:
+    """Clear the bits ``[first, stop)`` of uint64[n]."""
+    for other in range(first, stop):
+        marks[np.uint64(other >> 6)] &= ~(np.uint64(1) << np.uint64(other & 63))
+
+
+@njit(cache=True, nogil=True)
+def spread_chances(
+    indptr: np.ndarray, indices: np.ndarray, chances: np.ndarray, fanout: int, misses: np.ndarray
+) -> int:
+    """Multiply each neighbour's chance of not being drawn by that of not being drawn from each of some nodes.
+
+    Args:
+        indptr: int64[n + 1].
+        indices: uint32 or int64[edges], the neighbours.
+        chances: float64[n], the chance that each node is expanded.
+        fanout: Neighbours that a node draws; -1 is all.
+        misses: float64[num_others], in and out.
+
+    Returns:
+        0; or ``-1 - row`` where a row, or a neighbour in it, lies outside its range.
+    """
+    num_others = len(misses)
+    for row in range(len(chances)):
+        if chances[row] <= 0:
+            continue
+        start, stop = indptr[row], indptr[row + 1]
+        if start < 0 or stop < start or stop > len(indices):
+            return -1 - row
+        degree = stop - start
+        missed = 1 - chances[row] * (1.0 if fanout < 0 or fanout >= degree else fanout / degree)
+        for k in range(start, stop):
+            other = np.int64(indices[np.uint64(k)])
+            if other < 0 or other >= num_others:
+                return -1 - row
+            misses[np.uint64(other)] *= missed
+    return 0
+
+
+@njit(inline="always")
+def _last_not_above(values: np.ndarray, first: int, stop: int, wanted: int) -> int:
+    """The last position in ``[first, stop)`` of a value that is no larger; ``first - 1`` where all are."""
+    while first < stop:
+        middle = (first + stop) >> 1
+        if values[np.uint64(middle)] <= wanted:
+            first = middle + 1
+        else:
+            stop = middle
+    return first - 1
+
+
+@njit(cache=True, nogil=True)
+def find_rows(
+    ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, halo_ids: np.ndarray, starts: np.ndarray, shift: int,
+    first_row: int, rows: np.ndarray,
+) -> None:  # fmt: skip
+    """Find ids of parts that are not here among those of a halo; others are left as they are.
+
+    Args:
+        ids: int64[n], in ``[0, offsets[-1])``.
+        offsets: int64[num_parts + 1], id ranges.
+        is_here: bool[num_parts].
+        halo_ids: int64[h], ascending.
+        starts: int64[num_entries + 1], where in ``halo_ids`` the ids with ``id >> shift == entry`` start.
+        shift: See ``starts``.
+        first_row: What the rows of this halo start with.
+        rows: int64[n], in and out: ``first_row`` plus the position in ``halo_ids``. Only negative ones are looked at.
+    """
+    for i in range(len(ids)):
+        if rows[i] >= 0 or is_here[find_part(offsets, ids[i])]:
+            continue
+        entry = np.uint64(ids[i] >> shift)
+        at = _last_not_above(halo_ids, starts[entry], starts[entry + np.uint64(1)], ids[i])
+        if at >= 0 and halo_ids[np.uint64(at)] == ids[i]:
+            rows[i] = first_row + at
+
+
+@njit(cache=True, nogil=True)
+def find_edge_rows(
+    edge_ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, edge_starts: np.ndarray, indptr: np.ndarray,
+    first_edge: int, rows: np.ndarray,
+) -> None:  # fmt: skip
+    """Find ids of edges of parts that are not here among the edges of a halo; others are left as they are.
+
+    Args:
+        edge_ids: int64[n], in ``[0, offsets[-1])``.
+        offsets: int64[num_parts + 1], id ranges of edges.
+        is_here: bool[num_parts].
+        edge_starts: int64[h], ascending: the id of the first edge of each row of the halo.
+        indptr: int64[h + 1] of the halo.
+        first_edge: What the edges of this halo start with.
+        rows: int64[n], in and out: ``first_edge`` plus the position among the halo's edges. Only negative ones are
+            looked at.
+    """
+    num_rows = len(edge_starts)
+    for i in range(len(edge_ids)):
+        if rows[i] >= 0 or is_here[find_part(offsets, edge_ids[i])]:
+            continue
+        row = _last_not_above(edge_starts, 0, num_rows, edge_ids[i])
+        if row < 0:
+            continue
+        at = indptr[np.uint64(row)] + edge_ids[i] - edge_starts[np.uint64(row)]
+        if 0 <= at < min(indptr[np.uint64(row + 1)], indptr[num_rows]):  # whatever a damaged file says
+            rows[i] = first_edge + at
+
+
+@njit(cache=True, nogil=True)
+def number_edges(
+    rows: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, edge_starts: np.ndarray, counts: np.ndarray,
+    edge_ids: np.ndarray,
+) -> None:  # fmt: skip
+    """Turn positions in the edges of halos into the ids of the edges.
+
+    Args:
+        rows: int64[n], rows of nodes that were expanded, over all halos.
+        offsets: int64[num_halos + 1], ranges of rows.
+        indptrs: int64[num_halos, 2], address table of int64 ``indptr`` arrays.
+        edge_starts: int64[num_halos, 2], address table: the id of the first edge of each row.
+        counts: int32[n], edges of each node in ``edge_ids``.
+        edge_ids: int64[sum(counts)], in and out.
+    """
+    at = np.uint64(0)
+    for i in range(len(rows)):
+        halo = find_part(offsets, rows[i])
+        row = np.uint64(rows[i] - offsets[halo])
+        indptr = array_at(indptrs[halo, 0], indptrs[halo, 1], np.int64)
+        starts = array_at(edge_starts[halo, 0], edge_starts[halo, 1], np.int64)
+        shift = starts[row] - indptr[row]
+        for _ in range(counts[i]):
+            edge_ids[at] += shift
+            at += np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def split_replicated(
+    ids: np.ndarray, offsets: np.ndarray, rows: np.ndarray, part_starts: np.ndarray, positions: np.ndarray,
+    sorted_ids: np.ndarray,
+) -> None:  # fmt: skip
+    """Sort ids by the part that owns them, as ``split_by_part``, and those that a halo has to the end.
+
+    Args:
+        ids: int64[n], in ``[0, offsets[-1])``.
+        offsets: int64[num_parts + 1], id ranges.
+        rows: int64[n], the row in a halo, or negative.
+        part_starts: int64[num_parts + 2], out: as of ``split_by_part``; the halo counts as one more part.
+        positions: int64[n], out: where each id was.
+        sorted_ids: int64[n], out: ``ids[positions]``; for those of a halo, ``rows[positions]``.
+    """
+    num_parts = len(offsets) - 1
+    part_starts[:] = 0
+    for i in range(len(ids)):
+        part = num_parts if rows[i] >= 0 else find_part(offsets, ids[i])
+        part_starts[part + 1] += 1
+    for part in range(num_parts + 1):
+        part_starts[part + 1] += part_starts[part]
+    for i in range(len(ids)):
+        part = num_parts if rows[i] >= 0 else find_part(offsets, ids[i])
+        target = np.uint64(part_starts[part])
+        positions[target] = i
+        sorted_ids[target] = rows[i] if rows[i] >= 0 else ids[i]
+        part_starts[part] += 1
+    for part in range(num_parts + 1, 0, -1):
+        part_starts[part] = part_starts[part - 1]
+    part_starts[0] = 0

@@ -1,0 +1,125 @@
+"""Are the copies that parts have of rows of others what the owners say, and all that there should be?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import FormatError
+from hopstream.partition.audit.files import Files
+from hopstream.partition.halo.reach import nodes_within, row_bytes
+from hopstream.partition.halo.record import Halo, cached_path, halo_root, node_path
+from hopstream.partition.halo.sources import Parts
+from hopstream.partition.halo.writing import HaloWriter
+from hopstream.partition.layout import Dataset
+
+
+def check_halo(files: Files) -> None:
+    """Compare every copy with the row that it is of, and the nodes with those within so many hops."""
+    halo = files.manifest.halo
+    if halo is None:
+        return
+    try:
+        parts = Parts(Dataset(files.root, files.manifest))
+        for part in range(len(halo.parts)):
+            _Check(files, halo, parts, part).run()
+    except FormatError as error:
+        files.findings.skip(f"the halo: a file of a part, or of the halo, cannot be used ({error})")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Check:
+    """The halo of one part."""
+
+    files: Files
+    halo: Halo
+    parts: Parts
+    part: int
+
+    def run(self) -> None:
+        root = halo_root(self.part, self.halo.generation)
+        counts = self.halo.parts[self.part]
+        node_ids = {t: self._ids(node_path(root, t), t) for t in counts.nodes}
+        cached_ids = {t: self._ids(cached_path(root, t), t) for t in counts.cached}
+        known = {t: ids for t, ids in node_ids.items() if ids is not None}
+        cached = {t: ids for t, ids in cached_ids.items() if ids is not None}
+        self._check_reach(known, cached)
+        if len(known) + len(cached) < len(node_ids) + len(cached_ids):
+            self.files.findings.skip(f"copies of rows in {root}: ids of nodes cannot be used")
+            return
+        writer = HaloWriter(self.parts, self.halo.generation, _Comparison(self.files))
+        writer.write(self.part, known, self.halo.features, cached)
+
+    def _ids(self, folder: PurePosixPath, node_type: str) -> IntArray | None:
+        """The nodes of a list, or None where it is not one; tells what is wrong with it."""
+        path, findings = folder / "id.npy", self.files.findings
+        ids = self.files.array(path)
+        if ids is None:
+            return None
+        findings.checked("halo", len(ids))
+        offsets = self.parts.book.offsets(node_type)
+        if bool(np.any(ids[1:] <= ids[:-1])) or (len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < offsets[-1]):
+            findings.add("halo", str(path), f"must ascend, each id once, in 0..{int(offsets[-1]) - 1}")
+            return None
+        is_own = (ids >= offsets[self.part]) & (ids < offsets[self.part + 1])
+        num_own = int(np.count_nonzero(is_own))
+        findings.add(
+            "halo", str(path), "has nodes that the part owns", num_own, (f"id {i}" for i in ids[is_own].tolist())
+        )
+        return ids
+
+    def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
+        root, findings = halo_root(self.part, self.halo.generation), self.files.findings
+        wanted = nodes_within(self.parts, self.part, self.halo.hops)
+        lists = [(node_path(root, t), wanted[t], ids) for t, ids in node_ids.items()]
+        if self.halo.budget_bytes is None:
+            lists += [(cached_path(root, t), wanted[t], ids) for t, ids in cached_ids.items()]
+        for folder, all_ids, ids in lists:
+            for what, odd in (
+                (f"lacks nodes within {self.halo.hops} hops", np.setdiff1d(all_ids, ids, assume_unique=True)),
+                (f"has nodes beyond {self.halo.hops} hops", np.setdiff1d(ids, all_ids, assume_unique=True)),
+            ):
+                findings.add("halo", str(folder / "id.npy"), what, len(odd), (f"id {i}" for i in odd.tolist()))
+        if self.halo.budget_bytes is not None:
+            num_bytes = sum(
+                int(row_bytes(self.parts, t, self.halo.features[t], ids).sum()) for t, ids in cached_ids.items()
+            )
+            if num_bytes > self.halo.budget_bytes:
+                findings.add(
+                    "halo", str(root / "cached"), f"holds {num_bytes} bytes; {self.halo.budget_bytes} are allowed"
+                )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Comparison:
+    """Compares what should be in a file with what is."""
+
+    files: Files
+
+    def put(self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
+        """Compare one file."""
+        found, findings = self.files.array(path), self.files.findings
+        if found is None:
+            return
+        if found.dtype != dtype or found.shape != shape:
+            findings.add(
+                "halo", str(path), f"is {found.dtype}{list(found.shape)}; the owners have {dtype}{list(shape)}"
+            )
+            return
+        findings.checked("halo", len(found))
+        done, wrong, first = 0, 0, -1
+        for block in blocks:
+            stop = done + len(block)
+            if block.size:
+                ours = np.ascontiguousarray(block.astype(dtype, copy=False)).reshape(len(block), -1).view(np.uint8)
+                theirs = np.ascontiguousarray(found[done:stop]).reshape(len(block), -1).view(np.uint8)
+                odd = np.flatnonzero(np.any(ours != theirs, axis=1))
+                first = done + int(odd[0]) if wrong == 0 and len(odd) else first
+                wrong += len(odd)
+            done = stop
+        findings.add("halo", str(path), "is not what the owners have", wrong, [f"position {first}"])

@@ -1,0 +1,224 @@
+"""How does a finished dataset get a halo, or another one, so that whoever looks finds the old state or the new one?
+
+The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
+them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and is removed first.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
+
+from hopstream.arrays import IntArray
+from hopstream.errors import StateError
+from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nodes_within
+from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
+from hopstream.partition.halo.settings import HaloOptions, HaloSettings
+from hopstream.partition.halo.sources import Parts
+from hopstream.partition.halo.writing import FileSink, HaloWriter
+from hopstream.partition.layout import Dataset, open_dataset
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import part_folder
+from hopstream.partition.replace import errors_named
+from hopstream.partition.settings import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """How much a part's halo is expected to answer in a batch of seeds that the part owns, by the model of VIP.
+
+    Attributes:
+        remote_rows: Nodes of other parts in a batch, on average.
+        saved_rows: Those of them whose features are copied.
+        remote_expanded: Nodes of other parts whose neighbours are asked for, on average.
+        saved_expanded: Those of them whose edges are copied.
+    """
+
+    remote_rows: float
+    saved_rows: float
+    remote_expanded: float
+    saved_expanded: float
+
+    @property
+    def row_share(self) -> float:
+        """Share of remote rows that the halo answers; 1 where there are none."""
+        return self.saved_rows / self.remote_rows if self.remote_rows else 1.0
+
+    @property
+    def expanded_share(self) -> float:
+        """Share of remote expansions that the halo answers; 1 where there are none."""
+        return self.saved_expanded / self.remote_expanded if self.remote_expanded else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloReport:
+    """What ``add_halo`` did.
+
+    Attributes:
+        manifest: The manifest that was written; its ``halo`` says what was copied, None where it was removed.
+        savings: What each part's halo is expected to save; empty where it was removed.
+    """
+
+    manifest: Manifest
+    savings: tuple[Saving, ...]
+
+    @property
+    def total(self) -> Saving:
+        """The sum over all parts."""
+        names = Saving.__dataclass_fields__
+        return Saving(**{name: sum(getattr(saving, name) for saving in self.savings) for name in names})
+
+
+def add_halo(
+    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, progress: Progress | None = None,
+    **options: Unpack[HaloOptions],
+) -> HaloReport:  # fmt: skip
+    """Give every part of a dataset copies of rows of other parts, so that fewer are asked for over the network.
+
+    The halo is a cache: whoever samples a part that is here with servers for the rest gets the same batches with and
+    without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here. Memory
+    for one part's halo at a time is taken for lists of its nodes, and 32 bytes per node of the graph.
+
+    Args:
+        dataset: A dataset or its folder.
+        settings: What is copied; the defaults if it is not given.
+        progress: Called as ``progress("halo", done, total)`` in parts.
+        **options: Fields of ``HaloSettings``; they go before ``settings``.
+
+    Returns:
+        What was written, and what it is expected to save.
+
+    Raises:
+        SettingsError: A setting is outside what it accepts.
+        UnknownNameError: A feature or type is not there.
+        FormatError: The folder is no dataset, or a part is missing or damaged.
+        ChecksumError: The manifest is not the one that was written.
+        StateError: Another process gives the dataset a halo now.
+        OSError: The system failed; the dataset is as it was.
+    """
+    settings = replace(settings or HaloSettings(), **options)
+    root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
+    with errors_named(root), _alone_at(root):
+        return _replace_halo(open_dataset(root), settings, progress or _no_progress)
+
+
+def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) -> HaloReport:
+    root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
+    features = settings.choose(manifest.schema)
+    halo: Halo | None = None
+    savings: tuple[Saving, ...] = ()
+    _remove_all_but(root, manifest, before)
+    try:
+        if not settings.is_nothing and manifest.book.num_parts > 1:
+            generation = 1 if before is None else before.generation % MAX_GENERATION + 1
+            halo, savings = _Run(Parts(dataset), settings, features, generation, progress).run()
+        written = replace(manifest, halo=halo)
+        written.write(root)
+    except BaseException:
+        _remove_all_but(root, manifest, before)
+        raise
+    _remove_all_but(root, manifest, halo)
+    return HaloReport(manifest=written, savings=savings)
+
+
+@contextmanager
+def _alone_at(root: Path) -> Iterator[None]:
+    """Hold a lock of the dataset's folder, where its file system has locks.
+
+    Raises:
+        StateError: Another process, or thread, holds it.
+    """
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateError(f"{root} is given a halo by another process; wait for it, or end it") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    parts: Parts
+    settings: HaloSettings
+    features: Mapping[str, tuple[str, ...]]
+    generation: int
+    progress: Progress
+
+    def run(self) -> tuple[Halo, tuple[Saving, ...]]:
+        """Write the halo of every part."""
+        sink = FileSink(self.parts.dataset.root)
+        writer = HaloWriter(self.parts, self.generation, sink)
+        num_parts = self.parts.book.num_parts
+        counts, savings = [], []
+        for part in range(num_parts):
+            self.progress("halo", part, num_parts)
+            of_part, saving = self._write(writer, part)
+            counts.append(of_part)
+            savings.append(saving)
+        self.progress("halo", num_parts, num_parts)
+        settings = self.settings
+        halo = Halo(
+            generation=self.generation, hops=settings.hops, features=self.features,
+            budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts), batch_size=settings.batch_size,
+            parts=tuple(counts), files=dict(sorted(sink.files.items())),
+        )  # fmt: skip
+        return halo, tuple(savings)
+
+    def _write(self, writer: HaloWriter, part: int) -> tuple[HaloCounts, Saving]:
+        reached = nodes_within(self.parts, part, self.settings.hops)
+        inclusion = inclusion_of(self.parts, part, self.settings)
+        budget = self.settings.budget_bytes
+        if budget is None:
+            cached = {t: reached[t] for t in self.features}
+        else:
+            cached = hottest(self.parts, part, inclusion.sampled, self.features, budget)
+        node_ids = reached if self.settings.hops else {}
+        return writer.write(part, node_ids, self.features, cached), self._saving(part, inclusion, node_ids, cached)
+
+    def _saving(
+        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, IntArray], cached: Mapping[str, IntArray]
+    ) -> Saving:
+        totals = [0.0] * 4
+        for node_type, offsets in self.parts.book.node_offsets.items():
+            own = slice(int(offsets[part]), int(offsets[part + 1]))
+            for at, (chances, ids) in enumerate((
+                (inclusion.sampled[node_type], cached.get(node_type)),
+                (inclusion.expanded[node_type], node_ids.get(node_type)),
+            )):  # fmt: skip
+                totals[2 * at] += float(chances.sum() - chances[own].sum())
+                totals[2 * at + 1] += float(chances[ids].sum()) if ids is not None else 0.0
+        return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
+
+
+def _remove_all_but(root: Path, manifest: Manifest, halo: Halo | None) -> None:
+    """Remove the folders of every halo but one."""
+    for part in range(manifest.book.num_parts):
+        kept = None if halo is None else root / halo_root(part, halo.generation)
+        for folder in _halo_folders(root, part):
+            if folder != kept:
+                shutil.rmtree(folder, ignore_errors=True)
+        if kept is None:
+            shutil.rmtree(root / part_folder(part) / "halo", ignore_errors=True)
+
+
+def _halo_folders(root: Path, part: int) -> Iterator[Path]:
+    place = root / part_folder(part) / "halo"
+    if place.is_dir():
+        yield from sorted(place.iterdir())

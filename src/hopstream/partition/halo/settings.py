@@ -1,0 +1,124 @@
+"""What can a user choose of the halo of a dataset's parts?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from hopstream.engine.settings import memory_bytes
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.schema import GraphSchema
+
+MAX_HOPS = 64
+MAX_FANOUT = (1 << 31) - 1
+FeatureChoice = Literal["none", "all"] | str | Sequence[str]
+"""``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type), several joined by commas or in a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloSettings:
+    """What each part keeps copies of. Every field is checked when the record is made.
+
+    Attributes:
+        hops: Rows of edges are copied of nodes at a distance of 1 to so many hops from nodes that the part owns, along
+            the directions in which edges are stored. 0 copies none.
+        features: Which features are copied: ``none``, ``all``, or ``type:feature``, where ``type:*`` is all of a type;
+            several are joined by commas or in a list. None is ``none``, or ``all`` with a budget.
+        budget: Features are copied of the nodes that are most likely sampled, whatever their distance, in up to so many
+            bytes per part, for example ``2GiB``; None copies those of all nodes within ``hops``.
+        fanouts: Neighbours per hop and edge type that training draws, -1 for all. Only the order in which nodes are
+            taken within a budget, and the share that is reported, follow from it.
+        batch_size: Seeds per batch of training, likewise.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    hops: int = 1
+    features: FeatureChoice | None = None
+    budget: str | int | None = None
+    fanouts: Sequence[int] = (15, 10, 5)
+    batch_size: int = 1024
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_int("hops", self.hops, 0, MAX_HOPS)
+        _check_int("batch_size", self.batch_size, 1, 1 << 40)
+        fanouts: object = self.fanouts
+        if not isinstance(fanouts, list | tuple) or not 1 <= len(fanouts) <= MAX_HOPS:
+            raise SettingsError(f"fanouts is {fanouts!r}; it must be one integer for each hop of training")
+        for fanout in fanouts:
+            _check_int("fanouts", fanout, -1, MAX_FANOUT)
+        object.__setattr__(self, "fanouts", tuple(fanouts))
+        _ = self.budget_bytes, self.feature_names
+        if self.budget is not None and not self.feature_names:
+            raise SettingsError(
+                "budget is given and features is 'none'; a budget is for features: leave one of them out"
+            )
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget as a number of bytes."""
+        if self.budget is None:
+            return None
+        if isinstance(self.budget, int) and not isinstance(self.budget, bool) and self.budget >= 0:
+            return self.budget
+        try:
+            return memory_bytes(self.budget)
+        except SettingsError:
+            raise SettingsError(f"budget is {self.budget!r}; it must be a size such as 500MB or 2GiB") from None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """What was asked for, one by one: ``type:feature`` or ``all``; empty for none."""
+        chosen: object = ("all" if self.budget is not None else "none") if self.features is None else self.features
+        names = chosen.split(",") if isinstance(chosen, str) else chosen
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.strip() for name in names):
+            raise SettingsError(
+                f"features is {chosen!r}; it must be 'none', 'all' or names such as 'paper:feat,author:*'"
+            )
+        names = tuple(name.strip() for name in names)
+        if names in {(), ("none",)}:
+            return ()
+        if names != ("all",) and not all(":" in name for name in names):
+            raise SettingsError(f"features is {chosen!r}; each must be type:feature, or type:* for all of a type")
+        return names
+
+    @property
+    def is_nothing(self) -> bool:
+        """Nothing is copied, so that a halo which is there is removed."""
+        return self.hops == 0 and not self.feature_names
+
+    def choose(self, schema: GraphSchema) -> dict[str, tuple[str, ...]]:
+        """Node type to the features that are copied, for each type of which any is; ``type:*`` may be of no feature.
+
+        Raises:
+            UnknownNameError: The graph has no such type or feature.
+        """
+        if self.feature_names == ("all",):
+            return {t: tuple(features) for t, features in schema.nodes.items()}
+        chosen: dict[str, dict[str, None]] = {}
+        for text in self.feature_names:
+            node_type, _, name = text.partition(":")
+            schema.check_node_type(node_type)
+            known = schema.nodes[node_type]
+            if name != "*" and name not in known:
+                raise UnknownNameError(f"node type {node_type!r} has no feature {name!r}; known: {list(known)}")
+            chosen.setdefault(node_type, {}).update(dict.fromkeys(known if name == "*" else [name]))
+        return {t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen}
+
+
+class HaloOptions(TypedDict, total=False):
+    """The fields of ``HaloSettings`` as keyword arguments of ``add_halo``."""
+
+    hops: int
+    features: FeatureChoice | None
+    budget: str | int | None
+    fanouts: Sequence[int]
+    batch_size: int
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")

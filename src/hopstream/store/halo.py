@@ -1,0 +1,203 @@
+"""How are rows of parts that are not here answered from the copies that parts here have of them?
+
+The halos of the parts here are taken for parts of a graph of their own, whose ids are *rows*: positions in the lists of
+copied nodes, one halo after the other. So the kernels that draw and gather over parts serve halos too; keys, by which
+draws are made, are the nodes' own, and edges are given back their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, Column, IntArray, offsets_of
+from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
+from hopstream.kernels.memory import address_table
+from hopstream.kernels.pairs import find_edges
+from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
+from hopstream.partition.halo.layout import HaloArrays
+from hopstream.partition.layout import PartArrays
+from hopstream.schema import Direction, EdgeType, GraphSchema
+from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest
+from hopstream.store.drawing import DrawBuffers, EdgeRanges, SamplingTables, draw_reply, sampling_tables
+
+NO_POSITIONS: IntArray = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Directory:
+    """Where ids are in the ascending list of one halo; see ``find_rows``."""
+
+    ids: IntArray
+    starts: IntArray
+    shift: int
+
+    @classmethod
+    def of(cls, ids: IntArray, num_ids: int) -> _Directory:
+        """A directory of about one entry per id."""
+        shift = 0
+        while num_ids >> shift > max(1, len(ids)):
+            shift += 1
+        bounds = np.arange((num_ids >> shift) + 2, dtype=np.int64) << shift
+        return cls(ids, np.searchsorted(ids, bounds), shift)
+
+
+class _NodeSet:
+    """Nodes of one type that halos have copies of, by row."""
+
+    def __init__(self, lists: Sequence[IntArray], num_ids: int) -> None:
+        self.offsets = offsets_of(np.array([len(ids) for ids in lists]))
+        self._directories = [_Directory.of(ids, num_ids) for ids in lists]
+
+    def find(self, ids: IntArray, offsets: IntArray, is_here: NDArray[np.bool_]) -> IntArray:
+        """int64[n], the row of each id, -1 where no halo has it or its part is here."""
+        rows = np.full(len(ids), -1, np.int64)
+        for directory, first_row in zip(self._directories, self.offsets, strict=False):
+            if len(directory.ids):
+                find_rows(ids, offsets, is_here, directory.ids, directory.starts, directory.shift, int(first_row), rows)
+        return rows
+
+
+class HaloStore:
+    """Answers for rows that halos have copies of. Safe to use from many threads."""
+
+    def __init__(
+        self, halos: Sequence[HaloArrays], schema: GraphSchema, book: PartitionBook, parts_here: Sequence[int]
+    ) -> None:
+        """Take halos, one or more.
+
+        Args:
+            halos: Of one dataset.
+            schema: The dataset's.
+            book: The dataset's.
+            parts_here: Parts of which nothing is to be found in halos.
+        """
+        self._halos, self._schema, self._book = halos, schema, book
+        self._is_here = np.isin(np.arange(book.num_parts), parts_here)
+        self._cached = {t: _NodeSet([h.cached[t].ids for h in halos], book.num_ids(t)) for t in halos[0].cached}
+        self._nodes = {t: _NodeSet([h.node_ids[t] for h in halos], book.num_ids(t)) for t in halos[0].node_ids}
+        self._tables = self._sampling_tables()
+        self._edge_offsets = {
+            owner: offsets_of(np.array([len(h.edges[owner].indices) for h in halos])) for owner in self._tables
+        }
+        self._edge_starts = {owner: address_table([h.edge_starts[owner] for h in halos]) for owner in self._tables}
+        owners: list[Owner] = [*schema.nodes, *self._tables]
+        self._columns = {(owner, name): self._column(owner, name) for owner in owners for name in self.names(owner)}
+
+    def names(self, owner: Owner) -> tuple[str, ...]:
+        """Columns that rows of ``find_columns`` are answered in; ``KEY`` among them."""
+        if isinstance(owner, str):
+            if owner in self._cached:
+                return (KEY, *self._halos[0].cached[owner].features)
+            return (KEY,) if owner in self._nodes else ()
+        return (KEY,) if owner in self._tables and self._halos[0].edges[owner].keys is not None else ()
+
+    def find_nodes(self, owner: tuple[EdgeType, Direction], ids: IntArray) -> IntArray | None:
+        """int64[n], the row of each node whose edges are here, -1 of others; None where there are none.
+
+        Args:
+            owner: What is to be sampled.
+            ids: int64[n], checked ids of nodes of the near end.
+        """
+        node_type = ends_of(*owner)[0]
+        if owner not in self._tables:
+            return None
+        return self._nodes[node_type].find(ids, self._book.offsets(node_type), self._is_here)
+
+    def find_columns(self, owner: Owner, ids: IntArray) -> IntArray | None:
+        """int64[n], the row of each node or edge whose columns are here, -1 of others; None where there are none."""
+        offsets = self._book.offsets(owner)
+        if isinstance(owner, str):
+            known = self._cached.get(owner) or self._nodes.get(owner)
+            return None if known is None else known.find(ids, offsets, self._is_here)
+        if not self.names(owner):
+            return None
+        rows = np.full(len(ids), -1, np.int64)
+        for halo, first_edge in zip(self._halos, self._edge_offsets[owner], strict=False):
+            starts, indptr = halo.edge_starts[owner], halo.edges[owner].indptr
+            find_edge_rows(ids, offsets, self._is_here, starts, indptr, int(first_edge), rows)
+        return rows
+
+    def sample(self, request: SampleRequest) -> SampleReply:
+        """Draw neighbours; ids of nodes to expand, also in ``excluded``, are rows."""
+        tables = self._tables[request.edge_type, request.direction]
+        rows = np.ascontiguousarray(request.ids, np.int64)
+        reply = draw_reply(tables, request, rows)
+        if reply.edge_ids is not None:
+            starts = self._edge_starts[request.edge_type, request.direction]
+            number_edges(rows, tables.offsets, tables.indptrs, starts, reply.counts, reply.edge_ids)
+        return reply
+
+    def degrees(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
+        """int64[n], edges of the nodes of some rows."""
+        return self._ranges(owner, rows).degrees.copy()
+
+    def find_edges(self, owner: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
+        """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
+        tables, ranges = self._tables[owner], self._ranges(owner, rows)
+        edge_ids = np.empty(len(rows), np.int64)
+        find_edges(
+            neighbor_ids, tables.indices, tables.item, ranges.parts, ranges.starts, ranges.degrees,
+            tables.edge_offsets, edge_ids,
+        )  # fmt: skip
+        is_found = edge_ids >= 0
+        found = edge_ids[is_found]
+        ones = np.ones(len(found), np.int32)
+        number_edges(rows[is_found], tables.offsets, tables.indptrs, self._edge_starts[owner], ones, found)
+        edge_ids[is_found] = found
+        return edge_ids
+
+    def _ranges(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> EdgeRanges:
+        request = SampleRequest(edge_type=owner[0], direction=owner[1], ids=rows, count=0)
+        return DrawBuffers().find_ranges(self._tables[owner], request, rows)
+
+    def fetch(self, request: FetchRequest) -> dict[str, Column]:
+        """Read columns; ids are rows, and names are among ``names``."""
+        owner, offsets = request.owner, self._column_offsets(request.owner)
+        positions = NO_POSITIONS if request.positions is None else request.positions
+        given: Mapping[str, Array] = request.out or {}
+        columns: dict[str, Column] = {}
+        for name in request.names:
+            table = self._columns[owner, name]
+            if table.feature.is_fixed_width:
+                columns[name] = gather_fixed(table, request.ids, offsets, given.get(name), positions)
+            else:
+                columns[name] = gather_ragged(table, request.ids, offsets, f"halo: {owner_label(owner)}.{name}")
+        return columns
+
+    def _column_offsets(self, owner: Owner) -> IntArray:
+        if isinstance(owner, str):
+            return (self._cached.get(owner) or self._nodes[owner]).offsets
+        return self._edge_offsets[owner]
+
+    def _column(self, owner: Owner, name: str) -> ColumnTable:
+        if not isinstance(owner, str):
+            return ColumnTable(KEY_SCHEMA, [h.edges[owner].keys for h in self._halos])
+        if owner not in self._cached:
+            return ColumnTable(KEY_SCHEMA, [h.node_keys[owner] for h in self._halos])
+        if name == KEY:
+            return ColumnTable(KEY_SCHEMA, [h.cached[owner].keys for h in self._halos])
+        return ColumnTable(self._schema.nodes[owner][name], [h.cached[owner].features[name] for h in self._halos])
+
+    def _sampling_tables(self) -> dict[tuple[EdgeType, Direction], SamplingTables]:
+        """Tables over the halos as parts, of rows as ids."""
+        owners = [owner for owner in self._book.edge_offsets if owner in self._halos[0].edges]
+        # One part more, of nothing: where there is but one part, ids are taken for keys.
+        num_parts = len(self._halos) + 1
+        book = PartitionBook(
+            num_parts=num_parts,
+            node_offsets={t: np.append(known.offsets, known.offsets[-1]) for t, known in self._nodes.items()},
+            edge_offsets={owner: np.zeros(num_parts + 1, np.int64) for owner in owners},
+        )
+        maps = [*map(_as_part, self._halos), None]
+        return {owner: sampling_tables(book, maps, *owner) for owner in owners}
+
+
+def _as_part(halo: HaloArrays) -> PartArrays:
+    return PartArrays(
+        part=halo.part, node_keys=halo.node_keys, ids_of_keys={}, splits={}, node_features={}, edges=halo.edges
+    )

@@ -1,0 +1,85 @@
+"""Does ``hopstream halo`` give a dataset a halo, say what it saves, and refuse what cannot be?"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.cli import main
+from hopstream.ingest.chunked import write_chunked
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return hopstream.rmat_graph(7, num_features=3, num_classes=2)
+
+
+@pytest.fixture
+def root(graph, tmp_path):
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
+    return tmp_path / "d"
+
+
+def test_lines(root, capsys):
+    assert main(["halo", str(root), "--hops", "2", "--budget", "1kB", "--fanouts", "4,3", "--batch-size", "9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["halo", "expected", "part", "0", "1", "2", "all"]
+    halo = hopstream.open_dataset(root, verify=True).manifest.halo
+    assert (halo.hops, halo.budget_bytes, halo.fanouts, halo.batch_size) == (2, 1000, (4, 3), 9)
+    assert main(["inspect", str(root)]) == 0
+    assert "halo of 2 hops" in capsys.readouterr().out
+    assert main(["halo", str(root / "manifest.json"), "--hops", "0"]) == 0
+    assert "none: what was there is removed" in capsys.readouterr().out
+    assert hopstream.open_dataset(root).manifest.halo is None
+
+
+def test_json(root, capsys):
+    assert main(["halo", str(root), "--features", "node:x", "--json"]) == 0
+    stage, *parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    halo = hopstream.open_dataset(root).manifest.halo
+    assert (stage["halo_id"], stage["bytes"], stage["hops"]) == (halo.halo_id, list(halo.bytes), 1)
+    assert [part["part"] for part in parts] == ["0", "1", "2", "all"]
+    assert all(0 < part["rows_saved"] <= 1 and 0 < part["expanded_saved"] <= 1 for part in parts)
+    assert parts[-1]["remote_rows"] == pytest.approx(sum(part["remote_rows"] for part in parts[:-1]), abs=0.01)
+
+
+def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
+    words = ["--halo-hops", "1", "--halo-features", "node:x"]
+    assert main(["partition", str(root), "--out", str(tmp_path / "p"), "--parts", "2", "--method", "hash", *words]) == 0
+    assert "\nhalo " in capsys.readouterr().out
+    write_chunked(graph, tmp_path / "in", num_chunks=2)
+    (tmp_path / "owners").mkdir()
+    book = hopstream.load_partition_book(tmp_path / "p")
+    np.save(tmp_path / "owners" / "node.npy", book.part_of("node", np.arange(128)))
+    folders = ["--in-dir", "in", "--partitions-dir", "owners", "--out-dir", "out"]
+    places = [word if word.startswith("--") else str(tmp_path / word) for word in folders]
+    assert main(["dispatch", "--workers", "0", *places, *words]) == 0
+    assert "\nhalo " in capsys.readouterr().out
+    ours, theirs = (hopstream.open_dataset(tmp_path / name, verify=True).manifest for name in ("p", "out"))
+    assert ours.halo.halo_id == theirs.halo.halo_id
+    only_budget = ["--halo-budget", "1kB", "--overwrite", "--parts", "2"]
+    assert main(["partition", str(root), "--out", str(tmp_path / "p"), *only_budget]) == 0
+    halo = hopstream.open_dataset(tmp_path / "p").manifest.halo
+    assert (halo.hops, halo.budget_bytes, dict(halo.features)) == (0, 1000, {"node": ("x", "y")})
+
+
+def test_what_is_refused(root, tmp_path, capsys):
+    for more, message in [
+        (["--hops", "-1"], "--hops is -1"),
+        (["--fanouts", "many"], "--fanouts is 'many'"),
+        (["--budget", "much"], "--budget is 'much'"),
+        (["--features", "x"], "--features is 'x'"),
+        (["--features", "node:z"], "has no feature 'z'"),
+    ]:
+        assert main(["halo", str(root), *more]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["halo", str(tmp_path)]) == 2
+    assert "is not a dataset" in capsys.readouterr().err
+    words = ["partition", str(root), "--out", str(tmp_path / "new")]
+    assert main([*words, "--halo-hops", "-1"]) == 2
+    assert "--halo-hops is -1" in capsys.readouterr().err
+    assert main([*words, "--halo-features", "node:z"]) == 2
+    assert not (tmp_path / "new").exists()

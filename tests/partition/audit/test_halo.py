@@ -1,0 +1,174 @@
+"""Is each planted corruption of a halo found, where its checksums and counts are made to fit it?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.arrays import write_array
+from hopstream.errors import FormatError
+from hopstream.partition.halo.record import Halo, HaloCounts
+from tests.partition.audit.forging import IN, OPTIONS, full_graph, load
+
+USER = "part-00001/halo/00001/node/user"
+EDGES = f"part-00001/halo/00001/{IN}"
+CACHED = "part-00001/halo/00001/cached/user"
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    root = tmp_path_factory.mktemp("origin") / "d"
+    hopstream.write_parts(full_graph(5), root, **OPTIONS)
+    hopstream.add_halo(root, hops=1, features="all")
+    return root
+
+
+@pytest.fixture
+def root(origin, tmp_path):
+    shutil.copytree(origin, tmp_path / "d")
+    return tmp_path / "d"
+
+
+def forge(root, arrays, **changes):
+    """Write files of the halo, and the manifest so that it agrees."""
+    manifest = hopstream.open_dataset(root).manifest
+    records = {name: write_array(root / name, array) for name, array in arrays.items()}
+    values = {f.name: getattr(manifest.halo, f.name) for f in fields(Halo) if f.init}
+    halo = Halo(**{**values, "files": {**manifest.halo.files, **records}, **changes})
+    replace(manifest, halo=halo).write(root)
+
+
+def edit(root, name, change):
+    array = load(root, name)
+    changed = change(array.copy())
+    assert not np.array_equal(array, changed)
+    forge(root, {name: changed})
+
+
+def put(position, value):
+    def change(array):
+        array[position] = value
+        return array
+
+    return change
+
+
+def drop_node(root):
+    """A node, with its features, is not there any more; all counts agree."""
+    names = [f"{CACHED}/{name}.npy" for name in ("id", "key", "features/x")]
+    arrays = {name: load(root, name)[:-1] for name in names}
+    for name in ("tags", "name"):
+        offsets = load(root, f"{CACHED}/features/{name}.offsets.npy")[:-1]
+        arrays[f"{CACHED}/features/{name}.offsets.npy"] = offsets
+        values = load(root, f"{CACHED}/features/{name}.values.npy")[: offsets[-1]]
+        arrays[f"{CACHED}/features/{name}.values.npy"] = values
+    others = [n for n in hopstream.open_dataset(root).manifest.halo.files if n.startswith(CACHED)]
+    arrays |= {n: load(root, n)[:-1] for n in others if n not in arrays}
+    parts = list(hopstream.open_dataset(root).manifest.halo.parts)
+    cached = {**parts[1].cached, "user": parts[1].cached["user"] - 1}
+    parts[1] = HaloCounts(nodes=parts[1].nodes, edges=parts[1].edges, cached=cached)
+    forge(root, arrays, parts=tuple(parts))
+
+
+def own_node(root):
+    """The halo of a part has a node of the part in place of another."""
+    manifest = hopstream.open_dataset(root).manifest
+    first = int(manifest.book.node_offsets["user"][1])
+    ids = load(root, f"{USER}/id.npy")
+    ids[int(np.searchsorted(ids, first)) % len(ids)] = first
+    forge(root, {f"{USER}/id.npy": np.sort(ids)})
+
+
+def flip(root, name):
+    data = bytearray((root / name).read_bytes())
+    data[-1] ^= 4
+    (root / name).write_bytes(data)
+
+
+CORRUPTIONS = {
+    "ids without order": lambda r: edit(r, f"{USER}/id.npy", lambda ids: ids[::-1]),
+    "id twice": lambda r: edit(r, f"{USER}/id.npy", lambda ids: np.array([*ids[:1], *ids[:-1]])),
+    "id out of range": lambda r: edit(r, f"{USER}/id.npy", put(-1, 1 << 40)),
+    "id of the part's own": own_node,
+    "node is missing": drop_node,
+    "wrong key": lambda r: edit(r, f"{USER}/key.npy", put(0, 77)),
+    "wrong neighbour": lambda r: edit(r, f"{EDGES}/indices.npy", lambda ids: (ids + 1) % 5),
+    "wrong edge key": lambda r: edit(r, f"{EDGES}/key.npy", put(0, 77)),
+    "wrong edge ids": lambda r: edit(r, f"{EDGES}/edge_start.npy", lambda ids: ids + 1),
+    "rows end elsewhere": lambda r: edit(r, f"{EDGES}/indptr.npy", lambda p: np.array([*p[:1], p[1] + 1, *p[2:]])),
+    "wrong time": lambda r: edit(r, f"{EDGES}/time.npy", lambda times: times + 1),
+    "wrong weight": lambda r: edit(r, f"{EDGES}/weight.npy", put(0, 77)),
+    "wrong weight sum": lambda r: edit(r, f"{EDGES}/weight_sums.npy", put(0, 77)),
+    "wrong alias": lambda r: edit(r, f"{EDGES}/weight_alias.npy", put(0, 77)),
+    "wrong neighbour key": lambda r: edit(r, f"{EDGES}/neighbor_key.npy", lambda keys: (keys + 1) % 5),
+    "wrong feature": lambda r: edit(r, f"{CACHED}/features/x.npy", put((0, 1), 77)),
+    "wrong string": lambda r: edit(r, f"{CACHED}/features/name.values.npy", put(0, 66)),
+    "hops say more than there is": lambda r: forge(r, {}, hops=2),
+    "more than the budget": lambda r: forge(r, {}, budget_bytes=100),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corruption_is_found(root, name):
+    CORRUPTIONS[name](root)
+    report = hopstream.verify_dataset(root)
+    assert report.kinds == ("halo",), [str(f) for f in report.findings] + list(report.skipped)
+    assert all("/halo/" in finding.where for finding in report.findings)
+
+
+def test_a_true_halo_has_no_findings(root):
+    report = hopstream.verify_dataset(root)
+    assert report.is_ok and not report.skipped
+    assert report.checks["halo"].num_checked > 500
+
+
+def test_files_that_are_not_those_that_were_written(root):
+    flip(root, f"{CACHED}/features/x.npy")
+    assert set(hopstream.verify_dataset(root).kinds) == {"checksums", "halo"}
+    (root / f"{EDGES}/indices.npy").unlink()
+    report = hopstream.verify_dataset(root)
+    assert {"files", "checksums", "halo"} == set(report.kinds)
+    with pytest.raises(FormatError):
+        hopstream.open_dataset(root, verify=True)
+    np.save(root / "part-00000" / "halo" / "old.npy", np.zeros(3))
+    assert "part-00000/halo/old.npy" in {f.where for f in hopstream.verify_dataset(root).findings}
+
+
+CONTRADICTIONS = {
+    "no parts": (lambda h: h.pop("parts"), "not a record"),
+    "a part less": (lambda h: h["parts"].pop(), "has content"),
+    "other hops": (lambda h: h.update(hops=5), "has content"),
+    "other features": (lambda h: h["features"].update(user=["y"]), "has content"),
+    "a negative count": (lambda h: h["parts"][0]["nodes"].update(user=-1), "no count"),
+    "no files": (lambda h: h["files"].clear(), "has content"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_refused(root, name):
+    change, told = CONTRADICTIONS[name]
+    value = json.loads((root / "manifest.json").read_text())
+    change(value["halo"])
+    (root / "manifest.json").write_text(json.dumps(value))
+    with pytest.raises(FormatError, match=told):
+        hopstream.open_dataset(root)
+
+
+def test_a_forged_record_must_still_fit_the_dataset(root):
+    manifest = hopstream.open_dataset(root).manifest
+    for changes, told in (
+        ({"files": {}}, "does not list"),
+        ({"files": {**manifest.halo.files, "../x.npy": next(iter(manifest.halo.files.values()))}}, r"\.\./x\.npy"),
+        ({"features": {"user": ("y",)}}, "the schema does not have"),
+        ({"features": {}}, "counts other types"),
+        ({"generation": 2}, "does not list"),
+    ):
+        forge(root, {}, **changes)
+        with pytest.raises(FormatError, match=told):
+            hopstream.open_dataset(root)
+        manifest.write(root)

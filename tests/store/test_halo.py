@@ -1,0 +1,212 @@
+"""Is what a halo here has asked of nobody, and is the rest counted?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.errors import FormatError
+from hopstream.load.batch import MiniBatch
+from hopstream.load.loader import NeighborLoader
+from hopstream.partition.layout import open_dataset
+from hopstream.schema import EDGE, NODE
+from hopstream.store.contract import KEY, FetchRequest, SampleRequest
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+
+SAMPLED = {"batch_size": 16, "shuffle": True, "collate": "numpy", "num_threads": 0, "rng_seed": 5}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A dataset of four parts, and a server of each."""
+    root = tmp_path_factory.mktemp("halo") / "d"
+    graph = hopstream.rmat_graph(10, edges_per_node=4, num_features=5, num_classes=3)
+    hopstream.write_parts(graph, root, num_parts=4, method="kaminpar")
+    dataset = open_dataset(root)
+    stores = [LocalStore(dataset, [part]) for part in range(4)]
+    servers = [StoreServer(store) for store in stores]
+    yield root, servers
+    for server, store in zip(servers, stores, strict=True):
+        server.close()
+        store.close()
+
+
+@contextmanager
+def opened(served, here=(0,), **halo) -> Iterator[RoutedStore]:
+    """Some parts here, with a halo, and the others asked of their servers."""
+    root, servers = served
+    hopstream.add_halo(root, **{"hops": 0, **halo})
+    settings = StoreSettings(prefer_local=False)
+    others = [RemoteStore(server.location, settings) for part, server in enumerate(servers) if part not in here]
+    with RoutedStore([LocalStore(open_dataset(root), here), *others]) as store:
+        yield store
+
+
+def batches_of(store: RoutedStore, part: int = 0, **options) -> list[MiniBatch]:
+    """An epoch over the nodes that a part owns."""
+    first, stop = store.book.node_offsets[NODE][part : part + 2]
+    keys = np.sort(
+        np.asarray(store.fetch([FetchRequest(owner=NODE, names=(KEY,), ids=np.arange(first, stop))])[0][KEY])
+    )
+    with NeighborLoader(store, [4, 3], keys, **{**SAMPLED, **options}) as loader:
+        return list(loader)
+
+
+def num_asked(served) -> int:
+    return sum(server.stats.num_requests for server in served[1])
+
+
+def test_seeds_of_a_part_ask_nobody_where_the_halo_reaches_as_far_as_they_do(served):
+    with opened(served) as store:
+        wanted = batches_of(store)
+        without = store.traffic()
+        assert all(without[kind].remote_requests > len(wanted) for kind in ("sample", "fetch"))
+        assert without["sample"].halo_ids == without["fetch"].halo_ids == 0
+        assert without["other"].remote_requests == 0, "keys of nodes that are here are looked up here"
+    with opened(served, hops=2, features="all") as store:
+        before = num_asked(served)
+        found = batches_of(store)
+        counts = store.traffic()
+        assert num_asked(served) == before
+    assert [c.remote_requests for c in counts.values()] == [0, 0, 0]
+    for kind in ("sample", "fetch"):
+        assert counts[kind].halo_ids == without[kind].remote_ids
+        assert counts[kind].halo_bytes == without[kind].remote_bytes > 0
+        assert (counts[kind].halo_share, counts[kind].remote_ids, counts[kind].remote_bytes) == (1.0, 0, 0)
+    assert_same(found, wanted)
+
+
+def test_more_is_saved_with_more_copies(served):
+    shares = []
+    for halo in ({}, {"hops": 0, "budget": 2000}, {"hops": 0, "budget": 20_000}, {"hops": 1, "features": "all"}):
+        with opened(served, fanouts=[4, 3], batch_size=16, **halo) as store:
+            batches_of(store)
+            counts = store.traffic()
+            shares.append(counts["fetch"].halo_share)
+            assert counts["fetch"].remote_ids > 0
+            assert (counts["sample"].halo_ids > 0) == bool(halo.get("hops"))
+    assert shares[0] == 0 and shares == sorted(set(shares)) and shares[-1] > 0.5
+
+
+def test_the_expected_share_is_near_what_is_saved(served):
+    """Over many epochs of the training nodes that a part owns, which the model starts from."""
+    root, _ = served
+    halo = {"hops": 0, "budget": 4000, "fanouts": [4, 3], "batch_size": 16}
+    expected = hopstream.add_halo(root, **halo).savings[0].row_share
+    with opened(served, **halo) as store:
+        first, stop = store.book.node_offsets[NODE][:2]
+        train = store.split(NODE, "train")
+        ids = store.lookup(NODE, train)
+        with NeighborLoader(store, [4, 3], train[(ids >= first) & (ids < stop)], edge_keys=False, **SAMPLED) as loader:
+            for _ in range(20):
+                list(loader)
+        saved = store.traffic()["fetch"].halo_share
+    assert 0.1 < saved < 0.9
+    assert expected == pytest.approx(saved, abs=0.1)
+
+
+def test_several_parts_here(served):
+    """A halo's copy of a row whose part is here is not used, and each part's halo serves all."""
+    with opened(served, here=(0, 2)) as store:
+        wanted = [batches_of(store, part) for part in range(4)]
+    for halo in ({"hops": 1, "features": "all"}, {"hops": 2, "budget": 9000}):
+        with opened(served, here=(0, 2), **halo) as store:
+            for part in range(4):
+                assert_same(batches_of(store, part), wanted[part])
+            assert store.traffic()["sample"].halo_ids > 0
+    with opened(served, here=(0, 1, 2, 3), hops=1) as store:
+        batches_of(store)
+        assert store.traffic()["sample"].halo_ids == 0
+
+
+def test_requests_straight(served):
+    """Ids of here, of the halo and of elsewhere in any order, repeated; edges by id; columns in two halves."""
+    rng = np.random.default_rng(0)
+    with opened(served) as plain, opened(served, hops=1, features="node:x") as store:
+        ids = rng.integers(0, store.book.num_ids(NODE), 500)
+        excluded = np.stack([ids[:300], rng.integers(0, store.book.num_ids(NODE), 300)])
+        for more in (
+            {},
+            {"excluded": excluded},
+            {"count": -1, "candidates": np.arange(0, 1024, 3)},
+            {"trees": ids % 7},
+        ):
+            request = SampleRequest(
+                **{"edge_type": EDGE, "direction": "in", "ids": ids, "count": 3, "rng_seed": 9, "wants_edge_ids": True,
+                   **more}
+            )  # fmt: skip
+            ours, theirs = (each.sample([request])[0] for each in (store, plain))
+            for name in ("counts", "neighbor_ids", "edge_ids"):
+                assert getattr(ours, name).tobytes() == getattr(theirs, name).tobytes(), (name, more)
+        out = {"x": np.zeros((600, 5), np.float32), KEY: np.zeros(600, np.int64), "y": np.zeros(600, np.int64)}
+        requests = [
+            FetchRequest(owner=NODE, names=(KEY, "x", "y"), ids=ids),
+            FetchRequest(owner=(EDGE, "in"), names=(KEY,), ids=rng.integers(0, store.book.num_ids((EDGE, "in")), 400)),
+            FetchRequest(owner=NODE, names=("y", "x", KEY), ids=ids, out=out, positions=np.arange(50, 550)),
+            FetchRequest(owner=NODE, names=(), ids=ids),
+            FetchRequest(owner=NODE, names=("x",), ids=ids[:0]),
+        ]
+        for ours, theirs in zip(store.fetch(requests), plain.fetch(requests), strict=True):
+            assert set(ours) == set(theirs)
+            for name, column in ours.items():
+                assert np.array_equal(column, theirs[name])
+        assert np.array_equal(store.degrees(EDGE, "in", ids), plain.degrees(EDGE, "in", ids))
+        neighbors = rng.integers(0, store.book.num_ids(NODE), 500)
+        some = plain.sample([SampleRequest(edge_type=EDGE, direction="in", ids=ids, count=1, is_replacing=True)])[0]
+        neighbors[some.counts > 0] = some.neighbor_ids
+        neighbors[::5] = neighbors[0]
+        found = store.find_edges(EDGE, "in", ids, neighbors)
+        assert np.array_equal(found, plain.find_edges(EDGE, "in", ids, neighbors))
+        assert 100 < np.count_nonzero(found >= 0) < 480
+        counts = store.traffic()
+        assert counts["other"].halo_ids > 150
+        assert counts["fetch"].halo_ids > 200 and counts["sample"].halo_ids > 200
+
+
+def test_many_threads(served):
+    with opened(served, hops=1, features="all") as store:
+        wanted, found = batches_of(store), {}
+
+        def make(number: int) -> None:
+            found[number] = batches_of(store, num_threads=2)
+
+        threads = [threading.Thread(target=make, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(found) == [0, 1, 2]
+        for batches in found.values():
+            assert_same(batches, wanted)
+
+
+def test_a_halo_that_is_damaged_is_told_of_when_the_store_is_opened(served):
+    root, servers = served
+    hopstream.add_halo(root, hops=1)
+    (root / "part-00000" / "halo" / f"{open_dataset(root).manifest.halo.generation:05d}/node/node/id.npy").unlink()
+    settings = StoreSettings(prefer_local=False)
+    others = [RemoteStore(server.location, settings) for server in servers[1:]]
+    with LocalStore(open_dataset(root), [0]) as here, pytest.raises(FormatError, match=r"id\.npy is missing"):
+        RoutedStore([here, *others])
+    for other in others:
+        other.close()
+
+
+def assert_same(ours: list[MiniBatch], theirs: list[MiniBatch]) -> None:
+    """Two epochs are bit-equal."""
+    assert len(ours) == len(theirs) > 3
+    for left, right in zip(ours, theirs, strict=True):
+        assert left.node_keys[NODE].tobytes() == right.node_keys[NODE].tobytes()
+        assert left.edge_index[EDGE].tobytes() == right.edge_index[EDGE].tobytes()
+        assert left.edge_keys[EDGE].tobytes() == right.edge_keys[EDGE].tobytes()
+        for name, column in left.node_features[NODE].items():
+            assert np.asarray(column).tobytes() == np.asarray(right.node_features[NODE][name]).tobytes()
