@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from hopstream.errors import FormatError, SettingsError
@@ -108,10 +108,14 @@ class Target:
             elif name in sizes and not self.is_finished:
                 self.place.remove(name)
         self.place.write_text(MANIFEST, manifest)
-        if self.is_finished:  # a halo that the manifest of before named
-            for name in sizes:
-                if name not in belong and name.partition("/")[0] in self.files:
-                    self.place.remove(name)
+        if self.is_finished:
+            self._remove_halo(belong, sizes)
+
+    def _remove_halo(self, belong: Set[str], names: Iterable[str]) -> None:
+        """Remove what the manifest named that was there before; folders of parts that another command put here stay."""
+        for name in names:
+            if name not in belong and name.partition("/")[0] in self.files:
+                self.place.remove(name)
 
 
 def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
