@@ -72,6 +72,7 @@ __all__ = [
     "open_embeddings",
     "open_store",
     "place",
+    "prepare",
     "pull",
     "random_walks",
     "rank_links",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +13,44 @@ from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_setti
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_written
+from hopstream.engine import EngineName
 from hopstream.errors import SettingsError
+from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.settings import PartitionSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedFlags:
+    """What the work may take where nothing is held in memory as a whole."""
+
+    memory: str | None = field(
+        default=None,
+        metadata={"help": "read tables or a chunked graph piece by piece, with so much memory for all processes "
+                          "together, for example 4GiB; what was ended goes on"},
+    )  # fmt: skip
+    num_workers: int | None = field(
+        default=None, metadata={"help": "with --memory: processes that work; if not given, one per processor"}
+    )
+    engine: EngineName = field(default="local", metadata={"help": "with --memory: processes here, Ray or Beam"})
+
+    def __post_init__(self) -> None:
+        """Refuse flags that mean nothing without ``memory``."""
+        if self.memory is None and (self.num_workers is not None or self.engine != "local"):
+            raise SettingsError("--workers and --engine are for --memory; give it, or leave them out")
+
+    @property
+    def settings(self) -> WorkSettings | None:
+        """As ``prepare`` takes them; None where the graph is to be held in memory."""
+        if self.memory is None:
+            return None
+        return WorkSettings(memory=self.memory, num_workers=self.num_workers, engine=self.engine)
 
 
 @with_settings("tables", SourceSettings)
+@with_settings("bounded", BoundedFlags)
 @with_settings("halo", NewHaloFlags)
 @with_settings("settings", PartitionSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
@@ -34,6 +68,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     *,
     settings: PartitionSettings,
     halo: NewHaloFlags,
+    bounded: BoundedFlags,
     tables: SourceSettings,
 ) -> None:
     """Cut a graph into parts and write them as a dataset."""
@@ -45,13 +80,39 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     if settings.method != "file" and owners is not None:
         raise SettingsError(f"--owners is for --method file, and --method is {settings.method}; leave one of them out")
     check_out(out, source, overwrite=overwrite)
-    found = read_and_show(output, source, tables)
-    with progress_bars() as progress:
-        manifest = write_parts(
-            found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
-            progress=progress,
-        )  # fmt: skip
+    work = bounded.settings
+    if work is None:
+        found = read_and_show(output, source, tables)
+        with progress_bars() as progress:
+            manifest = write_parts(
+                found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
+                progress=progress,
+            )  # fmt: skip
+    else:
+        manifest = _prepare(source, out, work, settings, halo, tables, overwrite=overwrite)
     show_cut(output, manifest, settings)
     if manifest.halo is not None:
         show_halo(output, manifest.halo)
     show_written(output, out, manifest)
+
+
+def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
+    source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
+    tables: SourceSettings, *, overwrite: bool,
+) -> Manifest:  # fmt: skip
+    """Do it in bounded memory."""
+    from hopstream.ingest.tables import TableSettings
+    from hopstream.partition.prepare import prepare
+
+    if settings.method == "file":
+        raise SettingsError("--memory is for methods that assign nodes; dispatch takes a folder of owners")
+    if tables.ignore:
+        raise SettingsError(f"--ignore is for .npz files, and --memory for tables and chunked graphs: {source}")
+    reading = TableSettings(
+        keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate
+    )
+    with progress_bars() as progress:
+        return prepare(
+            source, out, settings=settings, tables=reading, work=work, halo=halo.settings, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip

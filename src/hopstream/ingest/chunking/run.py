@@ -141,7 +141,7 @@ def _work(
 ) -> ChunkCounts:  # fmt: skip
     work, num_workers, progress = how
     workplaces.forget()
-    digest = digest_of([FORMAT, plan.to_json(), _states(metadata)])
+    digest = digest_of([FORMAT, plan.to_json(), table_states(metadata)])
     root = work_folder(hidden, digest)
     with open_engine(work.engine, num_workers=num_workers if work.engine != "beam" else None) as engine:
         steps = Steps(Workplace(root), metadata, parts, progress)
@@ -164,7 +164,7 @@ def _work(
     return counts
 
 
-def _states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
+def table_states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
     """What tells that a file of the input is another one than before."""
     tables = [spec.files for spec in metadata.nodes.values()] + [spec.files for spec in metadata.edges.values()]
     paths = [metadata.path, *(path for files in tables if files is not None for path in files.paths)]

@@ -57,7 +57,7 @@ class Plan:
         source: Folder of the chunked graph.
         metadata_filename: Its metadata, in that folder.
         owners: Folder with the part of each node.
-        settings: How the dataset is cut; ``method`` is ``file``.
+        settings: How the dataset is cut; ``method`` says how the owners came to be.
         budget_bytes: What one worker may take for its work.
         num_workers: How many work at once.
         limits: Between which sizes the work is cut; part of the plan because all who work on it must agree.

@@ -87,10 +87,22 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or DispatchSettings(), **options)
-    out = Path(out_dir)
+    return dispatch_assigned(
+        Path(in_dir), Path(partitions_dir), Path(out_dir), metadata_filename=metadata_filename, settings=settings,
+        halo=halo, overwrite=overwrite, progress=progress, on_estimate=on_estimate,
+    )  # fmt: skip
+
+
+def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
+    source: Path, owners: Path, out: Path, *, metadata_filename: str, settings: DispatchSettings,
+    assigned: PartitionSettings | None = None,
+    halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
+    on_estimate: Callable[[Estimate, Plan], None] | None = None,
+) -> Manifest:  # fmt: skip
+    """Do what ``dispatch`` does; ``assigned`` says how the owners came to be, for the manifest."""
     workplaces.forget()
     started = time.perf_counter()
-    plan, graph = _plan(Path(in_dir), Path(partitions_dir), metadata_filename, settings)
+    plan, graph = _plan(source, owners, metadata_filename, settings, assigned)
     schema = _checked_schema(graph, plan.settings)
     if halo is not None:
         halo.choose(schema)
@@ -125,13 +137,15 @@ def _num_workers(settings: DispatchSettings) -> int:
     return settings.num_workers if settings.num_workers is not None else os.cpu_count() or 1
 
 
-def _plan(source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings) -> tuple[Plan, ChunkedGraph]:
+def _plan(
+    source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, assigned: PartitionSettings | None
+) -> tuple[Plan, ChunkedGraph]:
     num_workers = _num_workers(settings)
     draft = Plan(
         source=str(source.absolute()),
         metadata_filename=metadata_filename,
         owners=str(owners.absolute()),
-        settings=settings.partition_settings(settings.num_parts or 1),
+        settings=assigned or settings.partition_settings(settings.num_parts or 1),
         budget_bytes=0,
         num_workers=max(1, num_workers),
     )
@@ -155,12 +169,16 @@ def _digest(plan: Plan, graph: ChunkedGraph) -> str:
     """What decides over the work: the plan, and the state of every file of the input."""
     owners = Path(plan.owners)
     paths = [owners_path(owners, node_type) for node_type in graph.nodes]
-    metadata = Path(plan.source) / plan.metadata_filename
-    if metadata.is_file():
-        text = metadata.read_bytes()
-        paths += [metadata, *(metadata.parent / name for name in _data_paths(json.loads(text)))]
     states = [(str(p), s.st_size, s.st_mtime_ns) for p in paths if p.exists() for s in (p.stat(),)]
-    return digest_of([FORMAT, plan.to_json(), states])
+    return digest_of([FORMAT, plan.to_json(), states, input_states(Path(plan.source) / plan.metadata_filename)])
+
+
+def input_states(metadata: Path) -> list[tuple[str, int, int]]:
+    """What tells that a file of a chunked graph is another one than before."""
+    if not metadata.is_file():
+        return []
+    paths = [metadata, *(metadata.parent / name for name in _data_paths(json.loads(metadata.read_bytes())))]
+    return [(str(p), s.st_size, s.st_mtime_ns) for p in paths if p.exists() for s in (p.stat(),)]
 
 
 def _data_paths(value: object) -> Iterator[str]:

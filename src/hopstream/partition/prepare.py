@@ -1,0 +1,175 @@
+"""How do tables or a chunked graph become a dataset in one call, in bounded memory?
+
+Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
+and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from hopstream.engine import Task, kind_of, open_engine, task
+from hopstream.engine.job import digest_of
+from hopstream.engine.resumed import discard, resumed_job
+from hopstream.engine.settings import memory_bytes
+from hopstream.errors import SettingsError
+from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
+from hopstream.ingest.chunking.run import chunk_tables, table_states
+from hopstream.ingest.table_metadata import read_metadata
+from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.work_settings import WorkSettings
+from hopstream.partition.assign import assign_folder
+from hopstream.partition.dispatch.plan import REST_BYTES
+from hopstream.partition.dispatch.run import dispatch_assigned, input_states
+from hopstream.partition.dispatch.settings import DispatchSettings
+from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.libraries import BIG_ENDS
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.replace import check_target
+from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.partition.staged import INPUT_ERRORS
+
+FORMAT = 1
+METADATA = "metadata.json"
+LEAST_EDGE_BYTES = 64 << 20
+"""What edges get at least while nodes are assigned; more of them go through files."""
+NODE_BYTES = 64
+"""What assignment takes per node, by any method."""
+EDGE_BYTES = {"kaminpar": 30, "metis": 200}
+COMPRESSED_EDGE_BYTES = 12
+"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
+
+
+def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
+    source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
+    tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
+    overwrite: bool = False, progress: Progress | None = None, **options: Unpack[PartitionOptions],
+) -> Manifest:  # fmt: skip
+    """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
+
+    The dataset is the one that ``write_parts`` writes of the same graph and settings, byte for byte. If the process is
+    ended, the same call goes on where it was.
+
+    Args:
+        source: A folder of a chunked graph or of tables, or the JSON file that describes either.
+        out: The folder to write; made if it is not there.
+        settings: How to cut the graph, and what each part holds; the defaults if it is not given.
+        tables: How tables are read.
+        work: Memory for all processes together, number of processes, and engine.
+        halo: What parts keep copies of; nothing if it is not given.
+        overwrite: Replace a dataset that is in ``out``, when the new one is complete.
+        progress: Called as ``progress(stage, done, total)``; the stages are ``chunk``, ``assign`` and ``dispatch``.
+        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        SettingsError: A setting is outside its range, the memory is too small for the method, or ``out`` holds what is
+            not to be replaced.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
+        IdRangeError: An edge names a node that is not there.
+        StateError: Another process writes to the same place.
+        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+    """
+    settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
+    tables, out = tables or TableSettings(), Path(out)
+    if settings.method == "file":
+        raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
+    check_target(out, overwrite=overwrite)
+    metadata = _metadata_of(Path(source))
+    root = Path(os.path.realpath(out))
+    hidden = root.with_name(f".{root.name}.prepare.partial")
+    is_streamed = is_chunked(metadata)
+    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
+    digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
+    with (
+        open_engine("local", num_workers=1) as engine,
+        resumed_job(hidden, digest, engine, progress) as job,
+    ):
+        chunks, owners = (metadata if is_streamed else hidden / "chunks" / METADATA), hidden / "owners"
+        try:
+            if not is_streamed and not chunks.exists():
+                chunk_tables(metadata, chunks.parent, progress=progress, **asdict(tables), **asdict(work))
+            job.run("assign", [_assign_task(chunks, owners, settings, work)])
+            engine.close()  # its worker's memory is for the others
+            manifest = dispatch_assigned(
+                chunks.parent, owners, out, metadata_filename=chunks.name, settings=_dispatch_settings(settings, work),
+                assigned=settings, halo=halo, overwrite=overwrite, progress=progress,
+            )  # fmt: skip
+        except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
+            _remove(hidden)
+            raise
+        _remove(hidden)
+    return manifest
+
+
+def _remove(hidden: Path) -> None:
+    discard(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: WorkSettings) -> Task:
+    memory = memory_for_edges(open_chunked(chunks), settings, work)
+    args = {"chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": memory}
+    return Task("assign", kind_of(assign_chunks), args)
+
+
+@task
+def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
+    """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
+
+    Args:
+        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges.
+    """
+    settings = PartitionSettings.from_json(args["settings"])
+    found = assign_folder(
+        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True
+    )
+    return {"cut": found.cut, "largest": dict(found.largest)}
+
+
+def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings) -> int:
+    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take.
+
+    Raises:
+        SettingsError: The memory is too small for the method.
+    """
+    num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
+    num_edges = sum(edges.num_edges for edges in graph.edges.values())
+    is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
+    per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
+    taken = 2 * REST_BYTES + num_nodes * NODE_BYTES + num_edges * per_edge
+    left = memory_bytes(work.memory) - taken
+    if left < LEAST_EDGE_BYTES:
+        need = taken + LEAST_EDGE_BYTES
+        remedy = "give more memory" if settings.method not in EDGE_BYTES else "give more memory, or use ldg or fennel"
+        raise SettingsError(
+            f"memory is {work.memory}; method {settings.method!r} needs about {need >> 20} MiB for {num_nodes} nodes "
+            f"and {num_edges} edges: {remedy}"
+        )
+    return left
+
+
+def _metadata_of(source: Path) -> Path:
+    metadata = source / METADATA if source.is_dir() else source
+    if metadata.suffix != ".json" or not metadata.is_file():
+        raise SettingsError(
+            f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
+            "make a chunked graph of it first, or leave the memory out"
+        )
+    return metadata.absolute()
+
+
+def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:
+    shared: Mapping[str, Any] = {
+        name: getattr(settings, name)
+        for name in ("num_parts", "direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
+    }
+    return DispatchSettings(**shared, **asdict(work))
