@@ -66,7 +66,9 @@ def test_options_of_other_sources_are_refused(tmp_path):
         read_graph(CORA, keep_raw_ids=True)
     with pytest.raises(SettingsError, match="data objects have no option 'x'"):
         read_graph(Data(num_nodes=1), x=1)
-    with pytest.raises(SettingsError, match=r"tables have no option 'keep'; known: \['keep_raw_ids', 'on_dangling'\]"):
+    with pytest.raises(
+        SettingsError, match=r"tables have no option 'keep'; known: \['keep_raw_ids', 'on_dangling', 'on_duplicate'\]"
+    ):
         read_graph(tmp_path / "a.json", keep=True)
 
 

@@ -679,3 +679,19 @@ def test_tables_have_no_complex_numbers(tables):
     tables.feature("user", age={"column": "age", "dtype": "complex64"})
     with pytest.raises(SchemaError, match="dtype is 'complex64'; wanted one of bool, int8"):
         tables.read()
+
+
+def test_repeated_raw_ids_are_dropped_when_asked(tmp_path):
+    tables = Tables(tmp_path)
+    tables.write("users.csv", USERS + "7,99,9.5,true,val\n11,98,9.5,true,val\n")
+    with pytest.raises(SchemaError, match=r"user has raw id 7 twice: users\.csv line 3 and users\.csv line 5"):
+        tables.read()
+    graph = tables.read(on_duplicate="drop")
+    assert graph.nodes["user"].features["uid"].tolist() == [11, 7, 9]
+    assert graph.nodes["user"].features["age"].tolist() == [30, 41, -2]
+    assert graph.splits["user"]["train"].tolist() == [0] and graph.splits["user"]["val"].tolist() == []
+    assert graph.edges[RATES].src_keys.tolist() == [2, 0, 2]
+    result = read_tables(tmp_path / "metadata.json", TableSettings(on_duplicate="drop"))
+    assert result.num_repeated == {"user": 2, "film": 0}
+    with pytest.raises(SettingsError, match="on_duplicate is 'keep'"):
+        TableSettings(on_duplicate="keep")

@@ -88,8 +88,8 @@ def read_part(
         files: The table.
         part: What of it to read.
         columns: The columns, in any order; a column may be there twice.
-        block_bytes: How much of a CSV file is parsed at once, where memory is short: no row may be longer, Arrow reads
-            up to 32 blocks ahead, and decodes in one thread. None for as much as is fast, in threads.
+        block_bytes: How much is decoded at once, in one thread, where memory is short. Of a CSV file, Arrow reads up to
+            32 blocks ahead, and no row may be longer than one. None for as much as is fast, in threads.
 
     Raises:
         FormatError: The file is damaged.
@@ -102,7 +102,7 @@ def read_part(
         batches = (
             _read_csv(files, path, wanted, block_bytes)
             if is_csv
-            else _read_parquet(files, path, wanted, part.groups, use_threads=block_bytes is None)
+            else _read_parquet(files, path, wanted, part.groups, block_bytes)
         )
         for arrow in batches:
             arrays = {name: arrow.column(name) for name in wanted}
@@ -147,14 +147,19 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: in
 
 
 def _read_parquet(
-    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, *, use_threads: bool
+    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, block_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES) as reader:
+    with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as reader:
         names = reader.schema_arrow.names
         _check_columns(files, path, names, columns)
-        row_groups = None if groups is None else list(range(*groups))
+        row_groups = list(range(reader.num_row_groups) if groups is None else range(*groups))
+        batch_rows = PARQUET_BATCH_ROWS
+        if block_bytes is not None:
+            sizes = [reader.metadata.row_group(group) for group in row_groups]
+            row_bytes = max((size.total_byte_size // max(1, size.num_rows) for size in sizes), default=0)
+            batch_rows = max(1, min(batch_rows, block_bytes // max(1, row_bytes)))
         yield from reader.iter_batches(
-            PARQUET_BATCH_ROWS, columns=columns, row_groups=row_groups, use_threads=use_threads
+            batch_rows, columns=columns, row_groups=row_groups, use_threads=block_bytes is None
         )
 
 

@@ -275,7 +275,7 @@ def _answers(workplace: Workplace, table: Table, ids: Ids, folder: Path, layout:
     found = read_values(path, np.int64, int(layout.firsts[which]), num_rows)
     if workplace.kind(ids.node_type) == "row":
         return found
-    grouped = Grouped(folder, ids.name, workplace.raw_type(ids.node_type))
+    grouped = workplace.grouped(table, ids, int(layout.parts[which]))
     answers = np.empty_like(found)
     answers[grouped.whole_order(int(layout.numbers[which]))] = found
     return answers

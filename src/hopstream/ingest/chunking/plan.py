@@ -22,7 +22,7 @@ from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, shown_path
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
 
-REST_BYTES = 290 << 20
+REST_BYTES = 310 << 20
 """What a process takes that has loaded Arrow and compiled kernels, and reads and writes files."""
 PARENT_BYTES = 160 << 20
 """What a process takes that gives tasks to others."""
@@ -111,7 +111,7 @@ class Plan:
     @property
     def block_bytes(self) -> int:
         """Bytes of raw ids that are grouped at a time: they are there four times then, beside hashes and places."""
-        return min(self.budget_bytes // 12, self.limits.block_bytes)
+        return min(self.budget_bytes // 16, self.limits.block_bytes)
 
     @property
     def bucket_bytes(self) -> int:

@@ -168,6 +168,7 @@ class Workplace:
         self.chunked = root / "chunked"
         self.scratch = root / "scratch"
         self._layouts: dict[tuple[int, bool], Layout] = {}
+        self._grouped: dict[tuple[int, str, int], Grouped] = {}
 
     @cached_property
     def plan(self) -> Plan:
@@ -252,7 +253,10 @@ class Workplace:
 
     def grouped(self, table: Table, ids: Ids, part: int) -> Grouped:
         """A column of raw ids of a part."""
-        return Grouped(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
+        key = (table.number, ids.name, part)
+        if key not in self._grouped:
+            self._grouped[key] = Grouped(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
+        return self._grouped[key]
 
     def write_layout(self, table: Table, block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
         """Let tasks know the blocks of a table; again when it is known which rows are kept."""
