@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hopstream.partition.halo.settings import HaloSettings
     from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
+    from hopstream.partition.prepare import prepare
     from hopstream.partition.read_back import read_dataset
     from hopstream.partition.reshard.run import reshard
     from hopstream.partition.write import write_parts
@@ -115,6 +116,7 @@ _MODULE_OF = {
     "open_embeddings": "hopstream.load.embeddings",
     "open_store": "hopstream.store",
     "place": "hopstream.transfer.place",
+    "prepare": "hopstream.partition.prepare",
     "pull": "hopstream.transfer.pull",
     "random_walks": "hopstream.sample.walks",
     "rank_links": "hopstream.load.rank_splits",

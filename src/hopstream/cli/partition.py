@@ -12,7 +12,7 @@ from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
-from hopstream.cli.written import show_cut, show_written
+from hopstream.cli.written import show_cut, show_measured, show_written
 from hopstream.engine import EngineName
 from hopstream.errors import SettingsError
 from hopstream.ingest.work_settings import WorkSettings
@@ -90,13 +90,16 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
             )  # fmt: skip
     else:
         manifest = _prepare(source, out, work, settings, halo, tables, overwrite=overwrite)
-    show_cut(output, manifest, settings)
+    if work is None:
+        show_cut(output, manifest, settings)
+    else:
+        show_measured(output, manifest)
     if manifest.halo is not None:
         show_halo(output, manifest.halo)
     show_written(output, out, manifest)
 
 
-def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
+def _prepare(  # noqa: PLR0913  one record for each step
     source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
     tables: SourceSettings, *, overwrite: bool,
 ) -> Manifest:  # fmt: skip
