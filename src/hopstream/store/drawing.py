@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.chosen import (
     LABOR,
@@ -29,11 +29,13 @@ from hopstream.kernels.chosen import (
 )
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
 from hopstream.kernels.memory import address_table
+from hopstream.kernels.newest import find_newest
 from hopstream.kernels.neighbors import TOO_MANY, edge_ranges
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
-from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
-from hopstream.partition.layout import PartArrays
+from hopstream.partition.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
+from hopstream.partition.layout import OverlayArrays, PartArrays
+from hopstream.partition.overlays import edge_pieces, overlay_pieces
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleRequest, Strategy
 
@@ -52,13 +54,34 @@ KERNEL_STRATEGIES: Mapping[Strategy, int] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayTables:
+    """Which rows of parts have newer ones.
+
+    Attributes:
+        offsets: int64[num_parts + 1], id ranges of the nodes' type.
+        firsts: int64[num_parts + 1]; part ``p`` has the overlays ``[firsts[p], firsts[p + 1])`` of the others, newest
+            first.
+        rows: int64[num_overlays, 2], address table of the rows that each stands for.
+        row_ids: int64[num_overlays], the id under which kernels know the first row of each.
+    """
+
+    offsets: IntArray
+    firsts: IntArray
+    rows: IntArray
+    row_ids: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingTables:
-    """What the sampling kernels need of one edge type and direction; rows are parts, zeros where one is not here.
+    """What the sampling kernels need of one edge type and direction; rows are pieces, zeros where one is not here.
+
+    Pieces are the parts and, after them, the overlays, whose rows have ids behind those of all nodes; a request's ids
+    are brought to the pieces that hold their newest rows by ``newest``.
 
     Attributes:
         owner: The edge type and direction.
         node_type: Node type of the nodes that are expanded.
-        offsets: int64[num_parts + 1], id ranges of that type.
+        offsets: int64[num_parts + 1], id ranges of that type, and of the rows of overlays.
         keys: int64[num_parts, 2], address table of its keys; zeros where id equals key.
         indptrs: int64[num_parts, 2], address table of ``indptr``.
         indices: int64[num_parts, 2], address table of ``indices``.
@@ -72,6 +95,7 @@ class SamplingTables:
         weight_kind: ``stored_weights.weight_kind`` of their dtype.
         neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
         key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
+        overlays: Which rows have newer ones, or None where none have.
     """
 
     owner: Owner
@@ -90,6 +114,16 @@ class SamplingTables:
     weight_kind: int
     neighbor_keys: IntArray | None
     key_item: Array
+    overlays: OverlayTables | None = None
+
+    def newest(self, ids: IntArray) -> IntArray:
+        """int64[n], what kernels are to be given for ids of nodes: where their newest rows are."""
+        overlays = self.overlays
+        if overlays is None:
+            return ids
+        found = np.empty(len(ids), np.int64)
+        find_newest(ids, overlays.offsets, overlays.firsts, overlays.rows, overlays.row_ids, found)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +152,19 @@ def sampling_tables(
 ) -> SamplingTables:
     """The address tables of one edge type and direction, valid while the maps are referred to; None is no map."""
     node_type = ends_of(edge_type, direction)[0]
-    edges = [m.edges[edge_type, direction] if m else None for m in maps]
-    # With one part the format says that id equals key, which saves a cache miss per expanded node.
-    has_keys = book.num_parts > 1
+    edges = edge_pieces(book, maps, (edge_type, direction))
+    # Where the format says that id equals key, keys are left out, which saves a cache miss per expanded node.
+    has_keys = not book.ids_are_keys
     neighbor_keys = [(e.neighbor_keys if has_keys else e.indices) if e else None for e in edges]
+    overlays = overlay_pieces(book, maps, (edge_type, direction))
+    num_rows = [overlay.num_rows for overlay in book.overlays((edge_type, direction))]
+    offsets = book.offsets(node_type)
+    node_keys = [m.node_keys[node_type] if m and has_keys else None for m in maps]
     return SamplingTables(
         owner=(edge_type, direction),
         node_type=node_type,
-        offsets=book.offsets(node_type),
-        keys=address_table([m.node_keys[node_type] if m and has_keys else None for m in maps]),
+        offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
+        keys=address_table(node_keys + [o.node_keys if o else None for o in overlays]),
         indptrs=address_table([e.indptr if e else None for e in edges]),
         indices=address_table([e.indices if e else None for e in edges]),
         item=np.empty(0, next(e.indices.dtype for e in edges if e)),
@@ -139,6 +177,24 @@ def sampling_tables(
         weight_kind=weight_kind(next((e.weights.dtype for e in edges if e and e.weights is not None), None)),
         neighbor_keys=_table_if_any(neighbor_keys),
         key_item=np.empty(0, next((k.dtype for k in neighbor_keys if k is not None), np.dtype(np.uint32))),
+        overlays=_overlay_tables(book, (edge_type, direction), overlays) if overlays else None,
+    )
+
+
+def _overlay_tables(
+    book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]
+) -> OverlayTables:
+    offsets, listed = book.offsets(ends_of(*owner)[0]), book.overlays(owner)
+    row_ids = int(offsets[-1]) + offsets_of(np.array([overlay.num_rows for overlay in listed], np.int64))[:-1]
+    parts = np.array([overlay.part for overlay in listed], np.int64)
+    deltas = np.array([overlay.delta for overlay in listed], np.int64)
+    order = np.lexsort((-deltas, parts))
+    found = [overlays[i] for i in order.tolist()]
+    return OverlayTables(
+        offsets=offsets,
+        firsts=offsets_of(np.bincount(parts, minlength=book.num_parts)),
+        rows=address_table([overlay.rows if overlay else None for overlay in found]),
+        row_ids=row_ids[order],
     )
 
 
@@ -201,7 +257,7 @@ class DrawBuffers:
             ranges: The same with the counts that were drawn.
             positions: int64[total], positions drawn in the ``indices`` of each node's part; valid until the next call.
         """
-        sources, rules, trees = _sources(tables), _rules(request), trees_of(request)
+        sources, rules, trees = _sources(tables), _rules(tables, request), trees_of(request)
         # All that could be drawn is too much where many neighbours are wanted and few are eligible.
         self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(ids)))
         self._grow_scratch(request, FIRST_SCRATCH)
@@ -239,7 +295,7 @@ def count_eligible(tables: SamplingTables, request: SampleRequest, ids: IntArray
     """int64[n], each node's eligible edges, excluded neighbours and candidates considered."""
     num_eligible = np.empty(len(ids), np.int64)
     count_chosen(
-        _sources(tables), _rules(request), ids, trees_of(request), ranges.parts, ranges.starts, ranges.degrees,
+        _sources(tables), _rules(tables, request), ids, trees_of(request), ranges.parts, ranges.starts, ranges.degrees,
         num_eligible,
     )  # fmt: skip
     return num_eligible
@@ -281,15 +337,16 @@ def _sources(tables: SamplingTables) -> Sources:
     )
 
 
-def _rules(request: SampleRequest) -> Rules:
+def _rules(tables: SamplingTables, request: SampleRequest) -> Rules:
     labor = request.labor or LaborSeeds(first=0)
     nodes, pairs, candidates, sieve = NOTHING, NOTHING, NOTHING, NO_WORDS
     if request.excluded is not None and _excludes(request):
         excluded = np.ascontiguousarray(request.excluded, np.int64)
         num_entries = set_capacity(excluded.shape[1])
         nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
-        add_ids(excluded[0], nodes)
-        add_pairs(excluded[0], excluded[1], pairs)
+        own = tables.newest(excluded[0])
+        add_ids(own, nodes)
+        add_pairs(own, excluded[1], pairs)
     if request.candidates is not None:
         members = np.ascontiguousarray(request.candidates, np.int64)
         candidates = empty_set(set_capacity(len(members)))

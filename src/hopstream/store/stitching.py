@@ -26,38 +26,43 @@ from hopstream.store.sample_frames import take_rows
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Ids sorted by the part that owns them.
+    """Ids sorted by the piece that they belong to.
 
     Attributes:
-        part_starts: int64[num_parts + 1]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others.
+        piece_starts: int64[num_pieces + 1]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])`` of the others.
+        piece_parts: int64[num_pieces], the part that each piece belongs to; the first pieces are the parts themselves.
         positions: int64[n], where each id was in the request.
         ids: int64[n].
     """
 
-    part_starts: IntArray
+    piece_starts: IntArray
+    piece_parts: IntArray
     positions: IntArray
     ids: IntArray
 
     @classmethod
-    def of(cls, ids: IntArray, offsets: IntArray) -> _Cut:
-        """Cut ids, which have been checked, by ranges of parts."""
-        cut = cls(np.empty(len(offsets), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
-        split_by_part(np.ascontiguousarray(ids, np.int64), offsets, cut.part_starts, cut.positions, cut.ids)
+    def of(cls, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None) -> _Cut:
+        """Cut ids, which have been checked, by ranges of pieces; the pieces are the parts if nothing else is said."""
+        parts = np.arange(len(offsets) - 1) if piece_parts is None else piece_parts
+        cut = cls(np.empty(len(offsets), np.int64), parts, np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        split_by_part(np.ascontiguousarray(ids, np.int64), offsets, cut.piece_starts, cut.positions, cut.ids)
         return cut
+
+    def busy(self) -> IntArray:
+        """The parts that have rows."""
+        return self.piece_parts[np.diff(self.piece_starts) > 0]
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Positions and ids of the rows of some parts."""
-        runs = [slice(self.part_starts[part], self.part_starts[part + 1]) for part in parts]
+        pieces = np.flatnonzero(np.isin(self.piece_parts, parts)).tolist()
+        runs = [slice(self.piece_starts[piece], self.piece_starts[piece + 1]) for piece in pieces]
         if len(runs) == 1:
             return self.positions[runs[0]], self.ids[runs[0]]
         return np.concatenate([self.positions[run] for run in runs]), np.concatenate([self.ids[run] for run in runs])
 
 
 def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
-    if not cuts:
-        return []
-    num_rows = sum(np.diff(cut.part_starts) for cut in cuts)
-    return [int(part) for part in np.flatnonzero(num_rows)]
+    return np.unique(np.concatenate([cut.busy() for cut in cuts])).tolist() if cuts else []
 
 
 class SampleStitch:
@@ -137,7 +142,7 @@ class FetchStitch:
                     if f.is_fixed_width
                 }
             )
-        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner)) for r in requests]
+        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner), store.book.piece_parts(r.owner)) for r in requests]
         self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
 
     def parts(self) -> list[int]:

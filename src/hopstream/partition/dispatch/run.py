@@ -23,7 +23,7 @@ from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, writ
 from hopstream.engine import Engine, Task, kind_of, open_engine
 from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
-from hopstream.graph.graph import fingerprint_of
+from hopstream.graph.checksums import ByteSum, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut, StageCost
 from hopstream.partition.book import PartitionBook
@@ -37,12 +37,12 @@ from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSetti
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.paths import Expected, expected_edges, expected_files, expected_links, expected_nodes
 from hopstream.partition.replace import check_target, errors_named, place_folder, put_back, resumed_folder
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.times import check_time_schema
-from hopstream.partition.write import Written, graph_id_of, manifest_of, peak_bytes, schema_with_links
+from hopstream.partition.write import Written, manifest_of, peak_bytes, schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
@@ -243,7 +243,7 @@ class _Run:
     progress: Progress
     started: float
     stretches: Stretches = field(default_factory=dict)
-    checksums: dict[str, list[int]] = field(default_factory=dict)
+    checksums: dict[str, list[ByteSum]] = field(default_factory=dict)
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
     cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
@@ -376,8 +376,7 @@ class _Run:
         for column_name, result in zip(columns, results.values(), strict=True):
             pieces.setdefault(column_name, []).append(result["checksum"])
         for node_type, nodes in self.graph.nodes.items():
-            sums = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
-            self.checksums[node_type] = [nodes.num_nodes, *sums]
+            self.checksums[node_type] = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
 
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
@@ -401,7 +400,7 @@ class _Run:
         found = list(results.values())
         ends = [join_checksums(result[end] for result in found) for end in ("src", "dst")]
         sums = [join_checksums(result["features"][name] for result in found) for name in edges.features]
-        self.checksums[type_label(edge_type)] = [edges.num_edges, *ends, *sums]
+        self.checksums[type_label(edge_type)] = [*ends, *sums]
         num_cut = sum(result["cut"] for result in found)
         self.cuts[edge_type] = EdgeCut(num_edges=edges.num_edges, num_cut=num_cut)
         self._count_between(result["between"] for result in found)
@@ -459,20 +458,34 @@ class _Run:
             for name, expected in expected_files(contents, part):
                 shape = _shape(name, expected, lengths)
                 files[name] = file_record(name, np.dtype(expected.dtype), shape, self.stretches.get(name, []))
-        splits = {t: {name: split["checksum"] for name, split in of.items()} for t, of in self.splits.items() if of}
-        fingerprint = fingerprint_of(self.graph.schema, self.checksums, splits, {})
+        checksums = self._checksums()
+        fingerprint = checksums.fingerprint(self.graph.schema)
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id_of(fingerprint, self.plan.settings.time_attr),
-            files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds, stages=self._stage_costs(),
+            checksums=checksums, files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds, stages=self._stage_costs(),
         )  # fmt: skip
         return manifest_of(written, self.plan.settings)
+
+    def _checksums(self) -> GraphChecksums:
+        """What the graph's fingerprint is made of."""
+        num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
+        return GraphChecksums(
+            num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
+            columns={label: tuple((column,) for column in columns) for label, columns in self.checksums.items()},
+            splits={
+                t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
+                for t, of in self.splits.items()
+                if of
+            },
+        )
 
     def _stage_costs(self) -> tuple[StageCost, ...]:
         total = StageCost(name="write", seconds=time.perf_counter() - self.started, peak_bytes=peak_bytes())
         return (*(StageCost(name=n, seconds=s, peak_bytes=peak_bytes()) for n, s in self.stages.items()), total)
 
 
+KEY_BYTES = 8
 NODE_WORK, EDGE_WORK = 24, 16
 """Bytes of work per node and per edge and stage, beside features; for progress only."""
 
