@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
+    from hopstream.partition.append.run import append
     from hopstream.partition.audit.run import verify_dataset
     from hopstream.partition.dispatch.run import dispatch
     from hopstream.partition.key_book import load_partition_book
@@ -51,6 +52,7 @@ __all__ = [
     "RandomNodeLoader",
     "RemoteGraph",
     "StoreSettings",
+    "append",
     "dispatch",
     "graph_from_arrays",
     "graph_from_data",
@@ -87,6 +89,7 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
+    "append": "hopstream.partition.append.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

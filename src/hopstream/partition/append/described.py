@@ -1,0 +1,144 @@
+"""What does a manifest say of a dataset to which something was added?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hopstream.arrays import FileRecord, IntArray
+from hopstream.graph.checksums import ByteSum, GraphChecksums, appended_sums, array_sum, join_sums
+from hopstream.graph.graph import Graph
+from hopstream.partition.append.write import AddedEnds, DeltaWriter
+from hopstream.partition.balance import EdgeCut, PartitionReport, StageCost
+from hopstream.partition.book import PartitionBook
+from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema
+from hopstream.partition.write import peak_bytes
+from hopstream.schema import EdgeType, type_label
+
+
+def grown_manifest(
+    manifest: Manifest, writer: DeltaWriter, ends: Mapping[EdgeType, AddedEnds], started: float
+) -> Manifest:
+    """The manifest of a dataset with what a writer wrote.
+
+    Args:
+        manifest: The dataset's, as it was.
+        writer: Has written all.
+        ends: Ids of the ends of new edges.
+        started: When that began, by ``time.perf_counter``.
+    """
+    added, old = writer.added, manifest.book
+    book = PartitionBook(
+        num_parts=old.num_parts + 1,
+        node_offsets={t: np.append(o, o[-1] + added.nodes[t].num_nodes) for t, o in old.node_offsets.items()},
+        edge_offsets={t: np.append(o, o[-1] + writer.new_edges[t]) for t, o in old.edge_offsets.items()},
+        deltas=(*old.deltas, writer.delta),
+    )
+    checksums = grown_checksums(manifest, added)
+    cost = StageCost(name="append", seconds=time.perf_counter() - started, peak_bytes=peak_bytes())
+    return replace(
+        manifest,
+        book=book,
+        files=dict(sorted({**manifest.files, **writer.files}.items())),
+        checksums=checksums,
+        graph_id=graph_id_of(checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr),
+        report=replace(
+            _grown_report(manifest, book, added, ends, writer.files), stages=(*manifest.report.stages, cost)
+        ),
+    )
+
+
+def grown_checksums(manifest: Manifest, added: Graph) -> GraphChecksums:
+    """What the fingerprint of the graph with its new rows is made of."""
+    old, schema = manifest.checksums, manifest.schema
+    num_rows, columns = dict(old.num_rows), dict(old.columns)
+    for node_type, nodes in added.nodes.items():
+        num_rows[node_type] += nodes.num_nodes
+        features = schema.nodes[node_type]
+        columns[node_type] = tuple(
+            appended_sums(sums, nodes.features[name], feature)
+            for sums, (name, feature) in zip(old.columns[node_type], features.items(), strict=True)
+        )
+    for edge_type, edges in added.edges.items():
+        label, features = type_label(edge_type), schema.edges[edge_type]
+        num_rows[label] += edges.num_edges
+        src, dst, *rest = old.columns[label]
+        columns[label] = (
+            (join_sums(*src, array_sum(edges.src_keys)),),
+            (join_sums(*dst, array_sum(edges.dst_keys)),),
+            *(
+                appended_sums(sums, edges.features[name], feature)
+                for sums, (name, feature) in zip(rest, features.items(), strict=True)
+            ),
+        )
+    return GraphChecksums(
+        num_rows=num_rows,
+        columns=columns,
+        splits=_grown_splits(old.splits, added.splits),
+        edge_splits=_grown_splits(old.edge_splits, {type_label(t): of for t, of in added.edge_splits.items()}),
+    )
+
+
+def _grown_splits(
+    old: Mapping[str, Mapping[str, ByteSum]], added: Mapping[str, Mapping[str, IntArray]]
+) -> dict[str, dict[str, ByteSum]]:
+    return {
+        label: {name: join_sums(total, array_sum(added[label][name])) for name, total in of.items()}
+        for label, of in old.items()
+    }
+
+
+def _grown_report(
+    manifest: Manifest, book: PartitionBook, added: Graph, ends: Mapping[EdgeType, AddedEnds],
+    files: Mapping[str, FileRecord],
+) -> PartitionReport:  # fmt: skip
+    """Cut and balance with the new part; bytes of overlays are those of the part whose rows they are."""
+    report, num_parts = manifest.report, book.num_parts
+    between = np.zeros((num_parts, num_parts), np.int64)
+    between[:-1, :-1] = np.array(report.edges_between, np.int64) if report.edges_between else 0
+    cuts = dict(report.cuts)
+    num_bytes = [*report.bytes, 0]
+    for path, record in files.items():
+        num_bytes[int(path.partition("/")[0].removeprefix("part-"))] += record.num_bytes
+    for edge_type, of_type in ends.items():
+        src, dst = book.parts_of(edge_type[0], of_type.src_ids), book.parts_of(edge_type[2], of_type.dst_ids)
+        num_cut = int(np.count_nonzero(src != dst))
+        before = report.cuts[edge_type]
+        cuts[edge_type] = EdgeCut(num_edges=before.num_edges + len(src), num_cut=before.num_cut + num_cut)
+        if report.edges_between:
+            between += np.bincount(src * num_parts + dst, minlength=num_parts**2).reshape(num_parts, num_parts)
+    held = dict(manifest.report.seeds)
+    for (owner, name), counts in report.seeds.items():
+        held[owner, name] = tuple(_grown_seeds(manifest, book, added, ends, owner, name, counts))
+    num_nodes = sum(nodes.num_nodes for nodes in added.nodes.values())
+    return replace(
+        report, cuts=cuts, nodes=(*report.nodes, num_nodes), edges=_held_edges(book), bytes=tuple(num_bytes),
+        seeds=held, edges_between=tuple(map(tuple, between.tolist())) if report.edges_between else (),
+    )  # fmt: skip
+
+
+def _grown_seeds(
+    manifest: Manifest, book: PartitionBook, added: Graph, ends: Mapping[EdgeType, AddedEnds],
+    owner: str | EdgeType, name: str, counts: tuple[int, ...],
+) -> list[int]:  # fmt: skip
+    """How many nodes or edges of a split each part holds."""
+    grown = [*counts, 0]
+    if isinstance(owner, str):
+        grown[-1] = len(added.splits[owner][name])
+        return grown
+    is_in = manifest.directions[0] == "in"
+    own = ends[owner].dst_ids if is_in else ends[owner].src_ids
+    chosen = own[added.edge_splits[owner][name] - manifest.book.num_edges(owner)]
+    more = np.bincount(book.parts_of(owner[2] if is_in else owner[0], chosen), minlength=book.num_parts)
+    return (np.array(grown) + more).tolist()
+
+
+def _held_edges(book: PartitionBook) -> tuple[int, ...]:
+    """Edges that each part's files hold, those of rows that overlays stand for included."""
+    held = np.zeros(book.num_parts, np.int64)
+    for owner in book.edge_offsets:
+        np.add.at(held, book.piece_parts(owner), np.diff(book.offsets(owner)))
+    return tuple(held.tolist())
