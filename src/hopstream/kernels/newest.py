@@ -1,10 +1,10 @@
 """Where is the newest row of a node, if something was appended to its part?
 
-[Algorithm] The overlays of the node's part are asked one after the other, the newest first: is the row between its first
-    and its last, and if so, a binary search without branches.
+[Algorithm] The overlays of the node's part are asked one after the other, the newest first: is the row between its
+    first and its last, and if so, a binary search without branches.
 [Cost] O(log(rows)) per id and overlay of its part; nothing where there is no overlay.
-[Not chosen] A table of the newest row of each row: 8 bytes for every node of every edge type, and time to fill it whenever
-    a dataset is opened. A hash table of touched rows: the same for what was touched.
+[Not chosen] A table of the newest row of each row: 8 bytes for every node of every edge type, and time to fill it
+    whenever a dataset is opened. A hash table of touched rows: the same for what was touched.
 """
 
 from __future__ import annotations

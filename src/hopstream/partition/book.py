@@ -5,6 +5,7 @@ The book is ranges: O(parts) numbers per type, whatever the size of the graph.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,12 +32,14 @@ class Overlay:
         part: The part whose rows they are.
         num_rows: How many rows.
         num_edges: How many edges they have together.
+        num_new: How many of these the delta added; the others were edges of the rows before.
     """
 
     delta: int
     part: int
     num_rows: int
     num_edges: int
+    num_new: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Delta:
 
     Attributes:
         num_edges: Edge type to its number of new edges, for every edge type.
-        overlays: (edge type, direction) to the overlays, in the order of their parts; those without any may be left out.
+        overlays: (edge type, direction) to the overlays, in the order of their parts; those without may be left out.
     """
 
     num_edges: Mapping[EdgeType, int]
@@ -56,9 +59,9 @@ class Delta:
 class PartitionBook:
     """Ranges of ids that each part owns.
 
-    Each append adds one part, so the last ``len(deltas)`` parts are those of new nodes. The edges of an overlay have ids
-    behind those of all parts, in the order of (delta, part): parts and overlays together are the *pieces* of the ids of
-    an edge type and direction.
+    Each append adds one part, so the last ``len(deltas)`` parts are those of new nodes. The edges of an overlay have
+    ids behind those of all parts, in the order of (delta, part): parts and overlays together are the *pieces* of the
+    ids of an edge type and direction.
 
     Attributes:
         num_parts: Number of parts.
@@ -124,6 +127,13 @@ class PartitionBook:
         """int64[num_pieces], the part that each range of ``offsets`` belongs to."""
         return np.arange(self.num_parts, dtype=np.int64) if isinstance(owner, str) else self._piece_parts[owner]
 
+    def edges_of_parts(self, owner: EdgeOwner) -> IntArray:
+        """int64[num_parts], how many edges of a type and direction each part has, each counted once."""
+        num_edges = np.diff(self.edge_offsets[owner])
+        for overlay in self.overlays(owner):
+            num_edges[overlay.part] += overlay.num_new
+        return num_edges
+
     def num_ids(self, owner: Owner) -> int:
         """How many ids there are of a node type, or of an edge type and direction, in all parts together.
 
@@ -172,16 +182,13 @@ class PartitionBook:
 def _check_deltas(book: PartitionBook) -> None:
     """Refuse overlays that belong to no edges, come in another order, or are of parts that were not there."""
     for number, delta in enumerate(book.deltas, 1):
-        if set(delta.num_edges) != {edge_type for edge_type, _ in book.edge_offsets} or min(
-            delta.num_edges.values(), default=0
-        ) < 0:
-            raise FormatError(f"delta {number} must say how many edges of each type it added")
         num_parts = book.num_base_parts + number - 1
+        _check_counts(book, number, delta, num_parts)
         for owner, overlays in delta.overlays.items():
             parts = [overlay.part for overlay in overlays]
-            is_ordered = all(a < b for a, b in zip(parts, parts[1:], strict=False))
+            is_ordered = all(a < b for a, b in itertools.pairwise(parts))
             are_good = all(
-                o.delta == number and 0 <= o.part < num_parts and o.num_rows >= 0 and o.num_edges >= 0
+                o.delta == number and 0 <= o.part < num_parts and o.num_rows >= 0 and 0 <= o.num_new <= o.num_edges
                 for o in overlays
             )
             if owner not in book.edge_offsets or not is_ordered or not are_good:
@@ -189,6 +196,19 @@ def _check_deltas(book: PartitionBook) -> None:
                     f"delta {number}: overlays of {owner_label(owner)} are of parts {parts[:20]}; they must be of "
                     f"edges of the dataset and ascend in 0..{num_parts - 1}"
                 )
+
+
+def _check_counts(book: PartitionBook, number: int, delta: Delta, part: int) -> None:
+    """Refuse counts of new edges that are not those of the delta's part and its overlays together."""
+    if set(delta.num_edges) != {edge_type for edge_type, _ in book.edge_offsets}:
+        raise FormatError(f"delta {number} must say how many edges of each type it added")
+    for owner, offsets in book.edge_offsets.items():
+        in_overlays = sum(overlay.num_new for overlay in delta.overlays.get(owner, ()))
+        found = int(offsets[part + 1] - offsets[part]) + in_overlays
+        if found != delta.num_edges[owner[0]]:
+            raise FormatError(
+                f"delta {number} added {delta.num_edges[owner[0]]} edges; {owner_label(owner)} has {found} of them"
+            )
 
 
 def neighbor_dtype(num_nodes: int) -> np.dtype[Any]:

@@ -15,7 +15,14 @@ def deltas_to_json(book: PartitionBook) -> list[dict[str, Any]]:
         {
             "edges": [{"type": list(edge_type), "new": count} for edge_type, count in delta.num_edges.items()],
             "overlays": [
-                {"type": list(owner[0]), "direction": owner[1], "part": o.part, "rows": o.num_rows, "edges": o.num_edges}
+                {
+                    "type": list(owner[0]),
+                    "direction": owner[1],
+                    "part": o.part,
+                    "rows": o.num_rows,
+                    "edges": o.num_edges,
+                    "new": o.num_new,
+                }
                 for owner, overlays in delta.overlays.items()
                 for o in overlays
             ],
@@ -41,8 +48,9 @@ def _delta(number: int, record: dict[str, Any]) -> Delta:
     for told in record["overlays"]:
         owner = (_edge_type(told["type"]), cast(Direction, told["direction"]))
         overlay = Overlay(
-            delta=number, part=_count(told["part"]), num_rows=_count(told["rows"]), num_edges=_count(told["edges"])
-        )
+            delta=number, part=_count(told["part"]), num_rows=_count(told["rows"]), num_edges=_count(told["edges"]),
+            num_new=_count(told["new"]),
+        )  # fmt: skip
         overlays[owner] = (*overlays.get(owner, ()), overlay)
     return Delta(num_edges={_edge_type(e["type"]): _count(e["new"]) for e in record["edges"]}, overlays=overlays)
 

@@ -30,7 +30,16 @@ from hopstream.partition.verify import check_across, check_part, needs_others
 from hopstream.partition.write import write_parts
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 
-__all__ = ["Dataset", "EdgeArrays", "Manifest", "OverlayArrays", "PartArrays", "open_dataset", "read_manifest", "write_parts"]
+__all__ = [
+    "Dataset",
+    "EdgeArrays",
+    "Manifest",
+    "OverlayArrays",
+    "PartArrays",
+    "open_dataset",
+    "read_manifest",
+    "write_parts",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

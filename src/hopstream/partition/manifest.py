@@ -230,9 +230,9 @@ def _check_files(path: Path, manifest: Manifest) -> None:
                 raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:
         raise FormatError(f"{path} lists {next(iter(missing))!r}; no file of its schema has this name")
+    book = manifest.book
     for edge_type in manifest.schema.edges:
-        base = manifest.book.num_base_parts
-        totals = {int(manifest.book.edge_offsets[edge_type, d][base]) for d in manifest.directions}
+        totals = {int(book.edge_offsets[edge_type, d][book.num_base_parts]) for d in manifest.directions}
         if len(totals) > 1:
             raise FormatError(
                 f"{path}: {owner_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"

@@ -6,17 +6,14 @@ part asks here which rows still stand in which piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.partition.book import EdgeOwner, PartitionBook
 from hopstream.partition.layout import EdgeArrays, OverlayArrays, PartArrays
-
-T = TypeVar("T", bound=Array)
 
 
 def overlay_pieces(
@@ -26,15 +23,11 @@ def overlay_pieces(
     found: list[OverlayArrays | None] = []
     for overlay in book.overlays(owner):
         part = maps[overlay.part]
-        found.append(
-            None if part is None else next(o for o in part.overlays[owner] if o.delta == overlay.delta)
-        )
+        found.append(None if part is None else next(o for o in part.overlays[owner] if o.delta == overlay.delta))
     return found
 
 
-def edge_pieces(
-    book: PartitionBook, maps: Sequence[PartArrays | None], owner: EdgeOwner
-) -> list[EdgeArrays | None]:
+def edge_pieces(book: PartitionBook, maps: Sequence[PartArrays | None], owner: EdgeOwner) -> list[EdgeArrays | None]:
     """The edges of each piece of an edge type and direction, None where its part is not here."""
     overlays = overlay_pieces(book, maps, owner)
     return [m.edges[owner] if m else None for m in maps] + [o.edges if o else None for o in overlays]
@@ -86,14 +79,13 @@ class RowReader:
             degrees[here] = edges.indptr[piece_rows[here] + 1] - edges.indptr[piece_rows[here]]
         return degrees
 
-    def read(self, rows: IntArray) -> EdgeArrays:
-        """All that is stored of the edges of some rows, in the order of the rows and in stored order inside them.
-
-        Args:
-            rows: int64[n], rows of the part; memory follows their edges.
+    def edges(self, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where the edges of some rows are, in the order of the rows and in stored order inside them.
 
         Returns:
-            Edges with ``indptr`` of the rows asked for, from 0.
+            indptr: int64[n + 1], from 0.
+            pieces: int64[indptr[-1]], the piece of each edge.
+            positions: int64[indptr[-1]], its position in the piece.
         """
         pieces, piece_rows = self.places(rows)
         starts, degrees = np.zeros((2, len(rows)), np.int64)
@@ -103,7 +95,18 @@ class RowReader:
             degrees[here] = edges.indptr[piece_rows[here] + 1] - starts[here]
         indptr = offsets_of(degrees)
         positions = np.arange(int(indptr[-1]), dtype=np.int64) + np.repeat(starts - indptr[:-1], degrees)
-        of_piece = np.repeat(pieces, degrees)
+        return indptr, np.repeat(pieces, degrees), positions
+
+    def read(self, rows: IntArray) -> EdgeArrays:
+        """All that is stored of the edges of some rows, in the order of the rows and in stored order inside them.
+
+        Args:
+            rows: int64[n], rows of the part; memory follows their edges.
+
+        Returns:
+            Edges with ``indptr`` of the rows asked for, from 0.
+        """
+        indptr, of_piece, positions = self.edges(rows)
         used = np.unique(of_piece).tolist() or [0]
         taken = [(np.flatnonzero(of_piece == p), positions[of_piece == p], self.pieces[p]) for p in used]
         return _gathered(indptr, taken)
@@ -169,10 +172,10 @@ def newest_part(part: PartArrays) -> PartArrays:
     return replace(part, edges=merged, overlays={})
 
 
-def newest_runs(reader: RowReader) -> Iterator[tuple[int, IntArray]]:
-    """For each piece its number and bool[rows], which of its rows no newer piece stands for."""
-    newer = [np.empty(0, np.int64)]
-    for number in range(len(reader.pieces) - 1, -1, -1):
-        rows = reader.overlay_rows[number - 1] if number else np.arange(reader.num_rows)
-        yield number, ~np.isin(rows, np.concatenate(newer))
-        newer.append(rows)
+def newest_edge_ids(book: PartitionBook, part: PartArrays, owner: EdgeOwner) -> IntArray:
+    """int64[n], the ids of the edges of a part as ``newest_part`` has them."""
+    reader = RowReader.of(part, owner)
+    offsets, overlays = book.offsets(owner), book.overlays(owner)
+    firsts = [offsets[part.part], *(offsets[book.num_parts + i] for i, o in enumerate(overlays) if o.part == part.part)]
+    _, pieces, positions = reader.edges(np.arange(reader.num_rows))
+    return np.array(firsts, np.int64)[pieces] + positions

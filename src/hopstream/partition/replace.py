@@ -18,7 +18,9 @@ from typing import Protocol
 from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
 
-_HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.(?:partial|old)|append\.partial(?:/dataset)?|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)")
+_HIDDEN_NAME = re.compile(
+    r"\.([^/]+)\.(?:\d+\.(?:partial|old)|append\.partial(?:/dataset)?|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)"
+)
 _BEING_WRITTEN: set[Path] = set()
 """Hidden folders of this process, whose number an earlier process may have had."""
 

@@ -29,8 +29,8 @@ from hopstream.kernels.chosen import (
 )
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.newest import find_newest
 from hopstream.kernels.neighbors import TOO_MANY, edge_ranges
+from hopstream.kernels.newest import find_newest
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
 from hopstream.partition.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
@@ -181,9 +181,7 @@ def sampling_tables(
     )
 
 
-def _overlay_tables(
-    book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]
-) -> OverlayTables:
+def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]) -> OverlayTables:
     offsets, listed = book.offsets(ends_of(*owner)[0]), book.overlays(owner)
     row_ids = int(offsets[-1]) + offsets_of(np.array([overlay.num_rows for overlay in listed], np.int64))[:-1]
     parts = np.array([overlay.part for overlay in listed], np.int64)

@@ -29,7 +29,7 @@ class _Cut:
     """Ids sorted by the piece that they belong to.
 
     Attributes:
-        piece_starts: int64[num_pieces + 1]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])`` of the others.
+        piece_starts: int64[num_pieces + 1]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])``.
         piece_parts: int64[num_pieces], the part that each piece belongs to; the first pieces are the parts themselves.
         positions: int64[n], where each id was in the request.
         ids: int64[n].

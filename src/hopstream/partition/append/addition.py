@@ -86,11 +86,10 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
     def ends(edges: ChunkedEdges) -> tuple[IntArray, IntArray]:
         pieces = edges.ends.pieces(BLOCK_ROWS)
 
-        def keys(end: int) -> Array:
-            blocks = (block[1 + end] for piece in pieces for block in edges.ends.read(piece))
-            return _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
-
-        return keys(0), keys(1)
+        blocks = (src for piece in pieces for _, src, _ in edges.ends.read(piece))
+        src_keys = _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
+        blocks = (dst for piece in pieces for _, _, dst in edges.ends.read(piece))
+        return src_keys, _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
 
     _check_names("nodes", graph.nodes, schema.nodes)
     _check_names("edges", graph.edges, schema.edges)
@@ -100,12 +99,10 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
         _check_names(f"features of {node_type}", table.features, schema.nodes[node_type])
         columns = {name: copied(column) for name, column in table.features.items()}
         nodes[node_type] = columns if columns else table.num_nodes
-    for edge_type, table in graph.edges.items():
-        _check_names(f"features of {type_label(edge_type)}", table.features, schema.edges[edge_type])
-        edges[edge_type] = (*ends(table), {name: copied(column) for name, column in table.features.items()})
-    splits = {
-        t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()
-    }
+    for edge_type, of_type in graph.edges.items():
+        _check_names(f"features of {type_label(edge_type)}", of_type.features, schema.edges[edge_type])
+        edges[edge_type] = (*ends(of_type), {name: copied(column) for name, column in of_type.features.items()})
+    splits = {t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()}
     return addition_of_arrays(manifest, nodes, edges, splits, {})
 
 
@@ -147,7 +144,7 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
         if int(block.min()) < 0 or int(block.max()) >= num_nodes:
             row = int(np.flatnonzero((block < 0) | (block >= num_nodes))[0])
             raise IdRangeError(
-                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1}, the new included"
+                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the new"
             )
 
 
@@ -188,10 +185,8 @@ def _edge_table(edge_type: EdgeType, given: NewEdges | None, features: Mapping[s
     src_keys, dst_keys = as_keys(given[0], f"{label}: src_keys"), as_keys(given[1], f"{label}: dst_keys")
     if len(src_keys) != len(dst_keys):
         raise SchemaError(f"{label} has {len(src_keys)} sources and {len(dst_keys)} destinations")
-    columns = cast(Columns, given[2]) if len(given) == 3 else {}  # noqa: PLR2004
-    return EdgeTable(
-        src_keys=src_keys, dst_keys=dst_keys, features=_columns(label, columns, features, len(src_keys))
-    )
+    columns = given[2] if len(given) == 3 else {}
+    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=_columns(label, columns, features, len(src_keys)))
 
 
 def _columns(
@@ -240,7 +235,9 @@ def _split(where: str, given: ColumnLike | None, first: int, num_rows: int) -> I
     values = given if isinstance(given, list | tuple) else as_array(given, where)
     if isinstance(values, np.ndarray) and values.dtype == np.bool_:
         if values.shape != (num_rows,):
-            raise SchemaError(f"{where} is bool{list(values.shape)}; a mask has one value for each of {num_rows} new rows")
+            raise SchemaError(
+                f"{where} is bool{list(values.shape)}; a mask has a value for each of {num_rows} new rows"
+            )
         return first + np.flatnonzero(values)
     keys = np.sort(as_keys(cast(ColumnLike, values), where))
     if len(keys) and (int(keys[0]) < first or int(keys[-1]) >= first + num_rows):

@@ -112,33 +112,26 @@ def _grown_report(
             between += np.bincount(src * num_parts + dst, minlength=num_parts**2).reshape(num_parts, num_parts)
     held = dict(manifest.report.seeds)
     for (owner, name), counts in report.seeds.items():
-        held[owner, name] = tuple(_grown_seeds(manifest, book, added, ends, owner, name, counts))
+        more = _added_seeds(manifest, book, added, ends, (owner, name))
+        held[owner, name] = tuple((np.array([*counts, 0]) + more).tolist())
     num_nodes = sum(nodes.num_nodes for nodes in added.nodes.values())
+    num_edges = np.sum([book.edges_of_parts(owner) for owner in book.edge_offsets], 0)
     return replace(
-        report, cuts=cuts, nodes=(*report.nodes, num_nodes), edges=_held_edges(book), bytes=tuple(num_bytes),
+        report, cuts=cuts, nodes=(*report.nodes, num_nodes), edges=tuple(num_edges.tolist()), bytes=tuple(num_bytes),
         seeds=held, edges_between=tuple(map(tuple, between.tolist())) if report.edges_between else (),
     )  # fmt: skip
 
 
-def _grown_seeds(
+def _added_seeds(
     manifest: Manifest, book: PartitionBook, added: Graph, ends: Mapping[EdgeType, AddedEnds],
-    owner: str | EdgeType, name: str, counts: tuple[int, ...],
-) -> list[int]:  # fmt: skip
-    """How many nodes or edges of a split each part holds."""
-    grown = [*counts, 0]
+    split: tuple[str | EdgeType, str],
+) -> IntArray:  # fmt: skip
+    """int64[num_parts], how many nodes or edges each part gets of a split."""
+    owner, name = split
     if isinstance(owner, str):
-        grown[-1] = len(added.splits[owner][name])
-        return grown
+        keys, node_type = added.splits[owner][name], owner  # the ids of new nodes are their keys
+        return np.bincount(book.parts_of(node_type, keys), minlength=book.num_parts)
     is_in = manifest.directions[0] == "in"
     own = ends[owner].dst_ids if is_in else ends[owner].src_ids
     chosen = own[added.edge_splits[owner][name] - manifest.book.num_edges(owner)]
-    more = np.bincount(book.parts_of(owner[2] if is_in else owner[0], chosen), minlength=book.num_parts)
-    return (np.array(grown) + more).tolist()
-
-
-def _held_edges(book: PartitionBook) -> tuple[int, ...]:
-    """Edges that each part's files hold, those of rows that overlays stand for included."""
-    held = np.zeros(book.num_parts, np.int64)
-    for owner in book.edge_offsets:
-        np.add.at(held, book.piece_parts(owner), np.diff(book.offsets(owner)))
-    return tuple(held.tolist())
+    return np.bincount(book.parts_of(owner[2] if is_in else owner[0], chosen), minlength=book.num_parts)

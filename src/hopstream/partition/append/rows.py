@@ -25,6 +25,8 @@ class AddedEdges:
         times: int64[n], or None where edges have none in this direction.
         features: Feature name to column of n rows.
         order: int64[n], the edges sorted by ``own_ids``; those of one id in the order of their keys.
+        dtype: In which ids of the other ends are stored.
+        keys_of_others: The key of each id of the other end.
     """
 
     own_ids: IntArray
@@ -33,12 +35,13 @@ class AddedEdges:
     times: IntArray | None
     features: Mapping[str, Column]
     order: IntArray
+    dtype: np.dtype[np.generic]
+    keys_of_others: KeysOfIds
 
 
 def merged_rows(
-    old: EdgeArrays | None, added: AddedEdges, places: IntArray, num_added: IntArray, dtype: np.dtype[np.generic],
-    weight_attr: str | None, keys_of_ids: KeysOfIds,
-) -> EdgeRun:  # fmt: skip
+    old: EdgeArrays | None, added: AddedEdges, places: IntArray, num_added: IntArray, weight_attr: str | None
+) -> EdgeRun:
     """Rows with their old edges and new ones, in stored order.
 
     Args:
@@ -46,16 +49,14 @@ def merged_rows(
         added: New edges.
         places: int64[m], which of them are these rows', row after row, in the order of their keys.
         num_added: int64[num_rows], how many of them each row has.
-        dtype: Of ``indices``.
         weight_attr: The feature that says weights, if any.
-        keys_of_ids: The key of each id of the other end.
     """
     num_old = np.zeros_like(num_added) if old is None else np.diff(old.indptr)
     indptr, old_indptr, added_indptr = offsets_of(num_old + num_added), offsets_of(num_old), offsets_of(num_added)
     total_old, total = int(old_indptr[-1]), int(indptr[-1])
     of_old = np.arange(total_old, dtype=np.int64) + np.repeat(indptr[:-1] - old_indptr[:-1], num_old)
     of_added = np.arange(len(places), dtype=np.int64) + np.repeat(indptr[:-1] + num_old - added_indptr[:-1], num_added)
-    indices, keys, at = np.empty(total, dtype), np.zeros(total, np.int64), np.empty(total, np.int64)
+    indices, keys, at = np.empty(total, added.dtype), np.zeros(total, np.int64), np.empty(total, np.int64)
     indices[of_added], keys[of_added] = added.other_ids[places], added.first_key + places
     at[of_old], at[of_added] = np.arange(total_old), np.arange(total_old, total)
     features = {name: _taken(column, places) for name, column in added.features.items()}
@@ -71,7 +72,7 @@ def merged_rows(
         sort_edges(indptr, at, indices, edge_times, keys)
     weights = features.get(weight_attr) if weight_attr is not None else None
     return EdgeRun(
-        indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=keys_of_ids, times=edge_times,
+        indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=added.keys_of_others, times=edge_times,
         weights=weights if isinstance(weights, np.ndarray) else None, features=features,
     )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """How are nodes and edges added to a dataset, and why does nobody ever see half of it?
 
 New nodes become a part of their own. Old nodes that get edges get complete new rows, which are written beside the old
-ones as overlays. All of that is written in a hidden folder beside the dataset, moved to places that no manifest names yet,
-and becomes part of the dataset when the new manifest takes the place of the old one. No file is ever changed, so whoever
-has the dataset open goes on with what it was.
+ones as overlays. All of that is written in a hidden folder beside the dataset, moved to places that no manifest names
+yet, and becomes part of the dataset when the new manifest takes the place of the old one. No file is ever changed, so
+whoever has the dataset open goes on with what it was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import open_chunked
 from hopstream.ingest.columns import ColumnLike
-from hopstream.partition.append.addition import Columns, NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
+from hopstream.partition.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
 from hopstream.partition.append.described import grown_manifest
 from hopstream.partition.append.known import KnownNodes
 from hopstream.partition.append.lock import check_same_folder, locked
@@ -35,7 +35,8 @@ from hopstream.schema import EdgeType
 
 def append(
     dataset: str | Path, *, nodes: Mapping[str, NewNodes] | None = None,
-    edges: Mapping[EdgeType | str, NewEdges] | None = None, splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
+    edges: Mapping[EdgeType | str, NewEdges] | None = None,
+    splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
     edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
@@ -78,7 +79,8 @@ def append_folder(
 
     Args:
         dataset: The folder of the dataset.
-        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of old and new nodes.
+        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of
+            old and new nodes.
         metadata_filename: Name of its metadata.
         progress: As of ``append``.
     """
@@ -146,7 +148,7 @@ def _check_whole(dataset: Dataset) -> None:
     got = graph_id_of(manifest.checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr)
     if got != manifest.graph_id:
         raise ChecksumError(
-            f"{dataset.root} names graph {manifest.graph_id}; the checksums of its columns are of {got}; verify it"
+            f"{dataset.root} names graph {manifest.graph_id}; the checksums of its columns are of {got}: verify it"
         )
     missing = [part for part in range(manifest.book.num_parts) if not (dataset.root / part_folder(part)).is_dir()]
     if missing:
@@ -167,14 +169,14 @@ def _check_room(dataset: Dataset, added: Graph) -> None:
         old, new = book.num_ids(node_type), book.num_ids(node_type) + added.nodes[node_type].num_nodes
         if neighbor_dtype(old) != neighbor_dtype(new):
             raise SettingsError(
-                f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which does "
+                f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which do "
                 "not hold them: compact first (hopstream compact), or write the grown graph anew"
             )
 
 
 @contextmanager
 def _scratch(root: Path) -> Iterator[Path]:
-    """A hidden folder beside the dataset; what a killed process left is removed first, and all is removed at the end."""
+    """A hidden folder beside the dataset, gone at the end; what a killed process left is removed first."""
     scratch = root.with_name(f".{root.name}.append.partial")
     _remove_leftovers(root, read_manifest(root))
     shutil.rmtree(scratch, ignore_errors=True)
@@ -186,7 +188,7 @@ def _scratch(root: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(root: Path, manifest: Manifest) -> None:
-    """Remove parts and deltas that were moved into their places by a process that was killed before its manifest was."""
+    """Remove parts and deltas that a process moved into their places and that was killed before its manifest was."""
     parts = {str(part_folder(part)) for part in range(manifest.book.num_parts)}
     deltas = {f"delta-{number:05d}" for number in range(1, len(manifest.book.deltas) + 1)}
     for folder in sorted(root.iterdir()):

@@ -36,6 +36,21 @@ class AddedEnds:
     dst_ids: IntArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Rows that are written together.
+
+    Attributes:
+        rows: int64[n], their numbers in their part, ascending.
+        counts: int64[n], how many new edges each has.
+        starts: int64[n + 1], where in ``AddedEdges.order`` those of each begin.
+    """
+
+    rows: IntArray
+    counts: IntArray
+    starts: IntArray
+
+
 @dataclass(slots=True, kw_only=True)
 class DeltaWriter:
     """Writes what an append adds below a folder of its own, in the places that the files have in the dataset.
@@ -112,20 +127,23 @@ class DeltaWriter:
             first, stop = bounds[part], bounds[part + 1]
             if first < stop:
                 rows, counts = np.unique(own_ids[first:stop] - offsets[part], return_counts=True)
-                overlays.append(self._write_overlay(owner, part, rows, counts, added, first))
+                overlays.append(
+                    self._write_overlay(owner, part, _Rows(rows, counts, first + offsets_of(counts)), added)
+                )
         if overlays:
             self.overlays[owner] = tuple(overlays)
         num_new = self.added.nodes[own_type].num_nodes
         counts = np.bincount(own_ids[bounds[-1] :] - offsets[-1], minlength=num_new)
-        folder = edge_folder(self.part, *owner)
-        self.new_edges[owner] = self._write_rows(owner, folder, None, np.empty(0, np.int64), counts, added, bounds[-1])
+        new = _Rows(np.arange(num_new), counts, bounds[-1] + offsets_of(counts))
+        self.new_edges[owner] = self._write_rows(owner, edge_folder(self.part, *owner), None, new, added)
         self.on_step()
 
     def _added_edges(self, owner: EdgeOwner, edges: EdgeTable, ends: AddedEnds) -> AddedEdges:
+        other_type = ends_of(*owner)[1]
         own, other = (ends.dst_ids, ends.src_ids) if owner[1] == "in" else (ends.src_ids, ends.dst_ids)
         own_times = edges.features.get(self.dataset.manifest.time_attr or "")
         times = own_times.astype(np.int64) if isinstance(own_times, np.ndarray) else None
-        of_others = self.nodes.times_of(ends_of(*owner)[1], other)
+        of_others = self.nodes.times_of(other_type, other)
         if of_others is not None:
             times = of_others if times is None else np.maximum(times, of_others)
         return AddedEdges(
@@ -135,48 +153,35 @@ class DeltaWriter:
             times=times,
             features=edges.features,
             order=np.argsort(own, kind="stable"),
+            dtype=neighbor_dtype(self.nodes.num_old(other_type) + self.added.nodes[other_type].num_nodes),
+            keys_of_others=KeyTable(self.nodes, other_type),
         )
 
-    def _write_overlay(
-        self, owner: EdgeOwner, part: int, rows: IntArray, counts: IntArray, added: AddedEdges, first: int
-    ) -> Overlay:
+    def _write_overlay(self, owner: EdgeOwner, part: int, rows: _Rows, added: AddedEdges) -> Overlay:
         arrays, folder = self.nodes.part(part), overlay_folder(part, self.number, *owner)
-        self._write(integers(folder / "row.npy", rows))
-        self._write(integers(folder / "node_key.npy", arrays.node_keys[ends_of(*owner)[0]][rows]))
-        num_edges = self._write_rows(owner, folder, RowReader.of(arrays, owner), rows, counts, added, first)
-        return Overlay(delta=self.number, part=part, num_rows=len(rows), num_edges=num_edges)
+        self._write(integers(folder / "row.npy", rows.rows))
+        self._write(integers(folder / "node_key.npy", arrays.node_keys[ends_of(*owner)[0]][rows.rows]))
+        num_edges = self._write_rows(owner, folder, RowReader.of(arrays, owner), rows, added)
+        return Overlay(
+            delta=self.number, part=part, num_rows=len(rows.rows), num_edges=num_edges, num_new=int(rows.counts.sum())
+        )
 
     def _write_rows(
-        self, owner: EdgeOwner, folder: PurePosixPath, reader: RowReader | None, rows: IntArray, counts: IntArray,
-        added: AddedEdges, first: int,
-    ) -> int:  # fmt: skip
-        """Write rows with their old edges and new ones; return how many edges they have.
-
-        Args:
-            owner: Edge type and direction.
-            folder: Where to.
-            reader: Reads the old edges, or None where rows are new.
-            rows: int64[n], the rows to read.
-            counts: int64[n], new edges of each row.
-            added: All new edges.
-            first: Which of ``added.order`` is the first edge of the first row.
-        """
-        manifest, other_type = self.dataset.manifest, ends_of(*owner)[1]
+        self, owner: EdgeOwner, folder: PurePosixPath, reader: RowReader | None, rows: _Rows, added: AddedEdges
+    ) -> int:
+        """Write rows with their old edges, if a reader is there for them, and new ones; return how many there are."""
+        manifest = self.dataset.manifest
         settings = PartitionSettings(
             num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
             neighbor_keys=manifest.has_neighbor_keys,
         )  # fmt: skip
-        dtype = neighbor_dtype(self.nodes.num_old(other_type) + self.added.nodes[other_type].num_nodes)
-        old_degrees = reader.degrees(rows) if reader is not None else np.zeros(len(counts), np.int64)
-        starts, files = first + offsets_of(counts), BlockFiles(self.root)
-        indptr = offsets_of(old_degrees + counts)
+        old_degrees = reader.degrees(rows.rows) if reader is not None else np.zeros_like(rows.counts)
+        indptr, files = offsets_of(old_degrees + rows.counts), BlockFiles(self.root)
         for begin, end in self._blocks(owner, indptr):
-            run = merged_rows(
-                reader.read(rows[begin:end]) if reader is not None else None, added,
-                added.order[starts[begin] : starts[end]], counts[begin:end], dtype, manifest.weight_attr,
-                KeyTable(self.nodes, other_type),
-            )  # fmt: skip
-            self._check_sums(owner, run, starts[begin : end + 1], added)
+            old = reader.read(rows.rows[begin:end]) if reader is not None else None
+            places = added.order[rows.starts[begin] : rows.starts[end]]
+            run = merged_rows(old, added, places, rows.counts[begin:end], manifest.weight_attr)
+            self._check_sums(owner, run, rows.starts[begin : end + 1], added)
             files.add([integers(folder / "indptr.npy", run.indptr), *edge_columns(folder, run, settings)])
         self.files |= files.finish()
         return int(indptr[-1])

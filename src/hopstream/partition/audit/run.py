@@ -216,9 +216,7 @@ class _Run:
         ):
             self.findings.skip("graph_id: it is made of all that the graph holds, and some of that cannot be read")
             return
-        got = graph_id_of(
-            fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr
-        )
+        got = graph_id_of(fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr)
         self.findings.checked("graph")
         if got != self.manifest.graph_id:
             what = f"says {self.manifest.graph_id}; what the parts hold is {got}: something is not what was written"

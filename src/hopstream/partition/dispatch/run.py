@@ -376,7 +376,8 @@ class _Run:
         for column_name, result in zip(columns, results.values(), strict=True):
             pieces.setdefault(column_name, []).append(result["checksum"])
         for node_type, nodes in self.graph.nodes.items():
-            self.checksums[node_type] = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
+            sums = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
+            self.checksums[node_type] = sums
 
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
@@ -463,7 +464,8 @@ class _Run:
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id_of(fingerprint, self.plan.settings.time_attr),
-            checksums=checksums, files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds, stages=self._stage_costs(),
+            checksums=checksums, files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds,
+            stages=self._stage_costs(),
         )  # fmt: skip
         return manifest_of(written, self.plan.settings)
 
