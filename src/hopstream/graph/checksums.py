@@ -14,12 +14,25 @@ from typing import Any
 
 from hopstream.arrays import CHUNK_BYTES, Array, Column, RaggedArray, combine_checksums, extend_checksum
 from hopstream.errors import FormatError
-from hopstream.schema import FeatureSchema, GraphSchema
+from hopstream.schema import GraphSchema
 
 CHUNK_ROWS = 1 << 20
 
 ByteSum = tuple[int, int]
 """Number of bytes, and their CRC-32C."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSums:
+    """The sums of a column.
+
+    Attributes:
+        sums: That of its values, and that of its offsets where it is ragged.
+        num_elements: The elements of all rows of a ragged column; 0 where rows are of fixed width.
+    """
+
+    sums: tuple[ByteSum, ...]
+    num_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +41,20 @@ class GraphChecksums:
 
     Attributes:
         num_rows: Type label to its number of nodes or edges.
-        columns: Type label to the sums of each column, for edges those of sources and destinations first; a column of
-            fixed width has one sum, a ragged one those of its values and its offsets.
+        columns: Type label to the sums of each column, for edges those of sources and destinations first.
         splits: Node type to split to the sum of its keys.
         edge_splits: The same by the labels of edge types; those without splits are left out.
     """
 
     num_rows: Mapping[str, int]
-    columns: Mapping[str, tuple[tuple[ByteSum, ...], ...]]
+    columns: Mapping[str, tuple[ColumnSums, ...]]
     splits: Mapping[str, Mapping[str, ByteSum]] = field(default_factory=dict)
     edge_splits: Mapping[str, Mapping[str, ByteSum]] = field(default_factory=dict)
 
     def fingerprint(self, schema: GraphSchema) -> str:
         """32 hexadecimal digits that name the graph of this schema; see ``Graph.fingerprint``."""
         tables = {
-            label: [self.num_rows[label], *(join_sums(*column)[1] for column in columns)]
+            label: [self.num_rows[label], *(join_sums(*column.sums)[1] for column in columns)]
             for label, columns in self.columns.items()
         }
         splits, edge_splits = (
@@ -55,7 +67,9 @@ class GraphChecksums:
         """A JSON value that ``from_json`` reads back."""
         return {
             "rows": dict(self.num_rows),
-            "columns": {t: [[list(s) for s in column] for column in of] for t, of in self.columns.items()},
+            "columns": {
+                t: [[c.num_elements, *(list(s) for s in c.sums)] for c in of] for t, of in self.columns.items()
+            },
             "splits": {t: {name: list(s) for name, s in of.items()} for t, of in self.splits.items()},
             "edge_splits": {t: {name: list(s) for name, s in of.items()} for t, of in self.edge_splits.items()},
         }
@@ -71,7 +85,7 @@ class GraphChecksums:
             return cls(
                 num_rows={str(t): int(n) for t, n in value["rows"].items()},
                 columns={
-                    str(t): tuple(tuple(_byte_sum(s) for s in column) for column in of)
+                    str(t): tuple(ColumnSums(tuple(map(_byte_sum, sums)), int(count)) for count, *sums in of)
                     for t, of in value["columns"].items()
                 },
                 splits={str(t): {str(n): _byte_sum(s) for n, s in of.items()} for t, of in value["splits"].items()},
@@ -125,25 +139,27 @@ def array_sum(array: Array) -> ByteSum:
     return int(array.nbytes), checksum
 
 
-def column_sums(column: Column) -> tuple[ByteSum, ...]:
-    """The sums of a column: of its values, and of its offsets where it has any."""
+def column_sums(column: Column) -> ColumnSums:
+    """The sums of a column."""
     if isinstance(column, RaggedArray):
-        return array_sum(column.values), array_sum(column.offsets)
-    return (array_sum(column),)
+        return ColumnSums((array_sum(column.values), array_sum(column.offsets)), int(column.offsets[-1]))
+    return ColumnSums((array_sum(column),))
 
 
-def appended_sums(sums: tuple[ByteSum, ...], column: Column, feature: FeatureSchema) -> tuple[ByteSum, ...]:
+def appended_sums(before: ColumnSums, column: Column) -> ColumnSums:
     """The sums of a column with more rows at its end.
 
     Args:
-        sums: Those of the column.
-        column: The new rows.
-        feature: The schema of the column.
+        before: Those of the column.
+        column: The new rows, of the same dtype and shape.
     """
     if not isinstance(column, RaggedArray):
-        return (join_sums(sums[0], array_sum(column)),)
-    num_before = sums[0][0] // max(1, feature.row_bytes)
+        return ColumnSums((join_sums(before.sums[0], array_sum(column)),))
     checksum, offsets = 0, column.offsets[1:]
     for start in range(0, len(offsets), CHUNK_ROWS):
-        checksum = extend_checksum(checksum, offsets[start : start + CHUNK_ROWS] + num_before)
-    return join_sums(sums[0], array_sum(column.values)), join_sums(sums[1], (int(offsets.nbytes), checksum))
+        checksum = extend_checksum(checksum, offsets[start : start + CHUNK_ROWS] + before.num_elements)
+    values, of_offsets = before.sums
+    return ColumnSums(
+        (join_sums(values, array_sum(column.values)), join_sums(of_offsets, (int(offsets.nbytes), checksum))),
+        before.num_elements + int(column.offsets[-1]),
+    )

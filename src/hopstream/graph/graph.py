@@ -13,7 +13,7 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, column_schema
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
-from hopstream.graph.checksums import ByteSum, GraphChecksums, array_sum, column_sums
+from hopstream.graph.checksums import ColumnSums, GraphChecksums, array_sum, column_sums
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 
@@ -84,7 +84,7 @@ class Graph:
     def checksums(self) -> GraphChecksums:
         """What the fingerprint is made of."""
         num_rows: dict[str, int] = {}
-        columns: dict[str, tuple[tuple[ByteSum, ...], ...]] = {}
+        columns: dict[str, tuple[ColumnSums, ...]] = {}
         for node_type, nodes in self.nodes.items():
             num_rows[node_type] = nodes.num_nodes
             columns[node_type] = tuple(map(column_sums, nodes.features.values()))

@@ -79,7 +79,6 @@ class Manifest:
         """The JSON value that is ``manifest.json``."""
         content = self._content_to_json()
         files = content.pop("files")
-        content["checksums"] = self.checksums.to_json()
         described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
         return {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
 
@@ -99,6 +98,7 @@ class Manifest:
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
             "deltas": deltas_to_json(self.book),
+            "checksums": self.checksums.to_json(),
             "files": {path: record.to_json() for path, record in self.files.items()},
         }
 

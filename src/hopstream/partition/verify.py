@@ -257,7 +257,7 @@ def _check_linked_edges(
             if differs.any():
                 key = int(keys[found][np.argmax(differs)])
                 raise FormatError(
-                    f"{piece.where}: edge: edge key {key} is not the edge that the links of part {keeper} have by this key"
+                    f"{piece.where}: edge key {key} is not the edge that the links of part {keeper} have by this key"
                 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hopstream.arrays import FileRecord, IntArray
+from hopstream.arrays import Column, FileRecord, IntArray
 from hopstream.graph.checksums import ByteSum, GraphChecksums, appended_sums, array_sum, join_sums
 from hopstream.graph.graph import Graph
 from hopstream.partition.append.write import AddedEnds, DeltaWriter
@@ -53,27 +53,16 @@ def grown_manifest(
 
 def grown_checksums(manifest: Manifest, added: Graph) -> GraphChecksums:
     """What the fingerprint of the graph with its new rows is made of."""
-    old, schema = manifest.checksums, manifest.schema
+    old = manifest.checksums
     num_rows, columns = dict(old.num_rows), dict(old.columns)
-    for node_type, nodes in added.nodes.items():
-        num_rows[node_type] += nodes.num_nodes
-        features = schema.nodes[node_type]
-        columns[node_type] = tuple(
-            appended_sums(sums, nodes.features[name], feature)
-            for sums, (name, feature) in zip(old.columns[node_type], features.items(), strict=True)
-        )
-    for edge_type, edges in added.edges.items():
-        label, features = type_label(edge_type), schema.edges[edge_type]
-        num_rows[label] += edges.num_edges
-        src, dst, *rest = old.columns[label]
-        columns[label] = (
-            (join_sums(*src, array_sum(edges.src_keys)),),
-            (join_sums(*dst, array_sum(edges.dst_keys)),),
-            *(
-                appended_sums(sums, edges.features[name], feature)
-                for sums, (name, feature) in zip(rest, features.items(), strict=True)
-            ),
-        )
+    tables: dict[str, tuple[int, list[Column]]] = {
+        t: (nodes.num_nodes, list(nodes.features.values())) for t, nodes in added.nodes.items()
+    }
+    for t, edges in added.edges.items():
+        tables[type_label(t)] = (edges.num_edges, [edges.src_keys, edges.dst_keys, *edges.features.values()])
+    for label, (more, new) in tables.items():
+        num_rows[label] += more
+        columns[label] = tuple(appended_sums(sums, column) for sums, column in zip(old.columns[label], new, strict=True))
     return GraphChecksums(
         num_rows=num_rows,
         columns=columns,

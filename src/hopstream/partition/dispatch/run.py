@@ -23,7 +23,7 @@ from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, writ
 from hopstream.engine import Engine, Task, kind_of, open_engine
 from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
-from hopstream.graph.checksums import ByteSum, GraphChecksums
+from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut, StageCost
 from hopstream.partition.book import PartitionBook
@@ -474,7 +474,7 @@ class _Run:
         num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
         return GraphChecksums(
             num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
-            columns={label: tuple((column,) for column in columns) for label, columns in self.checksums.items()},
+            columns={label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()},
             splits={
                 t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
                 for t, of in self.splits.items()
