@@ -21,7 +21,20 @@ import typer
 import typer.main
 
 import hopstream
-from hopstream.cli import INTERRUPTED, assign, chunk, dispatch, ingest, inspect, partition, serve, top, up, verify
+from hopstream.cli import (
+    INTERRUPTED,
+    append,
+    assign,
+    chunk,
+    dispatch,
+    ingest,
+    inspect,
+    partition,
+    serve,
+    top,
+    up,
+    verify,
+)
 from hopstream.cli.words import command_words
 from hopstream.errors import EngineError, HopstreamError, StoreError
 
@@ -108,7 +121,7 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    for module in (ingest, assign, chunk, dispatch, partition, inspect, verify, serve, up, top):
+    for module in (ingest, assign, chunk, dispatch, partition, append, inspect, verify, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )

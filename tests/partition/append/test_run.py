@@ -105,7 +105,9 @@ def test_from_a_chunked_graph(tmp_path):
     added = grown.added(1)
     tables = Graph(
         nodes={
-            t: NodeTable(num_nodes=n[1] - n[0], features=added["nodes"][t] if isinstance(added["nodes"][t], dict) else {})
+            t: NodeTable(
+                num_nodes=n[1] - n[0], features=added["nodes"][t] if isinstance(added["nodes"][t], dict) else {}
+            )
             for t, n in grown.num_nodes.items()
         },
         # A graph refuses edges to nodes that it has not, so its ends are those of this many nodes.
@@ -115,7 +117,7 @@ def test_from_a_chunked_graph(tmp_path):
         },
         splits={t: {n: k - grown.num_nodes[t][0] for n, k in of.items()} for t, of in added["splits"].items()},
     )
-    write_chunked(tables, tmp_path / "delta", num_chunks=1, edges="numpy")
+    write_chunked(tables, tmp_path / "delta", num_chunks=1, edges_format="numpy")
     metadata = json.loads((tmp_path / "delta" / "metadata.json").read_text())
     for t, (src, dst, _) in added["edges"].items():
         (name,) = metadata["edges"][":".join(t)]["data"]
@@ -151,7 +153,7 @@ def test_no_part_is_needed_but_those_that_are_opened(tmp_path):
             store.degrees(RATES, "out", np.zeros(1, np.int64))
 
 
-USER, MOVIE = {"nodes": {"user": 1}}, {"nodes": {"movie": 2}}
+USER, MOVIE = {"nodes": {"user": 1}}, {"nodes": {"movie": {"time": np.zeros(2, np.uint64)}}}
 ONE = np.zeros(1, np.int64)
 LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
 
@@ -172,7 +174,11 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.repeat(2)})}}, SchemaError, "has 2 rows; there are 1 new rows"),
         ({"edges": LIKED, "splits": {"movie": {"train": ONE}}}, UnknownNameError, "splits of movie name 'train'"),
         ({**MOVIE, "splits": {"movie": {"test": ONE}}}, IdRangeError, "names key 0; new rows have"),
-        ({"edges": {RATES: (ONE, ONE, {"time": ONE, "rating": -ONE - 1})}}, SchemaError, "rating"),
+        (
+            {"edges": {RATES: (ONE, ONE, {"time": ONE.astype(np.int16), "rating": -np.ones(1, np.float32)})}},
+            SchemaError,
+            r"rating\[0\] is -1",
+        ),
     ],
 )
 def test_refusals_leave_it_as_it_was(tmp_path, given, error, message):
@@ -204,6 +210,7 @@ def test_two_at_once_are_refused(tmp_path):
 
 KILLED = """
 import os, signal, sys
+import numpy as np
 import hopstream.partition.append.run as run
 from hopstream.partition.manifest import Manifest
 place, stage = sys.argv[1], sys.argv[2]
@@ -213,7 +220,7 @@ if stage == "manifest":
     Manifest.write = die
 else:
     run.grown_manifest = die
-run.append(place, nodes={"movie": 2})
+run.append(place, nodes={"movie": {"time": np.zeros(2, np.uint64)}})
 """
 
 
@@ -222,7 +229,9 @@ def test_a_killed_append_leaves_it_as_it_was(tmp_path, stage):
     grown = grown_graph()
     hopstream.write_parts(grown.until(1), tmp_path / "d", num_parts=2, method="random", rng_seed=5, **OPTIONS)
     before = read_manifest(tmp_path / "d")
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "d"), stage], env=dict(os.environ), check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "d"), stage], env=dict(os.environ), check=False
+    )
     assert ended.returncode == -signal.SIGKILL
     assert read_manifest(tmp_path / "d").dataset_id == before.dataset_id
     open_dataset(tmp_path / "d", verify=True)

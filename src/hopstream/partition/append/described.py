@@ -62,7 +62,9 @@ def grown_checksums(manifest: Manifest, added: Graph) -> GraphChecksums:
         tables[type_label(t)] = (edges.num_edges, [edges.src_keys, edges.dst_keys, *edges.features.values()])
     for label, (more, new) in tables.items():
         num_rows[label] += more
-        columns[label] = tuple(appended_sums(sums, column) for sums, column in zip(old.columns[label], new, strict=True))
+        columns[label] = tuple(
+            appended_sums(sums, column) for sums, column in zip(old.columns[label], new, strict=True)
+        )
     return GraphChecksums(
         num_rows=num_rows,
         columns=columns,
@@ -104,7 +106,7 @@ def _grown_report(
         more = _added_seeds(manifest, book, added, ends, (owner, name))
         held[owner, name] = tuple((np.array([*counts, 0]) + more).tolist())
     num_nodes = sum(nodes.num_nodes for nodes in added.nodes.values())
-    num_edges = np.sum([book.edges_of_parts(owner) for owner in book.edge_offsets], 0)
+    num_edges = sum((book.edges_of_parts(owner) for owner in book.edge_offsets), np.zeros(num_parts, np.int64))
     return replace(
         report, cuts=cuts, nodes=(*report.nodes, num_nodes), edges=tuple(num_edges.tolist()), bytes=tuple(num_bytes),
         seeds=held, edges_between=tuple(map(tuple, between.tolist())) if report.edges_between else (),

@@ -474,7 +474,9 @@ class _Run:
         num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
         return GraphChecksums(
             num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
-            columns={label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()},
+            columns={
+                label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()
+            },
             splits={
                 t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
                 for t, of in self.splits.items()
