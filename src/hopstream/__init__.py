@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
     from hopstream.partition.read_back import read_dataset
+    from hopstream.partition.reshard.run import reshard
     from hopstream.partition.write import write_parts
     from hopstream.sample.negatives import NegativeSampling
     from hopstream.sample.ppr_settings import PPRSettings
@@ -69,6 +70,7 @@ __all__ = [
     "rank_nodes",
     "read_dataset",
     "read_graph",
+    "reshard",
     "rmat_graph",
     "split_links",
     "split_nodes",
@@ -106,6 +108,7 @@ _MODULE_OF = {
     "rank_nodes": "hopstream.load.rank_splits",
     "read_dataset": "hopstream.partition.read_back",
     "read_graph": "hopstream.ingest",
+    "reshard": "hopstream.partition.reshard.run",
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",
     "split_nodes": "hopstream.graph.splits",

@@ -12,7 +12,8 @@ import hopstream
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.partition.assign import assign_folder, assign_owners
-from hopstream.partition.assign_folder import META, AssignMeta, read_meta, read_owners
+from hopstream.partition.assign_folder import META, AssignMeta, read_meta
+from hopstream.partition.owners import read_owners
 from hopstream.partition.settings import PartitionSettings
 
 HASHED = PartitionSettings(num_parts=12, method="hash")

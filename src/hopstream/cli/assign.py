@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import percent_text, plural_text
 from hopstream.partition.settings import PartitionSettings
+
+if TYPE_CHECKING:
+    from hopstream.ingest.chunked import ChunkedGraph
+    from hopstream.partition.assign_source import AssignSource
 
 
 @with_settings("tables", SourceSettings)
@@ -20,7 +24,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     source: Annotated[
         Path,
         typer.Argument(
-            help="a chunked folder, which is read without loading it, or what partition reads", show_default=False
+            help="a chunked folder or a dataset, which are read without loading them, or what partition reads",
+            show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
@@ -34,19 +39,17 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
-    from hopstream.ingest.chunked import is_chunked, open_chunked
     from hopstream.partition.assign import assign_folder
     from hopstream.partition.assign_folder import META, check_owners_target
-    from hopstream.partition.dispatch.settings import memory_bytes
+    from hopstream.partition.sizes import memory_bytes
 
     output = Output(is_json=json)
     num_bytes = memory_bytes(memory)
     check_owners_target(out, overwrite=overwrite)
-    metadata = source / "metadata.json" if source.is_dir() else source
-    is_streamed = metadata.suffix == ".json" and metadata.exists() and is_chunked(metadata)
-    graph = open_chunked(metadata) if is_streamed else read_and_show(output, source, tables).graph
+    graph = _open(source) or read_and_show(output, source, tables).graph
     clock = Clock()
-    found = assign_folder(graph, out, settings, memory_bytes=num_bytes, overwrite=overwrite)
+    with progress_bars() as progress:
+        found = assign_folder(graph, out, settings, memory_bytes=num_bytes, overwrite=overwrite, progress=progress)
     num_nodes = sum(map(len, found.owners.values()))
     text = f"{plural_text(num_nodes, 'node')} to {plural_text(settings.num_parts, 'part')}"
     if found.cut is not None:
@@ -63,3 +66,15 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         loads = ", ".join(f"{name} {value:.2f}x" for name, value in found.largest.items())
         output.text(f"{'':<7} {'balance':<8} fullest part over its share: {loads}")
     output.stage("done", str(out / META), "", {"meta": str(out / META)})
+
+
+def _open(source: Path) -> ChunkedGraph | AssignSource | None:
+    """A source that is read a block at a time; None for those that are loaded."""
+    from hopstream.ingest.chunked import is_chunked, open_chunked
+    from hopstream.partition.assign_dataset import open_dataset_source
+
+    if (source / "manifest.json").is_file():
+        return open_dataset_source(source)
+    metadata = source / "metadata.json" if source.is_dir() else source
+    is_streamed = metadata.suffix == ".json" and metadata.exists() and is_chunked(metadata)
+    return open_chunked(metadata) if is_streamed else None

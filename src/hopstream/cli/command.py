@@ -30,6 +30,7 @@ from hopstream.cli import (
     ingest,
     inspect,
     partition,
+    reshard,
     serve,
     top,
     up,
@@ -121,7 +122,9 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    for module in (ingest, assign, chunk, dispatch, partition, append, inspect, verify, serve, up, top):
+    for module in (
+        ingest, assign, chunk, dispatch, partition, reshard, append, inspect, verify, serve, up, top,
+    ):  # fmt: skip
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )

@@ -9,8 +9,8 @@ import typer
 
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
-from hopstream.cli.units import bytes_text, percent_text, plural_text
-from hopstream.cli.written import show_written
+from hopstream.cli.units import bytes_text, plural_text
+from hopstream.cli.written import show_measured, show_written
 from hopstream.errors import SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
 
@@ -58,18 +58,12 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
             in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
             overwrite=overwrite, progress=progress, on_estimate=show_plan,
         )  # fmt: skip
-    cut = manifest.report.cut
-    text = f"{percent_text(cut.fraction)} of {plural_text(cut.num_edges, 'edge')} cut"
-    facts: Facts = {
-        "cut": cut.fraction, "cut_edges": cut.num_cut, "edges": cut.num_edges, "balance": manifest.report.balance,
-    }  # fmt: skip
-    output.stage("measure", "cut", text, facts)
-    if manifest.book.num_parts > 1:
-        loads = ", ".join(f"{name} {value:.2f}x" for name, value in manifest.report.balance.items())
-        output.text(f"{'':<7} {'balance':<8} largest part over mean: {loads}")
+    show_measured(output, manifest)
     show_written(output, out_dir, manifest)
     seconds = clock.cost().seconds
-    output.text(f"{'':<7} {'speed':<8} {plural_text(int(cut.num_edges / max(seconds, 1e-9)), 'edge')}/s")
+    output.text(
+        f"{'':<7} {'speed':<8} {plural_text(int(manifest.report.cut.num_edges / max(seconds, 1e-9)), 'edge')}/s"
+    )
 
 
 def _show_plan(output: Output, costs: Estimate, plan: Plan, settings: DispatchSettings) -> None:

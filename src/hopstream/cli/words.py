@@ -12,6 +12,8 @@ _WORDS = (
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
     ("raise num_parts", "raise --parts"),
+    ("neither num_parts nor", "neither --parts nor"),
+    ("; give partitions_dir", "; give --partitions-dir"),
     ("leave owners out or use method='file'", "leave --owners out or use --method file"),
 )
 

@@ -20,11 +20,17 @@ def show_cut(output: Output, manifest: Manifest, settings: PartitionSettings) ->
     is_balanced = settings.method in ("kaminpar", "metis") and num_parts > 1
     text = plural_text(num_parts, "part") + (f", balanced by {settings.balance}" if is_balanced else "")
     output.stage("assign", settings.method, text, {"method": settings.method, "parts": num_parts}, costs["assign"])
+    show_measured(output, manifest, costs["measure"])
+
+
+def show_measured(output: Output, manifest: Manifest, cost: Cost | None = None) -> None:
+    """Write what was cut, and how even the parts are."""
+    report = manifest.report
     cut = report.cut
     text = f"{percent_text(cut.fraction)} of {plural_text(cut.num_edges, 'edge')} cut"
     facts: Facts = {"cut": cut.fraction, "cut_edges": cut.num_cut, "edges": cut.num_edges, "balance": report.balance}
-    output.stage("measure", "cut", text, facts, costs["measure"])
-    if num_parts > 1:
+    output.stage("measure", "cut", text, facts, cost)
+    if manifest.book.num_parts > 1:
         loads = ", ".join(f"{name} {value:.2f}x" for name, value in report.balance.items())
         output.text(f"{'':<7} {'balance':<8} largest part over mean: {loads}")
 

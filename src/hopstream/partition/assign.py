@@ -16,12 +16,13 @@ from hopstream.graph.graph import Graph
 from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
-from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, read_owners, write_owners
+from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, write_owners
 from hopstream.partition.assign_source import AssignSource, source_of
 from hopstream.partition.assign_stream import stream_owners
 from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis
-from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.owners import read_owners
+from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.weights import LoadCounter
 
 if TYPE_CHECKING:
@@ -50,25 +51,28 @@ class Assignment:
     largest: Mapping[str, float] = field(default_factory=dict)
 
 
-def assign_folder(
-    graph: Graph | ChunkedGraph,
+def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes`` takes
+    graph: Graph | ChunkedGraph | AssignSource,
     out: str | Path,
     settings: PartitionSettings,
     *,
     classes: NodeClasses | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> Assignment:
     """Assign every node to a part and write the parts as a folder, which ``write_parts`` and others take as ``owners``.
 
     Args:
-        graph: A graph in memory, or a chunked folder.
+        graph: A graph in memory, a chunked folder, or a dataset (``open_dataset_source``).
         out: The folder to write.
         settings: The method and what it needs.
         classes: Node type to the class of each node, of which each part gets its share, beside what
             ``settings.balance_ntypes`` names: an array, a file, a feature, or None for all nodes of the type.
         memory_bytes: What edges may take in memory; more of them go through files beside ``out``.
         overwrite: Replace a folder of parts that is there.
+        progress: Called as ``progress(stage, done, total)``: ``edges`` are read and then grouped (``group``), nodes
+            assigned (the stage has the method's name), and what is uneven mended (``balance``).
 
     Raises:
         SettingsError: ``out`` may not be written, or the method cannot do what is asked.
@@ -79,13 +83,15 @@ def assign_folder(
         raise SettingsError("method 'file' assigns nothing; choose another")
     check_owners_target(out, overwrite=overwrite)
     with write_owners(out, settings.num_parts, settings.method, overwrite=overwrite) as (folder, write):
-        found = assign_nodes(graph, settings, scratch=folder, classes=classes, memory_bytes=memory_bytes)
+        found = assign_nodes(
+            graph, settings, scratch=folder, classes=classes, memory_bytes=memory_bytes, progress=progress
+        )
         write(found.owners)
     return found
 
 
 def assign_owners(
-    graph: Graph | ChunkedGraph,
+    graph: Graph | ChunkedGraph | AssignSource,
     settings: PartitionSettings,
     source: OwnersSource | None = None,
     *,
@@ -116,12 +122,13 @@ def assign_owners(
 
 
 def assign_nodes(
-    graph: Graph | ChunkedGraph,
+    graph: Graph | ChunkedGraph | AssignSource,
     settings: PartitionSettings,
     *,
     scratch: Path | None = None,
     classes: NodeClasses | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
 ) -> Assignment:
     """Assign every node to a part by any method but ``file``; arguments are those of ``assign_folder``.
 
@@ -140,7 +147,11 @@ def assign_nodes(
         owners = {t: assign(t, num_nodes, settings) for t, num_nodes in source.num_nodes.items()}
         is_even = not settings.has_constraints and not classes
         return Assignment(owners=owners) if is_even else _mend(source, settings, classes, owners)
-    return _cut(source, settings, scratch, classes, memory_bytes)
+    return _cut(source, settings, scratch, classes, memory_bytes, progress or _no_progress)
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
@@ -204,21 +215,25 @@ def _mend(
 
 def _cut(
     source: AssignSource, settings: PartitionSettings, scratch: Path | None, classes: NodeClasses | None,
-    memory_bytes: int,
+    memory_bytes: int, progress: Progress,
 ) -> Assignment:  # fmt: skip
     """Assign the connected nodes by their edges, fill the parts up with the isolated ones, and mend what is uneven."""
-    graph, weights, degrees = _survey(source, settings, scratch, memory_bytes)
+    graph, weights, degrees = _survey(source, settings, scratch, memory_bytes, progress)
     with graph:
         constraints = make_constraints(source, settings, weights, degrees, classes)
         del degrees
         owner = np.full(len(weights), -1, np.int32)
         if settings.method in ("ldg", "fennel"):
-            stream_owners(graph, constraints, settings, owner)
+            stream_owners(graph, constraints, settings, owner, progress)
         else:
+            progress(settings.method, 0, 1)
             _cut_with_library(graph, weights, settings, scratch, owner)
+            progress(settings.method, 1, 1)
         _fill_up(owner, weights, settings)
         if len(constraints.names) > 1:
+            progress("balance", 0, 1)
             refine_owners(graph, constraints, owner)
+            progress("balance", 1, 1)
         num_cut = sum(
             count_cut(first, stop, graph.indptr, neighbors, owner) for first, stop, neighbors in graph.blocks()
         )
@@ -228,20 +243,26 @@ def _cut(
 
 
 def _survey(
-    source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int
+    source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int, progress: Progress
 ) -> tuple[Adjacency, IntArray, IntArray]:
     """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes."""
     counter = LoadCounter(source, settings)
     firsts = type_offsets(source.num_nodes)
-    num_nodes = sum(source.num_nodes.values())
+    num_nodes, num_read = sum(source.num_nodes.values()), 0
+    progress("edges", 0, source.num_edges)
     with AdjacencyBuilder(num_nodes, source.num_edges, memory_bytes=memory_bytes, scratch=scratch) as builder:
         for edge_type, edges in source.edges.items():
             for first, src_keys, dst_keys in edges.blocks():
                 counter.add(edge_type, first, src_keys, dst_keys)
                 builder.add(src_keys + firsts[edge_type[0]], dst_keys + firsts[edge_type[2]])
+                num_read += len(src_keys)
+                progress("edges", num_read, source.num_edges)
         weights, degrees = (np.concatenate(list(of.values())) for of in (counter.weights(), counter.degrees()))
         del counter
-        return builder.finish(), weights, degrees
+        progress("group", 0, 1)
+        grouped = builder.finish()
+        progress("group", 1, 1)
+        return grouped, weights, degrees
 
 
 def _cut_with_library(

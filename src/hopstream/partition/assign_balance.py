@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopstream.arrays import Array, IntArray, RaggedArray
-from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.arrays import Array, IntArray, RaggedArray, open_array
+from hopstream.errors import FormatError, SchemaError, UnknownNameError
 from hopstream.kernels.placement import add_loads
 from hopstream.kernels.refinement import move_nodes
-from hopstream.partition.assign_folder import open_numbers
 from hopstream.partition.assign_source import AssignSource
 from hopstream.partition.flatten import Adjacency
 from hopstream.partition.settings import PartitionSettings
@@ -188,7 +187,7 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
     if what is None:
         return where, np.zeros(num_nodes, np.int8)
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".npy", ".txt"))):
-        where, values = str(what), open_numbers(Path(what))
+        where, values = str(what), _open_numbers(Path(what))
     elif isinstance(what, str):
         known = list(source.schema.nodes[node_type])
         if what not in known:
@@ -205,6 +204,24 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
             f"{where} is {values.dtype}{list(values.shape)}; it must be one integer for each of {num_nodes} nodes"
         )
     return where, values
+
+
+def _open_numbers(path: Path) -> Array:
+    """The numbers in a file: a ``.npy``, mapped, or a text with one integer per line.
+
+    Raises:
+        FormatError: The file is missing or holds something else.
+    """
+    if path.suffix == ".npy":
+        return open_array(path)
+    try:
+        if path.stat().st_size == 0:
+            return np.empty(0, np.int32)
+        return np.loadtxt(path, np.int64, ndmin=1, comments=None)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except ValueError as error:
+        raise FormatError(f"{path} must have one part number per line ({error})") from error
 
 
 def refine_owners(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, open_array
+from hopstream.arrays import Array
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.partition.paths import path_name
 from hopstream.partition.replace import replaceable, replaced_folder
@@ -89,41 +89,6 @@ def check_owners_target(out: Path, *, overwrite: bool) -> None:
         raise SettingsError(f"{out} holds parts of nodes; give overwrite=True or another folder")
 
 
-def read_owners(
-    folder: str | Path, num_nodes: Mapping[str, int], num_parts: int | None = None
-) -> tuple[dict[str, OwnerArray], int]:
-    """Read the parts of all nodes.
-
-    Args:
-        folder: The folder.
-        num_nodes: Node type to its number of nodes; files of other types are left alone.
-        num_parts: The number of parts wanted; None takes what the folder says, or else the least that its files need.
-
-    Returns:
-        owners: Node type to int32[num_nodes].
-        num_parts: Number of parts.
-
-    Raises:
-        FormatError: A file is missing or unreadable, or ``partition_meta.json`` is not what it must be.
-        SchemaError: A file has the wrong length or is not integers.
-        SettingsError: The folder was written for more parts than are wanted.
-        IdRangeError: A file names a part that is not there.
-    """
-    folder = Path(folder)
-    meta = read_meta(folder)
-    if meta is not None and num_parts is not None and meta.num_parts != num_parts:
-        raise SettingsError(
-            f"{folder / META} is for {meta.num_parts} parts and {num_parts} are asked for; give one number"
-        )
-    limit = num_parts or (meta.num_parts if meta else None)
-    found = {t: _read_type(folder, t) for t in num_nodes}
-    if limit is None:
-        limit = 1 + max((int(owner.max()) for _, owner in found.values() if owner.size and owner.ndim == 1), default=0)
-        if limit > MAX_PARTS:
-            raise IdRangeError(f"{folder} names part {limit - 1}; parts are numbered 0..{MAX_PARTS - 1}")
-    return {t: check_owners(where, owner, num_nodes[t], limit) for t, (where, owner) in found.items()}, limit
-
-
 def read_meta(folder: Path) -> AssignMeta | None:
     """What ``partition_meta.json`` says; None where there is none.
 
@@ -150,24 +115,6 @@ def read_meta(folder: Path) -> AssignMeta | None:
     return AssignMeta(num_parts=num_parts, method=method)
 
 
-def open_numbers(path: Path) -> Array:
-    """The numbers in a file: a ``.npy``, mapped, or a text with one integer per line.
-
-    Raises:
-        FormatError: The file is missing or holds something else.
-    """
-    if path.suffix == ".npy":
-        return open_array(path)
-    try:
-        if path.stat().st_size == 0:
-            return np.empty(0, np.int32)
-        return np.loadtxt(path, np.int64, ndmin=1, comments=None)
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except ValueError as error:
-        raise FormatError(f"{path} must have one part number per line ({error})") from error
-
-
 def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> OwnerArray:
     """The parts as int32[num_nodes], checked.
 
@@ -188,15 +135,6 @@ def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> Ow
             raise IdRangeError(f"{where}[{row}] is {owner[row]}; parts are numbered 0..{num_parts - 1}")
         checked[start : start + len(block)] = block
     return checked
-
-
-def _read_type(folder: Path, node_type: str) -> tuple[str, Array]:
-    """Where the parts of a node type were read, and the parts."""
-    binary, text = (folder / f"{path_name(node_type)}{suffix}" for suffix in (".npy", ".txt"))
-    for path in (binary, text):
-        if path.exists():
-            return str(path), open_numbers(path)
-    raise FormatError(f"{folder} has neither {binary.name} nor {text.name}; write the part of each node")
 
 
 def _lines(owner: OwnerArray, num_parts: int) -> bytes:

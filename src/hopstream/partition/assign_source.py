@@ -1,7 +1,7 @@
 """What does assignment need to know of a graph, in memory or not?
 
-Counts, how many bytes a row has, splits, and the edges block by block: nothing else, so a graph in memory and a chunked
-folder are the same to what follows.
+Counts, how many bytes a row has, splits, and the edges block by block: nothing else, so a graph in memory, a chunked
+folder and a dataset (``assign_dataset``) are the same to what follows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK_EDGES = 1 << 20
 OFFSET_BYTES = 8
 
 EdgeBlocks = Iterator[tuple[int, IntArray, IntArray]]
-"""The key of the first edge, then int64 source and destination keys."""
+"""The place of the first edge among all of its type, then int64 source and destination keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,13 +33,14 @@ class EdgeRows:
     Attributes:
         num_edges: How many.
         row_bytes: Bytes of the features of one edge, apart from ragged ones.
-        ragged: Features whose rows differ in size.
-        blocks: Reads all edges, in order.
+        ragged_bytes: ``(first, stop)`` to int64[stop - first], bytes of the ragged features of some edges, by place;
+            None where there are none.
+        blocks: Reads all edges, in an order of its own that is always the same.
     """
 
     num_edges: int
     row_bytes: int
-    ragged: tuple[RaggedArray, ...]
+    ragged_bytes: Callable[[int, int], IntArray] | None
     blocks: Callable[[], EdgeBlocks]
 
 
@@ -69,8 +70,10 @@ class AssignSource:
         return sum(edges.num_edges for edges in self.edges.values())
 
 
-def source_of(graph: Graph | ChunkedGraph) -> AssignSource:
+def source_of(graph: Graph | ChunkedGraph | AssignSource) -> AssignSource:
     """A graph in memory, or a chunked folder, as assignment sees it."""
+    if isinstance(graph, AssignSource):
+        return graph
     return _source_of_graph(graph) if isinstance(graph, Graph) else _source_of_chunked(graph)
 
 
@@ -93,7 +96,14 @@ def _rows_of_table(edges: EdgeTable) -> EdgeRows:
 
     ragged = tuple(column for column in edges.features.values() if isinstance(column, RaggedArray))
     fixed = [column for column in edges.features.values() if not isinstance(column, RaggedArray)]
-    return EdgeRows(num_edges=edges.num_edges, row_bytes=cast(int, _sum_bytes(fixed)), ragged=ragged, blocks=blocks)
+
+    def ragged_bytes(first: int, stop: int) -> IntArray:
+        return cast(IntArray, sum(column_row_bytes(column, first, stop) for column in ragged))
+
+    return EdgeRows(
+        num_edges=edges.num_edges, row_bytes=cast(int, _sum_bytes(fixed)),
+        ragged_bytes=ragged_bytes if ragged else None, blocks=blocks,
+    )  # fmt: skip
 
 
 def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
@@ -105,7 +115,7 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
                 yield from edges.ends.read(piece)
 
         sizes = [_row_bytes(source.shape, source.dtype) for source in edges.features.values()]
-        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged=(), blocks=blocks)
+        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged_bytes=None, blocks=blocks)
 
     def feature(node_type: str, name: str) -> Column:
         source = graph.nodes[node_type].features[name]

@@ -9,14 +9,15 @@ from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.placement import place_nodes
 from hopstream.partition.assign_balance import Constraints
 from hopstream.partition.flatten import Adjacency
-from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.settings import PartitionSettings, Progress
 
 FENNEL_EXPONENT = 1.5
 
 
 def stream_owners(
-    graph: Adjacency, constraints: Constraints, settings: PartitionSettings, owner: NDArray[np.int32]
-) -> None:
+    graph: Adjacency, constraints: Constraints, settings: PartitionSettings, owner: NDArray[np.int32],
+    progress: Progress,
+) -> None:  # fmt: skip
     """Assign the nodes that have neighbours, in place, in the order of types and keys.
 
     In a second pass neighbours that are still to come have the part of the first pass, and the loads are counted from
@@ -27,16 +28,18 @@ def stream_owners(
         constraints: What is to be even; the first group is the weight that scores look at.
         settings: The method, its passes, the number of parts and the seed.
         owner: int32[num_nodes], -1 for nodes without a part.
+        progress: Called as ``progress(method, done, total)`` in nodes, of all passes.
     """
     counts = np.zeros(settings.num_parts, np.int64)
     first_part = derive_seed("stream", settings.rng_seed) % settings.num_parts
-    for _ in range(settings.passes):
+    for number in range(settings.passes):
         loads = np.zeros(constraints.limits.shape, np.int64)
         for first, stop, neighbors in graph.blocks():
             place_nodes(
                 first, stop, graph.indptr, neighbors, constraints.rows, constraints.amounts, constraints.limits,
                 settings.method == "fennel", _penalty(graph, constraints), first_part, loads, owner, counts,
             )  # fmt: skip
+            progress(settings.method, number * len(owner) + stop, settings.passes * len(owner))
 
 
 def _penalty(graph: Adjacency, constraints: Constraints) -> float:

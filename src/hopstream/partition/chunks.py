@@ -1,12 +1,12 @@
-"""Which stretch of rows is worked on at a time, so that memory does not grow with a part?"""
+"""Which stretch of rows is worked on at a time, so that memory does not grow with a part, and whose is it?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import Array, IntArray
 
 CHUNK_ITEMS = 1 << 22
 """Edges, or elements of ragged rows, that are moved at a time."""
@@ -27,3 +27,25 @@ def row_chunks(offsets: IntArray, num_items: int | None = None) -> Iterator[tupl
         last = min(max(last, first + 1), first + num_items, num_rows)
         yield first, last, start, int(offsets[last])
         first = last
+
+
+def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
+    """``(which, first, stop)`` for each non-empty stretch of ascending values between bounds that follow each other.
+
+    Args:
+        starts: integer[n], ascending.
+        bounds: int64[m + 1], ascending.
+    """
+    places = np.searchsorted(starts, bounds)
+    for which in np.flatnonzero(np.diff(places)):
+        yield int(which), int(places[which]), int(places[which + 1])
+
+
+def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
+    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
+    which = int(np.searchsorted(bounds, first, side="right")) - 1
+    while first < stop:
+        end = min(stop, int(bounds[which + 1]))
+        if end > first:
+            yield which, first, end
+        first, which = max(first, end), which + 1

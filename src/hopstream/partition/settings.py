@@ -153,6 +153,13 @@ class PartitionSettings:
             "balance_ntypes": list(self.balance_ntypes), "part_weights": list(self.part_weights),
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> PartitionSettings:
+        """Read what ``to_json`` wrote."""
+        return cls(
+            **{**value, "links": tuple(link if isinstance(link, str) else tuple(link) for link in value["links"])}
+        )
+
 
 class PartitionOptions(TypedDict, total=False):
     """The fields of ``PartitionSettings`` as keyword arguments of ``write_parts``."""

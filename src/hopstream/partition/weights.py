@@ -11,7 +11,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.graph.graph import Graph
 from hopstream.kernels.placement import add_amounts, count_keys
-from hopstream.partition.assign_source import OFFSET_BYTES, AssignSource, column_row_bytes, source_of
+from hopstream.partition.assign_source import OFFSET_BYTES, AssignSource, source_of
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import Direction, EdgeType, timed_edge_types
@@ -24,7 +24,7 @@ WEIGHT_BYTES = 20
 
 def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> dict[str, IntArray]:
     """Node type to int64[num_nodes], the weight of each node, at least 1, in the unit of ``settings.balance``."""
-    counter = LoadCounter(graph if isinstance(graph, AssignSource) else source_of(graph), settings)
+    counter = LoadCounter(source_of(graph), settings)
     if settings.balance != "nodes":
         for edge_type, edges in counter.source.edges.items():
             for first, src_keys, dst_keys in edges.blocks():
@@ -47,15 +47,16 @@ class LoadCounter:
         self._edge_bytes = {(t, d): self._bytes_of_edge(t, d) for t in source.edges for d in settings.directions}
 
     def add(self, edge_type: EdgeType, first: int, src_keys: IntArray, dst_keys: IntArray) -> None:
-        """Count a block of edges whose first has a key."""
+        """Count a block of edges, of which the first has a place."""
         for direction in self._settings.directions:
             owner_type, _ = ends_of(edge_type, direction)
             own_keys = dst_keys if direction == "in" else src_keys
             count_keys(own_keys, self._degrees[owner_type])
             if self._settings.balance == "bytes":
                 amounts = np.full(len(own_keys), self._edge_bytes[edge_type, direction], np.int64)
-                for column in self.source.edges[edge_type].ragged:
-                    amounts += column_row_bytes(column, first, first + len(own_keys))
+                ragged_bytes = self.source.edges[edge_type].ragged_bytes
+                if ragged_bytes is not None:
+                    amounts += ragged_bytes(first, first + len(own_keys))
                 add_amounts(own_keys, amounts, self._weights[owner_type])
 
     def degrees(self) -> dict[str, IntArray]:

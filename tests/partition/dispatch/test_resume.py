@@ -20,7 +20,8 @@ from hopstream.errors import SettingsError, StateError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.dispatch import regions, run
+from hopstream.partition import staged
+from hopstream.partition.dispatch import regions
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
 from hopstream.partition.replace import resumed_folder
@@ -151,7 +152,7 @@ def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_discard", stop)
+        patch.setattr(staged, "_discard", stop)
         with pytest.raises(KeyboardInterrupt):
             check_equal(graph, tmp_path, 2)
     open_dataset(tmp_path / "got", verify=True)
@@ -231,7 +232,7 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(SettingsError, match="GB of disk while it is written"):
         check_equal(graph, tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]

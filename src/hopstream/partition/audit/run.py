@@ -14,10 +14,10 @@ from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
-from hopstream.partition.dispatch.settings import memory_bytes
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.settings import Progress
+from hopstream.partition.sizes import memory_bytes
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 MIN_WINDOW_EDGES = 1 << 16

@@ -17,8 +17,8 @@ from hopstream.arrays import Array, IntArray, offsets_of, open_array
 from hopstream.engine import task
 from hopstream.kernels.spill import count_ids, place_edges
 from hopstream.partition.book import ends_of, neighbor_dtype
-from hopstream.partition.chunks import row_chunks
-from hopstream.partition.dispatch.plan import Buckets, overlaps
+from hopstream.partition.chunks import overlaps, row_chunks
+from hopstream.partition.dispatch.plan import Buckets
 from hopstream.partition.dispatch.regions import RegionWriter
 from hopstream.partition.dispatch.spill import BLOCK_EDGES, SpillFile, open_spill
 from hopstream.partition.dispatch.workplace import Workplace, workplace_of

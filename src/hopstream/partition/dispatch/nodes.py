@@ -17,10 +17,10 @@ from hopstream.engine import task
 from hopstream.ingest.chunked import ColumnSource
 from hopstream.kernels.spill import number_nodes as give_ids
 from hopstream.partition.book import neighbor_dtype
-from hopstream.partition.dispatch.owners import BLOCK_ROWS, owner_blocks, owners_path
-from hopstream.partition.dispatch.plan import overlaps, stretches_of
+from hopstream.partition.chunks import overlaps, stretches_of
 from hopstream.partition.dispatch.regions import RegionWriter, bytes_checksum, read_array
 from hopstream.partition.dispatch.workplace import Workplace, workplace_of
+from hopstream.partition.owners import BLOCK_ROWS, owner_blocks, owners_path
 from hopstream.partition.paths import node_folder, split_path
 from hopstream.partition.stored import feature_columns, integers
 from hopstream.partition.times import check_time_values

@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph
 from hopstream.partition.book import ends_of, neighbor_dtype
@@ -83,10 +82,9 @@ class Plan:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
         """Read what ``to_json`` wrote."""
-        settings = dict(value["settings"])
-        settings["links"] = tuple(link if isinstance(link, str) else tuple(link) for link in settings["links"])
+        settings = PartitionSettings.from_json(value["settings"])
         limits = Limits(**{name: tuple(bounds) for name, bounds in value["limits"].items()})
-        return cls(**{**value, "settings": PartitionSettings(**settings), "limits": limits})
+        return cls(**{**value, "settings": settings, "limits": limits})
 
     def piece_edges(self, edges: ChunkedEdges) -> int:
         """How many edges are spilled at a time: ids of both ends, their buckets, and the grouped columns."""
@@ -249,25 +247,3 @@ def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Directi
     own_type, other_type = ends_of(edge_type, direction)
     ids = sum(neighbor_dtype(graph.nodes[t].num_nodes).itemsize for t in (own_type, other_type))
     return ids + 4 + sum(column.row_bytes for column in graph.edges[edge_type].features.values())
-
-
-def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
-    """``(which, first, stop)`` for each non-empty stretch of ascending values between bounds that follow each other.
-
-    Args:
-        starts: integer[n], ascending.
-        bounds: int64[m + 1], ascending.
-    """
-    places = np.searchsorted(starts, bounds)
-    for which in np.flatnonzero(np.diff(places)):
-        yield int(which), int(places[which]), int(places[which + 1])
-
-
-def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
-    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
-    which = int(np.searchsorted(bounds, first, side="right")) - 1
-    while first < stop:
-        end = min(stop, int(bounds[which + 1]))
-        if end > first:
-            yield which, first, end
-        first, which = max(first, end), which + 1

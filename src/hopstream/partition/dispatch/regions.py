@@ -64,23 +64,26 @@ class RegionWriter:
         """Write blocks of values from a byte after the header on; see ``write``."""
         path = self._root / name
         stretches = self.stretches.setdefault(str(name), [])
-        is_next = bool(stretches) and stretches[-1][0] + stretches[-1][1] == first_byte
-        begun, before, checksum = stretches[-1] if is_next else (first_byte, 0, 0)
         num_bytes = 0
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             start = _header_bytes(descriptor, path) + first_byte
             for block in blocks:
                 values = np.ascontiguousarray(block, dtype)
-                checksum = extend_checksum(checksum, values)
+                add_stretch(stretches, first_byte + num_bytes, values)
                 _write_all(descriptor, values.reshape(-1).view(np.uint8), start + num_bytes, path)
                 num_bytes += values.nbytes
         finally:
             os.close(descriptor)
-        if is_next:
-            stretches[-1] = (begun, before + num_bytes, checksum)
-        elif num_bytes:
-            stretches.append((first_byte, num_bytes, checksum))
+
+
+def add_stretch(stretches: list[Stretch], first_byte: int, values: Array) -> None:
+    """Keep account of values that were written, or read, from a byte on; what follows the last stretch extends it."""
+    if not values.nbytes:
+        return
+    is_next = bool(stretches) and stretches[-1][0] + stretches[-1][1] == first_byte
+    begun, before, checksum = stretches.pop() if is_next else (first_byte, 0, 0)
+    stretches.append((begun, before + values.nbytes, extend_checksum(checksum, values)))
 
 
 def _header_bytes(descriptor: int, path: Path) -> int:

@@ -12,41 +12,38 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 import numpy as np
 
-from hopstream.arrays import FileRecord, IntArray, offsets_of, write_array, write_text
-from hopstream.engine import Engine, Task, kind_of, open_engine
-from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, digest_of, job_digest
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.arrays import IntArray, offsets_of, write_array, write_text
+from hopstream.engine import Task, kind_of
+from hopstream.engine.job import Job, digest_of
 from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph
-from hopstream.partition.balance import EdgeCut, StageCost
+from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
-from hopstream.partition.dispatch.owners import find_num_parts, owners_path
 from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
-from hopstream.partition.dispatch.regions import Stretches, file_record, join_checksums, make_file, merge_stretches
-from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings, memory_bytes
+from hopstream.partition.dispatch.regions import join_checksums, make_file
+from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
 from hopstream.partition.manifest import Manifest, graph_id_of
-from hopstream.partition.paths import Expected, expected_edges, expected_files, expected_links, expected_nodes
-from hopstream.partition.replace import check_target, errors_named, place_folder, put_back, resumed_folder
+from hopstream.partition.owners import find_num_parts, owners_path
+from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
+from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
+from hopstream.partition.sizes import memory_bytes
+from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.times import check_time_schema
-from hopstream.partition.write import Written, manifest_of, peak_bytes, schema_with_links
+from hopstream.partition.write import Written, manifest_of, schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
-
-INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
-"""What is raised where the input or a setting is at fault."""
 
 FORMAT = 1
 """Of the hidden folder; a folder of another one is not gone on with."""
@@ -94,27 +91,24 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     schema = _checked_schema(graph, plan.settings)
     check_target(out, overwrite=overwrite)
     costs = estimate(graph, schema, plan.settings)
-    hidden = resumed_folder(out)
-    _check_disk(out, hidden, costs)
+    check_disk(out, costs.disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
-    put_back(out)
     digest = _digest(plan, graph)
-    root = hidden / digest[:16]
-    with errors_named(out), open_engine(settings.engine, num_workers=_num_workers(settings)) as engine:
-        run = _Run(Workplace(root), graph, schema, plan, progress or _no_progress, started)
-        with _open_job(hidden, digest, engine, run.tell) as job:
-            try:
-                manifest = run.run(job)
-            except INPUT_ERRORS:
-                # There is nothing to go on with; lost workers and full disks are another matter.
-                _discard(hidden)
-                shutil.rmtree(hidden, ignore_errors=True)
-                raise
-            place_folder(root / "dataset", out, overwrite=overwrite)
-            _discard(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
-    return manifest
+    workplace = Workplace(staged_root(out, digest))
+    stages = Stages(
+        name="dispatch", dataset=workplace.dataset, total_work=_total_work(graph, plan), started=started,
+        progress=progress or _no_progress,
+    )  # fmt: skip
+
+    def work(job: Job) -> Manifest:
+        stages.job = job
+        return _Run(workplace, graph, schema, plan, stages).run()
+
+    return write_staged(
+        out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,
+        progress=stages.tell,
+    )  # fmt: skip
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -151,29 +145,6 @@ def _checked_schema(graph: ChunkedGraph, settings: PartitionSettings) -> GraphSc
     return schema
 
 
-def _check_disk(out: Path, hidden: Path, costs: Estimate) -> None:
-    """Refuse a disk that cannot hold the work.
-
-    Raises:
-        SettingsError: It cannot.
-    """
-    place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(place).free
-    there = sum(_disk_bytes(path) for path in hidden.rglob("*")) if hidden.is_dir() else 0
-    if costs.disk_bytes > free + there:
-        raise SettingsError(
-            f"{out} needs {costs.disk_bytes / 1e9:.1f} GB of disk while it is written, {costs.dataset_bytes / 1e9:.1f} "
-            f"GB for the dataset itself; {place} has {(free + there) / 1e9:.1f} GB: make room, or write elsewhere"
-        )
-
-
-def _disk_bytes(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
-
-
 def _digest(plan: Plan, graph: ChunkedGraph) -> str:
     """What decides over the work: the plan, and the state of every file of the input."""
     owners = Path(plan.owners)
@@ -196,42 +167,6 @@ def _data_paths(value: object) -> Iterator[str]:
                 yield from _data_paths(entry)
 
 
-def _discard(hidden: Path) -> None:
-    """Remove what a job left: first what says that it may be gone on with, so that no half of it is ever believed."""
-    (hidden / JOB_FILE).unlink(missing_ok=True)
-    for path in hidden.iterdir():
-        if path.name != LOCK_FILE:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress) -> Iterator[Job]:
-    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
-    before = job_digest(hidden)
-    # A job whose dataset is not there was ended between bringing it into its place and removing the rest.
-    is_same = before == digest and (hidden / digest[:16] / "dataset").is_dir()
-    if before is not None and not is_same:
-        with Job(hidden, before, engine):
-            _discard(hidden)
-    elif before is None and hidden.exists():
-        shutil.rmtree(hidden)
-    with Job(hidden, digest, engine, progress) as job:
-        yield job
-
-
-@dataclass(slots=True)
-class _Contents:
-    """What decides which files there are; ranges of edges are added when they are known."""
-
-    schema: GraphSchema
-    directions: tuple[Direction, ...]
-    book: PartitionBook
-    has_edge_keys: bool
-    time_attr: str | None
-    weight_attr: str | None
-    has_neighbor_keys: bool
-
-
 @dataclass(slots=True)
 class _Run:
     """One run of a job: the stages one after the other, and what came of them."""
@@ -240,9 +175,7 @@ class _Run:
     graph: ChunkedGraph
     schema: GraphSchema
     plan: Plan
-    progress: Progress
-    started: float
-    stretches: Stretches = field(default_factory=dict)
+    stages: Stages
     checksums: dict[str, list[ByteSum]] = field(default_factory=dict)
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
@@ -250,16 +183,12 @@ class _Run:
     between: IntArray | None = None
     edge_offsets: dict[tuple[EdgeType, Direction], IntArray] = field(default_factory=dict)
     node_offsets: dict[str, IntArray] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)
-    work_done: int = 0
-    job: Job = field(init=False)
 
-    def run(self, job: Job) -> Manifest:
+    def run(self) -> Manifest:
         """Write everything, the manifest last."""
-        self.job = job
         self.workplace.dataset.mkdir(parents=True, exist_ok=True)
         write_text(self.workplace.scratch / PLAN, json.dumps(self.plan.to_json()))
-        self._tell(0)
+        self.stages.tell("count", 0, 0)
         self._count_nodes()
         self._number_nodes()
         self._write_columns()
@@ -270,33 +199,8 @@ class _Run:
             shutil.rmtree(self.workplace.spill_folder(edge_type), ignore_errors=True)
         manifest = self._manifest()
         manifest.write(self.workplace.dataset)
-        self.progress("dispatch", self._total_work(), self._total_work())
+        self.stages.end()
         return manifest
-
-    def _run(self, stage: str, tasks: list[Task]) -> dict[str, Any]:
-        started = time.perf_counter()
-        results = self.job.run(stage, tasks)
-        self.work_done += sum(task.size for task in tasks)
-        self._tell(0)
-        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - started
-        return results
-
-    def tell(self, stage: str, done: int, total: int) -> None:
-        """What the job says of a stage, as progress of the whole."""
-        self._tell(done)
-
-    def _tell(self, done: int) -> None:
-        total = self._total_work()
-        self.progress("dispatch", min(self.work_done + done, total), total)
-
-    def _total_work(self) -> int:
-        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
-        directions = len(self.plan.settings.directions)
-        nodes = sum(n.num_nodes * (NODE_WORK + _row_bytes(n.features)) for n in self.graph.nodes.values())
-        edges = sum(
-            e.num_edges * (1 + directions) * (EDGE_WORK + _row_bytes(e.features)) for e in self.graph.edges.values()
-        )
-        return max(1, nodes + edges)
 
     def _args(self, **args: Any) -> dict[str, Any]:
         return {"folder": str(self.workplace.root), **args}
@@ -306,22 +210,18 @@ class _Run:
             Task(f"count-{i}", kind_of(count_nodes), self._args(type=t), nodes.num_nodes * NODE_WORK // 4)
             for i, (t, nodes) in enumerate(self.graph.nodes.items())
         ]
-        results = self._run("count", tasks)
+        results = self.stages.run("count", tasks)
         for node_type, result in zip(self.graph.nodes, results.values(), strict=True):
             self.node_offsets[node_type] = offsets_of(np.array(result["counts"], np.int64))
             self.splits[node_type] = result["splits"]
         self.workplace.write_ranges(self.node_offsets)
 
-    def _contents(self) -> _Contents:
+    def _contents(self) -> PlannedContents:
         settings = self.plan.settings
-        return _Contents(
-            schema=self.schema, directions=settings.directions,
-            book=PartitionBook(
-                num_parts=settings.num_parts, node_offsets=self.node_offsets, edge_offsets=self.edge_offsets
-            ),
-            has_edge_keys=settings.keep_edge_keys, time_attr=settings.time_attr, weight_attr=settings.weight_attr,
-            has_neighbor_keys=settings.neighbor_keys,
-        )  # fmt: skip
+        book = PartitionBook(
+            num_parts=settings.num_parts, node_offsets=self.node_offsets, edge_offsets=self.edge_offsets
+        )
+        return PlannedContents.of(self.schema, settings, book)
 
     def _split_counts(self) -> dict[str, int]:
         """Path of a split's file to the number of its keys."""
@@ -332,14 +232,10 @@ class _Run:
             for part, count in enumerate(split["counts"])
         }
 
-    def _make_files(self, files: Iterable[tuple[str, Expected]], lengths: Mapping[str, int]) -> None:
-        for name, expected in files:
-            make_file(self.workplace.dataset / name, np.dtype(expected.dtype), _shape(name, expected, lengths))
-
     def _number_nodes(self) -> None:
         contents, lengths = self._contents(), self._split_counts()
         for part in range(self.plan.settings.num_parts):
-            self._make_files(expected_nodes(self.schema, contents.book, part), lengths)
+            self.stages.make_files(expected_nodes(self.schema, contents.book, part), lengths)
         for node_type, nodes in self.graph.nodes.items():
             for what, dtype in workplaces.tables_of(self.schema, node_type, nodes.num_nodes, self.plan.settings):
                 make_file(self.workplace.table_path(what, node_type), dtype, (nodes.num_nodes,))
@@ -347,16 +243,11 @@ class _Run:
             Task(f"number-{i}", kind_of(number_nodes), self._args(type=t), nodes.num_nodes * (NODE_WORK * 3 // 4))
             for i, (t, nodes) in enumerate(self.graph.nodes.items())
         ]
-        results = self._run("number", tasks)
-        self._keep(results)
+        results = self.stages.run("number", tasks)
+        self.stages.keep(results.values())
         for node_type, result in zip(self.graph.nodes, results.values(), strict=True):
             for split, counts in result["seeds"].items():
                 self.seeds[node_type, split] = tuple(counts)
-
-    def _keep(self, results: Mapping[str, Any]) -> None:
-        """Take over what tasks have written."""
-        for name, stretches in merge_stretches(result["stretches"] for result in results.values()).items():
-            self.stretches.setdefault(name, []).extend(stretches)
 
     def _write_columns(self) -> None:
         tasks: list[Task] = []
@@ -370,8 +261,8 @@ class _Run:
                     size = (stop - start) * column.row_bytes
                     tasks.append(Task(f"column-{i}-{k}-{start}", kind_of(write_column), args, size))
                     columns.append((node_type, name))
-        results = self._run("columns", tasks)
-        self._keep(results)
+        results = self.stages.run("columns", tasks)
+        self.stages.keep(results.values())
         pieces: dict[tuple[str, str], list[list[int]]] = {}
         for column_name, result in zip(columns, results.values(), strict=True):
             pieces.setdefault(column_name, []).append(result["checksum"])
@@ -386,7 +277,7 @@ class _Run:
         if edge_type in self.schema.edge_splits:
             contents, slices = self._contents(), self.workplace.slice_offsets(edges.num_edges)
             for part, num_links in enumerate(np.diff(slices).tolist()):
-                self._make_files(expected_links(contents, part, edge_type, num_links), {})
+                self.stages.make_files(expected_links(contents, part, edge_type, num_links), {})
         pieces = edges.ends.pieces(self.plan.piece_edges(edges))
         unit = EDGE_WORK + _row_bytes(edges.features)
         tasks = [
@@ -396,8 +287,8 @@ class _Run:
             )
             for i, piece in enumerate(pieces)
         ]  # fmt: skip
-        results = self._run("spill", tasks)
-        self._keep(results)
+        results = self.stages.run("spill", tasks)
+        self.stages.keep(results.values())
         found = list(results.values())
         ends = [join_checksums(result[end] for result in found) for end in ("src", "dst")]
         sums = [join_checksums(result["features"][name] for result in found) for name in edges.features]
@@ -425,7 +316,7 @@ class _Run:
         self.edge_offsets[edge_type, direction] = totals[buckets.part_firsts()]
         contents = self._contents()
         for part in range(self.plan.settings.num_parts):
-            self._make_files(expected_edges(contents, part, edge_type, direction), {})
+            self.stages.make_files(expected_edges(contents, part, edge_type, direction), {})
         unit = EDGE_WORK + _row_bytes(edges.features)
         tasks = [
             Task(
@@ -438,7 +329,7 @@ class _Run:
             )
             for first, stop in _runs(totals, self.plan.run_edges(edges))
         ]  # fmt: skip
-        self._keep(self._run("finish", tasks))
+        self.stages.keep(self.stages.run("finish", tasks).values())
 
     def _totals(self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int) -> IntArray:
         """int64[num_buckets + 1], the running number of edges; kept on disk, for spilled pieces go when done."""
@@ -453,19 +344,15 @@ class _Run:
         return totals
 
     def _manifest(self) -> Manifest:
-        contents, lengths = self._contents(), self._split_counts()
-        files: dict[str, FileRecord] = {}
-        for part in range(self.plan.settings.num_parts):
-            for name, expected in expected_files(contents, part):
-                shape = _shape(name, expected, lengths)
-                files[name] = file_record(name, np.dtype(expected.dtype), shape, self.stretches.get(name, []))
+        contents = self._contents()
+        files = self.stages.file_records(contents, self._split_counts())
         checksums = self._checksums()
         fingerprint = checksums.fingerprint(self.graph.schema)
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id_of(fingerprint, self.plan.settings.time_attr),
             checksums=checksums, files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds,
-            stages=self._stage_costs(),
+            stages=self.stages.costs(),
         )  # fmt: skip
         return manifest_of(written, self.plan.settings)
 
@@ -484,10 +371,6 @@ class _Run:
             },
         )
 
-    def _stage_costs(self) -> tuple[StageCost, ...]:
-        total = StageCost(name="write", seconds=time.perf_counter() - self.started, peak_bytes=peak_bytes())
-        return (*(StageCost(name=n, seconds=s, peak_bytes=peak_bytes()) for n, s in self.stages.items()), total)
-
 
 KEY_BYTES = 8
 NODE_WORK, EDGE_WORK = 24, 16
@@ -498,9 +381,12 @@ def _row_bytes(features: Mapping[str, Any]) -> int:
     return sum(int(column.row_bytes) for column in features.values())
 
 
-def _shape(name: str, expected: Expected, lengths: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a file; lengths of splits are looked up."""
-    return tuple(lengths[name] if n is None else n for n in expected.shape)
+def _total_work(graph: ChunkedGraph, plan: Plan) -> int:
+    """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+    directions = len(plan.settings.directions)
+    nodes = sum(n.num_nodes * (NODE_WORK + _row_bytes(n.features)) for n in graph.nodes.values())
+    edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + _row_bytes(e.features)) for e in graph.edges.values())
+    return max(1, nodes + edges)
 
 
 def _runs(totals: IntArray, run_edges: int) -> Iterator[tuple[int, int]]:

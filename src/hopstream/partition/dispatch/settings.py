@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, get_args
 
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import MAX_PARTS, PartitionSettings, Sides
+from hopstream.partition.sizes import memory_bytes
 from hopstream.schema import EdgeType
 
 EngineName = Literal["local", "ray", "beam"]
 
 _SAME = {f.name: f.metadata for f in fields(PartitionSettings)}
 _SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 MAX_WORKERS = 4096
 
 
@@ -76,19 +74,6 @@ class DispatchOptions(TypedDict, total=False):
     weight_attr: str | None
     neighbor_keys: bool
     links: tuple[EdgeType | str, ...]
-
-
-def memory_bytes(text: object) -> int:
-    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes.
-
-    Raises:
-        SettingsError: It is none.
-    """
-    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
-        raise SettingsError(f"memory is {text!r}; it must be a size such as 500MB or 4GiB")
-    unit = (match[2] or "").replace("K", "k")
-    return int(float(match[1]) * _UNITS[unit])
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

@@ -21,7 +21,8 @@ from hopstream.errors import StateError
 from hopstream.ingest.chunked import Piece
 from hopstream.kernels.spill import count_between, find_buckets, group_buckets, take_ids
 from hopstream.partition.book import ends_of, neighbor_dtype
-from hopstream.partition.dispatch.plan import Buckets, overlaps
+from hopstream.partition.chunks import overlaps
+from hopstream.partition.dispatch.plan import Buckets
 from hopstream.partition.dispatch.regions import RegionWriter, bytes_checksum, read_into
 from hopstream.partition.dispatch.workplace import Workplace, empty_matrix, workplace_of
 from hopstream.partition.edge_weights import check_weight_values

@@ -1,15 +1,15 @@
-"""Which part owns each node, a block at a time, as files say it?"""
+"""Which part owns each node, as files say it, a block at a time or all at once?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, read_header
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
-from hopstream.partition.assign_folder import META, read_meta
+from hopstream.partition.assign_folder import META, OwnerArray, read_meta
 from hopstream.partition.paths import path_name
 from hopstream.partition.settings import MAX_PARTS
 
@@ -52,7 +52,7 @@ def owner_blocks(path: Path, num_nodes: int, num_parts: int) -> Iterator[tuple[i
         raise SchemaError(f"{path} has {first} parts; it must be one integer for each of {num_nodes} nodes")
 
 
-def find_num_parts(folder: Path, sizes: dict[str, int], wanted: int | None) -> int:
+def find_num_parts(folder: Path, sizes: Mapping[str, int], wanted: int | None) -> int:
     """How many parts there are: what ``partition_meta.json`` says, or one more than the largest that a file names.
 
     Args:
@@ -77,6 +77,35 @@ def find_num_parts(folder: Path, sizes: dict[str, int], wanted: int | None) -> i
         for _, block in owner_blocks(path, num_nodes, MAX_PARTS):
             largest = max(largest, int(block.max(initial=0)))
     return largest + 1
+
+
+def read_owners(
+    folder: str | Path, num_nodes: Mapping[str, int], num_parts: int | None = None
+) -> tuple[dict[str, OwnerArray], int]:
+    """Read the parts of all nodes.
+
+    Args:
+        folder: The folder.
+        num_nodes: Node type to its number of nodes; files of other types are left alone.
+        num_parts: The number of parts wanted; None takes what the folder says, or else the least that its files need.
+
+    Returns:
+        owners: Node type to int32[num_nodes].
+        num_parts: Number of parts.
+
+    Raises:
+        FormatError: A file is missing or unreadable, or ``partition_meta.json`` is not what it must be.
+        SchemaError: A file has the wrong length or is not integers.
+        SettingsError: The folder was written for more parts than are wanted.
+        IdRangeError: A file names a part that is not there.
+    """
+    folder = Path(folder)
+    limit = find_num_parts(folder, num_nodes, num_parts)
+    owners = {t: np.empty(num_of_type, np.int32) for t, num_of_type in num_nodes.items()}
+    for node_type, owner in owners.items():
+        for first, block in owner_blocks(owners_path(folder, node_type), len(owner), limit):
+            owner[first : first + len(block)] = block
+    return owners, limit
 
 
 def _binary_blocks(path: Path, num_nodes: int) -> Iterator[Array]:

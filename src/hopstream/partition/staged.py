@@ -1,0 +1,227 @@
+"""How is a dataset written by the tasks of a job, so that work that was ended goes on and nobody sees half of it?
+
+All of it happens in a hidden folder beside the dataset's place, with a name that follows from it, so that a job that
+was ended is found again. The folder of parts is renamed into its place when its manifest is written.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import FileRecord
+from hopstream.engine import Engine, EngineName, Task, open_engine
+from hopstream.engine.job import JOB_FILE, LOCK_FILE, Job, job_digest
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.partition.balance import StageCost
+from hopstream.partition.book import PartitionBook
+from hopstream.partition.dispatch.regions import Stretches, file_record, make_file, merge_stretches
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import Expected, expected_files
+from hopstream.partition.replace import errors_named, place_folder, put_back, resumed_folder
+from hopstream.partition.settings import PartitionSettings, Progress
+from hopstream.partition.write import peak_bytes
+from hopstream.schema import Direction, GraphSchema
+
+INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
+"""What is raised where the input or a setting is at fault."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedContents:
+    """What decides which files a dataset has; ranges of edges are added to ``book`` when they are known."""
+
+    schema: GraphSchema
+    directions: tuple[Direction, ...]
+    book: PartitionBook
+    has_edge_keys: bool
+    time_attr: str | None
+    weight_attr: str | None
+    has_neighbor_keys: bool
+
+    @classmethod
+    def of(cls, schema: GraphSchema, settings: PartitionSettings, book: PartitionBook) -> PlannedContents:
+        """What settings say of it."""
+        return cls(
+            schema=schema, directions=settings.directions, book=book, has_edge_keys=settings.keep_edge_keys,
+            time_attr=settings.time_attr, weight_attr=settings.weight_attr, has_neighbor_keys=settings.neighbor_keys,
+        )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """The stages of one run of a job, and what came of them.
+
+    Attributes:
+        name: What progress is called.
+        dataset: The folder that tasks write to.
+        total_work: What sizes of tasks add up to, roughly.
+        progress: Told of the work of all stages together.
+        started: When the run began, by ``time.perf_counter``.
+        job: What runs tasks; set when it is open.
+        stretches: What tasks have written.
+    """
+
+    name: str
+    dataset: Path
+    total_work: int
+    progress: Progress
+    started: float
+    job: Job | None = None
+    stretches: Stretches = field(default_factory=dict)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _work_done: int = 0
+
+    def run(self, stage: str, tasks: list[Task]) -> dict[str, Any]:
+        """Run the tasks of a stage; the result of each by its name, in the order of the tasks."""
+        if self.job is None:
+            raise SettingsError("stages are run in a job that is open")
+        started = time.perf_counter()
+        results = self.job.run(stage, tasks)
+        self._work_done += sum(task.size for task in tasks)
+        self.tell(stage, 0, 0)
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
+        return results
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """What the job says of a stage, as progress of the whole."""
+        self.progress(self.name, min(self._work_done + done, self.total_work), self.total_work)
+
+    def end(self) -> None:
+        """Say that all is done."""
+        self.progress(self.name, self.total_work, self.total_work)
+
+    def keep(self, results: Iterable[Mapping[str, Any]]) -> None:
+        """Take over what tasks have written."""
+        for name, stretches in merge_stretches(result["stretches"] for result in results).items():
+            self.stretches.setdefault(name, []).extend(stretches)
+
+    def make_files(self, files: Iterable[tuple[str, Expected]], lengths: Mapping[str, int]) -> None:
+        """Make files for tasks to write; lengths that only a file itself knows are looked up by its path."""
+        for name, expected in files:
+            make_file(self.dataset / name, np.dtype(expected.dtype), _shape(name, expected, lengths))
+
+    def file_records(self, contents: PlannedContents, lengths: Mapping[str, int]) -> dict[str, FileRecord]:
+        """The record of every file of the dataset.
+
+        Raises:
+            FormatError: A file was not written as a whole.
+        """
+        files: dict[str, FileRecord] = {}
+        for part in range(contents.book.num_parts):
+            for name, expected in expected_files(contents, part):
+                shape = _shape(name, expected, lengths)
+                files[name] = file_record(name, np.dtype(expected.dtype), shape, self.stretches.get(name, []))
+        return files
+
+    def costs(self) -> tuple[StageCost, ...]:
+        """What each stage took, and all of them, which is called ``write``."""
+        total = StageCost(name="write", seconds=time.perf_counter() - self.started, peak_bytes=peak_bytes())
+        return (*(StageCost(name=n, seconds=s, peak_bytes=peak_bytes()) for n, s in self._seconds.items()), total)
+
+
+def _shape(name: str, expected: Expected, lengths: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(lengths[name] if n is None else n for n in expected.shape)
+
+
+def write_staged(  # noqa: PLR0913  a place, an engine, and the work
+    out: Path, digest: str, work: Callable[[Job], Manifest], *, engine: EngineName, num_workers: int,
+    overwrite: bool, progress: Progress,
+) -> Manifest:  # fmt: skip
+    """Do work that writes a dataset, or go on with it, and bring the dataset into its place.
+
+    Args:
+        out: The place.
+        digest: Of all that decides over the work.
+        work: Writes the dataset to ``dataset`` in ``staged_root(out, digest)``.
+        engine: What runs tasks.
+        num_workers: How many processes do.
+        overwrite: Replace a dataset that is there.
+        progress: What the job tells of each stage.
+
+    Raises:
+        StateError: Another process writes to the same place.
+        HopstreamError: What the work raises. Where the input is at fault, nothing is left of it.
+    """
+    put_back(out)
+    hidden = resumed_folder(out)
+    with (
+        errors_named(out),
+        open_engine(engine, num_workers=num_workers) as opened,
+        _open_job(hidden, digest, opened, progress) as job,
+    ):
+        try:
+            manifest = work(job)
+        except INPUT_ERRORS:
+            # There is nothing to go on with; lost workers and full disks are another matter.
+            _discard(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+        place_folder(staged_root(out, digest) / "dataset", out, overwrite=overwrite)
+        _discard(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+    return manifest
+
+
+def staged_root(out: Path, digest: str) -> Path:
+    """Where the work for a place is done: a folder with ``dataset`` and what else tasks keep."""
+    return resumed_folder(out) / digest[:16]
+
+
+def check_disk(out: Path, disk_bytes: int, dataset_bytes: int) -> None:
+    """Refuse a disk that cannot hold the work.
+
+    Args:
+        out: The dataset's place.
+        disk_bytes: The most that is on the disk at any time.
+        dataset_bytes: Of the dataset.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    hidden = resumed_folder(out)
+    place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    there = sum(_disk_bytes(path) for path in hidden.rglob("*")) if hidden.is_dir() else 0
+    if disk_bytes > free + there:
+        raise SettingsError(
+            f"{out} needs {disk_bytes / 1e9:.1f} GB of disk while it is written, {dataset_bytes / 1e9:.1f} "
+            f"GB for the dataset itself; {place} has {(free + there) / 1e9:.1f} GB: make room, or write elsewhere"
+        )
+
+
+def _disk_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def _discard(hidden: Path) -> None:
+    """Remove what a job left: first what says that it may be gone on with, so that no half of it is ever believed."""
+    (hidden / JOB_FILE).unlink(missing_ok=True)
+    for path in hidden.iterdir():
+        if path.name != LOCK_FILE:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def _open_job(hidden: Path, digest: str, engine: Engine, progress: Progress) -> Iterator[Job]:
+    """Begin the job, or go on with it; what another one left is removed, unless it is still at work."""
+    before = job_digest(hidden)
+    # A job whose dataset is not there was ended between bringing it into its place and removing the rest.
+    is_same = before == digest and (hidden / digest[:16] / "dataset").is_dir()
+    if before is not None and not is_same:
+        with Job(hidden, before, engine):
+            _discard(hidden)
+    elif before is None and hidden.exists():
+        shutil.rmtree(hidden)
+    with Job(hidden, digest, engine, progress) as job:
+        yield job
