@@ -24,7 +24,7 @@ from hopstream.errors import FormatError
 from hopstream.partition.book import Owner, PartitionBook, ends_of
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.dispatch.regions import Stretch, Stretches, add_stretch, file_record, read_into
-from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import (
     Contents,
     edge_folder,
@@ -338,16 +338,6 @@ class DatasetRows:
         """
         check_file(self.root / name, self.manifest.files[name])
         raise FormatError(f"{self.root / name}: {problem}; write the dataset again")
-
-
-def open_rows(root: str | Path) -> DatasetRows:
-    """The rows of the dataset in a folder.
-
-    Raises:
-        FormatError: The folder is no finished dataset of a format that this version reads.
-        ChecksumError: The manifest is not the one that was written.
-    """
-    return DatasetRows(Path(root), read_manifest(root))
 
 
 def _is_summed_up(record: FileRecord, stretches: Sequence[Stretch]) -> bool:

@@ -44,9 +44,10 @@ from hopstream.partition.reshard import workplace as workplaces
 from hopstream.partition.reshard.links import count_links, write_links, write_splits
 from hopstream.partition.reshard.measure import first_places, measure_blocks
 from hopstream.partition.reshard.move import move_blocks
+from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.number import check_leading, count_nodes, number_nodes
 from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes
-from hopstream.partition.reshard.rows import DatasetRows, open_rows, owner_folder, owners_of
+from hopstream.partition.reshard.rows import DatasetRows, owner_folder, owners_of
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import PLAN, Workplace, own_type
 from hopstream.partition.settings import Progress
