@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.partition.append.run import append
     from hopstream.partition.audit.run import verify_dataset
+    from hopstream.partition.compact.run import compact
     from hopstream.partition.dispatch.run import dispatch
     from hopstream.partition.key_book import load_partition_book
     from hopstream.partition.layout import open_dataset
@@ -54,6 +55,7 @@ __all__ = [
     "RemoteGraph",
     "StoreSettings",
     "append",
+    "compact",
     "dispatch",
     "graph_from_arrays",
     "graph_from_data",
@@ -92,6 +94,7 @@ _MODULE_OF = {
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
     "append": "hopstream.partition.append.run",
+    "compact": "hopstream.partition.compact.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

@@ -26,6 +26,7 @@ from hopstream.cli import (
     append,
     assign,
     chunk,
+    compact,
     dispatch,
     ingest,
     inspect,
@@ -123,7 +124,7 @@ def _make_app() -> typer.Typer:
     )
     app.callback()(_common_options)
     for module in (
-        ingest, assign, chunk, dispatch, partition, reshard, append, inspect, verify, serve, up, top,
+        ingest, assign, chunk, dispatch, partition, reshard, append, compact, inspect, verify, serve, up, top,
     ):  # fmt: skip
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
