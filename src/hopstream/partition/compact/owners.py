@@ -1,7 +1,7 @@
 """Which part gets each node of a dataset when what was appended is folded in?
 
 [Algorithm] Nodes that were there keep their parts. Of the bytes of new nodes each part gets what it lacks of an even
-    share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row and of its
+    share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row and its
     edges.
 [Cost] 4 bytes per node for its part, and 16 more per new node of one type.
 [Not chosen] To cut by edges again: that moves old nodes too, and is what ``reshard`` is for.

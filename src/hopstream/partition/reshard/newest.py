@@ -54,8 +54,9 @@ class _Places:
             for rows in np.split(np.arange(len(of_piece)), cuts):
                 if len(rows):
                     begin_at, lengths = int(from_[rows[0]]), length[rows]
-                    inside = np.arange(int(lengths.sum())) - np.repeat(offsets_of(lengths)[:-1], lengths)
-                    taken = np.repeat(from_[rows] - begin_at, lengths) + inside
+                    inside = np.arange(int(lengths.sum()), dtype=np.int64)
+                    inside -= np.repeat(offsets_of(lengths)[:-1], lengths)
+                    taken: IntArray = np.repeat(from_[rows] - begin_at, lengths) + inside
                     yield (
                         piece,
                         begin_at,
@@ -115,7 +116,8 @@ class NewestRows(DatasetRows):
         lengths = np.zeros(end - begin, np.int64)
         for piece, first, stop, taken, targets in items.spans(begin, end, GAP_BYTES // 8):
             lengths[targets] = np.diff(self._offsets(owner, part, column, piece, first, stop))[taken]
-        return offsets_of(lengths) + self._offset(owner, part, column, begin, row)[0]
+        found: IntArray = offsets_of(lengths) + self._offset(owner, part, column, begin, row)[0]
+        return found
 
     def read_values(self, owner: Owner, part: int, column: RaggedFiles, begin: int, end: int) -> Array:
         """As ``DatasetRows.read_values``."""
@@ -131,8 +133,9 @@ class NewestRows(DatasetRows):
         """int64[1], where the elements of an item of a row begin."""
         items, elements = self._items(owner, part), self._elements(owner, part, column)
         at = int(items.sources[row]) + item - int(items.starts[row])
-        here = self._offsets(owner, part, column, int(items.pieces[row]), at, at)
-        return here - elements.sources[row] + elements.starts[row]
+        here: IntArray = self._offsets(owner, part, column, int(items.pieces[row]), at, at)
+        here += int(elements.starts[row]) - int(elements.sources[row])
+        return here
 
     def _offsets(self, owner: Owner, part: int, column: RaggedFiles, piece: int, first: int, stop: int) -> IntArray:
         """int64[stop - first + 1], where the elements of some items begin in their piece."""
