@@ -56,7 +56,7 @@ class _Places:
                     begin_at, lengths = int(from_[rows[0]]), length[rows]
                     inside = np.arange(int(lengths.sum()), dtype=np.int64)
                     inside -= np.repeat(offsets_of(lengths)[:-1], lengths)
-                    taken: IntArray = np.repeat(from_[rows] - begin_at, lengths) + inside
+                    taken = (np.repeat(from_[rows] - begin_at, lengths) + inside).astype(np.int64, copy=False)
                     yield (
                         piece,
                         begin_at,
