@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.chosen import (
     LABOR,
@@ -30,7 +30,7 @@ from hopstream.kernels.chosen import (
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, edge_ranges
-from hopstream.kernels.newest import find_newest
+from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
 from hopstream.partition.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
@@ -55,20 +55,15 @@ KERNEL_STRATEGIES: Mapping[Strategy, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayTables:
-    """Which rows of parts have newer ones.
+    """Which nodes have newer rows, and where.
 
     Attributes:
-        offsets: int64[num_parts + 1], id ranges of the nodes' type.
-        firsts: int64[num_parts + 1]; part ``p`` has the overlays ``[firsts[p], firsts[p + 1])`` of the others, newest
-            first.
-        rows: int64[num_overlays, 2], address table of the rows that each stands for.
-        row_ids: int64[num_overlays], the id under which kernels know the first row of each.
+        marks: uint64[num_words, 2] of ``mark_nodes``.
+        newest: int64[number of such nodes], the id under which kernels know the newest row of each.
     """
 
-    offsets: IntArray
-    firsts: IntArray
-    rows: IntArray
-    row_ids: IntArray
+    marks: NDArray[np.uint64]
+    newest: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +113,10 @@ class SamplingTables:
 
     def newest(self, ids: IntArray) -> IntArray:
         """int64[n], what kernels are to be given for ids of nodes: where their newest rows are."""
-        overlays = self.overlays
-        if overlays is None:
+        if self.overlays is None:
             return ids
         found = np.empty(len(ids), np.int64)
-        find_newest(ids, overlays.offsets, overlays.firsts, overlays.rows, overlays.row_ids, found)
+        find_newest(np.ascontiguousarray(ids, np.int64), self.overlays.marks, self.overlays.newest, found)
         return found
 
 
@@ -182,18 +176,23 @@ def sampling_tables(
 
 
 def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]) -> OverlayTables:
-    offsets, listed = book.offsets(ends_of(*owner)[0]), book.overlays(owner)
-    row_ids = int(offsets[-1]) + offsets_of(np.array([overlay.num_rows for overlay in listed], np.int64))[:-1]
-    parts = np.array([overlay.part for overlay in listed], np.int64)
-    deltas = np.array([overlay.delta for overlay in listed], np.int64)
-    order = np.lexsort((-deltas, parts))
-    found = [overlays[i] for i in order.tolist()]
-    return OverlayTables(
-        offsets=offsets,
-        firsts=offsets_of(np.bincount(parts, minlength=book.num_parts)),
-        rows=address_table([overlay.rows if overlay else None for overlay in found]),
-        row_ids=row_ids[order],
-    )
+    offsets = book.offsets(ends_of(*owner)[0])
+    first_row, ids, row_ids = int(offsets[-1]), [NOTHING], [NOTHING]
+    for overlay, arrays in zip(book.overlays(owner), overlays, strict=True):
+        if arrays is not None:
+            ids.append(offsets[overlay.part] + arrays.rows)
+            row_ids.append(first_row + np.arange(overlay.num_rows, dtype=np.int64))
+        first_row += overlay.num_rows
+    all_ids = np.concatenate(ids)
+    order = np.argsort(all_ids, kind="stable")  # the newest of a node's rows comes last
+    nodes = all_ids[order]
+    is_newest = np.append(nodes[1:] != nodes[:-1], [True] * (len(nodes) > 0))
+    touched = nodes[is_newest]
+    if len(touched) and not 0 <= touched[0] <= touched[-1] < offsets[-1]:
+        raise FormatError(f"{owner_label(owner)}: an overlay names rows that its part has not; verify the dataset")
+    marks = np.zeros((int(offsets[-1]) // WORD_BITS + 1, 2), np.uint64)
+    mark_nodes(touched, marks)
+    return OverlayTables(marks=marks, newest=np.concatenate(row_ids)[order][is_newest])
 
 
 def _table_if_any(arrays: Sequence[Array | None]) -> IntArray | None:
