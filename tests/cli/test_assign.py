@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
-from hopstream.cli import main
+from hopstream.cli import assign, main
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.layout import open_dataset, write_parts
@@ -34,6 +35,21 @@ def test_a_dataset_and_chunks_are_assigned_alike_and_partition_reads_it(sources,
     owners = ["--method", "file", "--owners", str(folder / "owners-set")]
     assert main(["partition", str(folder / "set"), "--out", str(folder / "cut"), "--parts", "3", *owners]) == 0
     assert sorted(open_dataset(folder / "cut").manifest.report.nodes)[2] > 256 / 3
+
+
+def test_stages_are_shown_as_they_go(sources, monkeypatch):
+    _, folder = sources
+    told: list[str] = []
+
+    @contextmanager
+    def bars():
+        yield lambda stage, done, total: told.append(stage)
+
+    monkeypatch.setattr(assign, "progress_bars", bars)
+    for source in ("set", "chunks"):
+        told.clear()
+        assert main(["assign", str(folder / source), *ASKED, "--out", str(folder / f"shown-{source}")]) == 0
+        assert list(dict.fromkeys(told)) == ["edges", "group", "ldg", "balance"]
 
 
 def test_facts_are_json(sources, capsys):

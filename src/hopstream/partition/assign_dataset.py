@@ -18,7 +18,7 @@ from hopstream.partition.book import Owner, ends_of, neighbor_dtype
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.paths import feature_paths
 from hopstream.partition.reshard.newest import open_rows
-from hopstream.partition.reshard.rows import DatasetRows, RaggedFiles, owner_folder
+from hopstream.partition.reshard.rows import INDICES, DatasetRows, RaggedFiles, owner_folder
 from hopstream.schema import Direction, EdgeType
 
 
@@ -33,7 +33,7 @@ def open_dataset_source(root: str | Path) -> AssignSource:
     rows.check_files(rows.leading_files)
     first = rows.contents.directions[0]
     edges = [owner_folder(p, (t, first)) for t in rows.contents.schema.edges for p in range(rows.book.num_parts)]
-    rows.check_files(str(folder / "indices.npy") for folder in edges)
+    rows.check_files(str(folder / INDICES) for folder in edges)
     return source_of_rows(rows)
 
 
@@ -110,7 +110,7 @@ def _edge_blocks(
     rows: DatasetRows, owner: tuple[EdgeType, Direction], own_keys: Array, other_keys: Array
 ) -> EdgeBlocks:
     """All edges, part by part, in stored order; the edges of a hub are several blocks."""
-    (indices,) = (c for c in rows.columns(owner).fixed if str(c.name) == "indices.npy")
+    (indices,) = (c for c in rows.columns(owner).fixed if c.name == INDICES)
     node_offsets = rows.book.node_offsets[ends_of(*owner)[0]]
     done = 0
     for part in range(rows.book.num_parts):

@@ -83,12 +83,18 @@ class Stages:
         """Run the tasks of a stage; the result of each by its name, in the order of the tasks."""
         if self.job is None:
             raise SettingsError("stages are run in a job that is open")
-        started = time.perf_counter()
-        results = self.job.run(stage, tasks)
-        self._work_done += sum(task.size for task in tasks)
-        self.tell(stage, 0, 0)
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
+        with self.timed(stage):
+            results = self.job.run(stage, tasks)
+            self._work_done += sum(task.size for task in tasks)
+            self.tell(stage, 0, 0)
         return results
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time inside for a stage."""
+        started = time.perf_counter()
+        yield
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """What the job says of a stage, as progress of the whole."""

@@ -13,8 +13,11 @@ from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaErr
 from hopstream.partition import staged
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.reshard.run import reshard
+from hopstream.partition.reshard import rows
+from hopstream.partition.reshard.run import reshard, rewrite
+from hopstream.partition.reshard.settings import ReshardSettings
 from hopstream.partition.write import write_parts
+from tests.partition.reshard.sources import cut_small
 from tests.partition.timed_graphs import timed_graph
 
 
@@ -43,6 +46,17 @@ def test_a_flipped_byte_in_any_file_is_found_and_named(tmp_path, monkeypatch, ol
         assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
         path.write_bytes(before)
     reshard_here(tmp_path)
+
+
+def test_what_is_summed_while_it_is_read_is_not_read_again(tmp_path, monkeypatch, old):
+    checked: list[str] = []
+    monkeypatch.setattr(
+        rows, "check_file", lambda path, record: checked.append(str(path.relative_to(tmp_path / "old")))
+    )
+    cut_small(monkeypatch, 30)
+    reshard_here(tmp_path)
+    assert sorted(checked) == sorted(rows.open_rows(tmp_path / "old").leading_files)
+    assert not any(name.endswith(("indices.npy", "weight_alias.npy")) for name in checked)
 
 
 def test_files_that_are_short_or_missing_are_named(tmp_path, old):
@@ -89,6 +103,30 @@ def forge(root: Path, name: str) -> None:
     checksum = extend_checksum(0, np.frombuffer((root / name).read_bytes(), np.uint8))
     files = {**manifest.files, name: replace(manifest.files[name], crc32c=checksum)}
     replace(manifest, files=files).write(root)
+
+
+@pytest.mark.parametrize("moment", [0.1, 0.9])
+def test_a_dataset_that_is_replaced_meanwhile(tmp_path, monkeypatch, rng, old, moment):
+    others, seen = timed_graph(rng), []
+    cut_small(monkeypatch, 60)
+
+    def replace_it(stage: str, done: int, total: int) -> None:
+        if done >= moment * total and not seen:
+            seen.append(done)
+            write_parts(others, tmp_path / "old", num_parts=3, method="random", overwrite=True)
+
+    with pytest.raises(FormatError, match=r"copy the file again|copy it again|was replaced|is missing"):
+        reshard_here(tmp_path, progress=replace_it)
+    assert seen and sorted(p.name for p in tmp_path.iterdir()) == ["old"]
+
+
+def test_in_its_own_place(tmp_path, old):
+    """What ``rewrite`` is for: ``reshard`` itself refuses it."""
+    settings = ReshardSettings(num_parts=2, method="hash", num_workers=0)
+    there = reshard_here(tmp_path)
+    rewrite(tmp_path / "old", tmp_path / "old", None, settings, overwrite=True, progress=lambda *_: None)
+    assert open_dataset(tmp_path / "old", verify=True).manifest.dataset_id == there.dataset_id
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["got", "old"]
 
 
 def test_wrong_owners_are_named(tmp_path, old):

@@ -20,12 +20,10 @@ from hopstream.partition.balance import MAX_MATRIX_PARTS
 from hopstream.partition.book import ends_of
 from hopstream.partition.dispatch.regions import RegionWriter
 from hopstream.partition.reshard.number import places_of_parts
-from hopstream.partition.reshard.rows import ColumnFile, RaggedFiles, owner_folder
+from hopstream.partition.reshard.rows import INDICES, ColumnFile, RaggedFiles, owner_folder
 from hopstream.partition.reshard.segments import Moves, Segments, locate
 from hopstream.partition.reshard.workplace import Workplace, own_type, workplace_of
 from hopstream.partition.stored import integers
-
-INDICES = "indices.npy"
 
 
 @task
@@ -105,12 +103,12 @@ class _Mover:
             return
         read = partial(self._read, column)
         values = moves.moved(moves.read(column.dtype, column.shape, read))
-        is_renumbered = self.new_ids is not None and str(column.name) == INDICES
-        if is_renumbered and self.new_ids is not None:
-            take_ids(values, self.new_ids, values)
+        new_ids = self.new_ids if column.name == INDICES else None
+        if new_ids is not None:
+            take_ids(values, new_ids, values)
         for part, first_item, begin, end in moves.new:
             self._write(column, part, first_item, values[begin:end])
-            if is_renumbered and self.is_counted:
+            if new_ids is not None and self.is_counted:
                 self._count(part, values[begin:end])
 
     def _read(self, column: ColumnFile, part: int, begin: int, end: int) -> Array:

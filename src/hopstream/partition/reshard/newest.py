@@ -16,7 +16,7 @@ from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.partition.book import EdgeOwner, Owner, ends_of
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import overlay_folder
-from hopstream.partition.reshard.rows import ColumnFile, DatasetRows, RaggedFiles, owner_folder
+from hopstream.partition.reshard.rows import INDICES, ColumnFile, DatasetRows, RaggedFiles, owner_folder
 
 GAP_BYTES = 1 << 14
 """Stretches of a file that are nearer to each other than this are read as one."""
@@ -94,7 +94,7 @@ class NewestRows(DatasetRows):
         """As ``DatasetRows.read``."""
         if not self._is_changed(owner, part):
             return super().read(owner, part, column, begin, end)
-        is_indices = column.name.name == "indices.npy" and len(column.name.parts) == 1
+        is_indices = column.name == INDICES
 
         def read(piece: int, first: int, stop: int) -> Array:
             name = str(self._folder(owner, part, piece) / column.name)

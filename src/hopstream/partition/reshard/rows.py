@@ -24,7 +24,7 @@ from hopstream.errors import FormatError
 from hopstream.partition.book import Owner, PartitionBook, ends_of
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.dispatch.regions import Stretch, Stretches, add_stretch, file_record, read_into
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import (
     Contents,
     edge_folder,
@@ -38,6 +38,8 @@ from hopstream.partition.paths import (
 from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)
+INDICES = PurePosixPath("indices.npy")
+"""The column that holds ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,11 @@ def owners_of(contents: Contents) -> list[Owner]:
 class DatasetRows:
     """The rows of a dataset.
 
-    Whoever keeps changes beside the parts of a dataset answers the same questions about it as changed: ``book``,
-    ``ids_of_keys``, ``keys``, ``starts``, ``read``, ``value_starts``, ``read_values``, ``splits``, ``links``. Inside a
-    part rows ascend by key, and positions of items and elements are the reader's own, as long as they ascend with rows.
+    Whoever keeps changes beside the parts of a dataset answers the same questions about it as changed (``book``,
+    ``ids_of_keys``, ``keys``, ``starts``, ``read``, ``value_starts``, ``read_values``, ``splits``, ``links``), says how
+    much there is (``num_items``, ``num_bytes``), and checks its files (``leading_files``, ``check_files``,
+    ``check_read``). Inside a part rows ascend by key. Positions of items and elements are the reader's own, as long as
+    those of rows that follow each other do so, too. ``stretches`` says what ``read`` and ``read_values`` have read.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
@@ -203,7 +207,7 @@ class DatasetRows:
         """
         name = str(owner_folder(part, owner) / column.name)
         values = self._read(name, begin, end, is_summed=True)
-        if not isinstance(owner, str) and column.name.name == "indices.npy" and len(column.name.parts) == 1:
+        if not isinstance(owner, str) and column.name == INDICES:
             self._check_range(name, values, self.book.num_ids(ends_of(*owner)[1]))
         return values
 
@@ -279,8 +283,10 @@ class DatasetRows:
 
         Raises:
             ChecksumError: A file is not the one that was written.
-            FormatError: A file is missing.
+            FormatError: A file is missing, or the dataset is not the one that it was when reading began.
         """
+        if read_manifest(self.root).dataset_id != self.manifest.dataset_id:
+            raise FormatError(f"{self.root} was replaced by another dataset while it was read; start again")
         for part in range(self.book.num_parts):
             for name, _ in expected_files(self.manifest, part):
                 record = self.manifest.files[name]

@@ -260,7 +260,8 @@ class _Run:
     def _assign(self, assign_bytes: int) -> None:
         """Give nodes to parts by the method that was asked for."""
         settings = self.plan.settings
-        with write_owners(self.workplace.owners_folder, self.num_parts, settings.method) as (folder, write):
+        out = self.workplace.owners_folder
+        with self.stages.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
             found = assign_nodes(
                 source_of_rows(self.rows), settings, scratch=folder, memory_bytes=assign_bytes,
                 progress=self.stages.progress,
