@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from hopstream.errors import SettingsError
+from hopstream.errors import ChecksumError, SettingsError
 from hopstream.partition.append.lock import locked
 from hopstream.partition.append.run import append
 from hopstream.partition.assign_folder import write_owners
@@ -93,6 +93,19 @@ def test_refusals(tmp_path):
     append(tmp_path / "d", **grown_graph().added(2))
     with locked(tmp_path / "d"), pytest.raises(SettingsError, match="by another process"):
         compact(tmp_path / "d")
+
+
+@pytest.mark.parametrize("folder", ["part-00000/delta-00002", "part-00001", "part-00002"])
+def test_damaged_files_are_found(tmp_path, folder):
+    before = written(tmp_path / "d", 2, 2)
+    path = tmp_path / "d" / folder / "edge/user__knows__user/in/features/rating.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match=f"{folder}.*rating"):
+        compact(tmp_path / "d", num_workers=0)
+    assert read_manifest(tmp_path / "d").dataset_id == before.dataset_id
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
 
 
 KILLED = """

@@ -39,6 +39,7 @@ def grown_manifest(
     )
     checksums = grown_checksums(manifest, added)
     cost = StageCost(name="append", seconds=time.perf_counter() - started, peak_bytes=peak_bytes())
+    # A halo is of the parts as they were: what stands for it in the manifest is left out here.
     return replace(
         manifest,
         book=book,

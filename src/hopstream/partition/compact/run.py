@@ -27,6 +27,7 @@ from hopstream.partition.reshard.plan import Estimate, Plan
 from hopstream.partition.reshard.rows import DatasetRows
 from hopstream.partition.reshard.run import rewrite
 from hopstream.partition.settings import Progress
+from hopstream.partition.staged import INPUT_ERRORS
 
 
 class CompactOptions(TypedDict, total=False):
@@ -99,7 +100,11 @@ def _owners(root: Path, rows: DatasetRows, given: Path | None) -> Iterator[Path]
     if not mine.exists():
         with write_owners(mine, rows.book.num_base_parts, "file") as (_, write):
             write(kept_owners(rows))
-    yield mine
+    try:
+        yield mine
+    except INPUT_ERRORS:  # there is nothing to go on with
+        shutil.rmtree(mine, ignore_errors=True)
+        raise
     shutil.rmtree(mine, ignore_errors=True)
 
 
