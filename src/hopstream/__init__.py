@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
+    from hopstream.partition.append.run import append
     from hopstream.partition.audit.run import verify_dataset
+    from hopstream.partition.compact.run import compact
     from hopstream.partition.dispatch.run import dispatch
     from hopstream.partition.halo.run import add_halo
     from hopstream.partition.halo.settings import HaloSettings
@@ -60,7 +62,9 @@ __all__ = [
     "RemoteGraph",
     "StoreSettings",
     "add_halo",
+    "append",
     "chunk_tables",
+    "compact",
     "dispatch",
     "graph_from_arrays",
     "graph_from_data",
@@ -103,7 +107,9 @@ _MODULE_OF = {
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
     "add_halo": "hopstream.partition.halo.run",
+    "append": "hopstream.partition.append.run",
     "chunk_tables": "hopstream.ingest.chunking.run",
+    "compact": "hopstream.partition.compact.run",
     "dispatch": "hopstream.partition.dispatch.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",

@@ -231,7 +231,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
     forged = type(manifest)(
         **{
             field: getattr(manifest, field)
-            for field in ("schema", "directions", "book", "has_edge_keys", "made_by", "report", "graph_id")
+            for field in ("schema", "directions", "book", "has_edge_keys", "made_by", "report", "graph_id", "checksums")
         },
         files={**manifest.files, relative: record},
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hopstream.cli.degrees import DegreeSummary
 from hopstream.cli.progress import Facts
 from hopstream.partition.balance import PartitionReport
@@ -79,7 +81,7 @@ class Census:
 
     def num_edges_of(self, edge_type: EdgeType) -> int:
         """Edges of one type."""
-        return next(self.book.num_ids(owner) for owner in self.book.edge_offsets if owner[0] == edge_type)
+        return self.book.num_edges(edge_type)
 
     def stored_text(self) -> str:
         """What is stored beside edges so that they can be drawn by it: ``times "year", weights "rating"``."""
@@ -109,8 +111,8 @@ class Census:
         return loads | {f"seeds {type_label(t)}/{split}": counts for (t, split), counts in self.report.seeds.items()}
 
     def _part_sizes(self, owners: list[Owner]) -> tuple[int, ...]:
-        offsets = [self.book.offsets(owner) for owner in owners]
-        return tuple(sum(int(o[part + 1] - o[part]) for o in offsets) for part in range(self.num_parts))
+        sizes = [np.diff(self.book.offsets(o)) if isinstance(o, str) else self.book.edges_of_parts(o) for o in owners]
+        return tuple(sum(int(of_parts[part]) for of_parts in sizes) for part in range(self.num_parts))
 
 
 def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -> Census:

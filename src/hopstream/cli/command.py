@@ -23,8 +23,10 @@ import typer.main
 import hopstream
 from hopstream.cli import (
     INTERRUPTED,
+    append,
     assign,
     chunk,
+    compact,
     dispatch,
     halo,
     ingest,
@@ -124,7 +126,7 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    making = (ingest, assign, chunk, dispatch, partition, reshard, halo, place, pull)
+    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull)
     for module in (*making, inspect, verify, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)

@@ -13,8 +13,9 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import FormatError
-from hopstream.partition.book import ends_of, owner_label
-from hopstream.partition.layout import Dataset
+from hopstream.partition.book import EdgeOwner, ends_of, owner_label
+from hopstream.partition.layout import Dataset, PartArrays
+from hopstream.partition.overlays import RowReader
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import Store
 
@@ -77,10 +78,23 @@ def degrees_of_dataset(dataset: Dataset, progress: Callable[[str, int, int], Non
     for done, (edge_type, direction) in enumerate(owners):
         progress("degrees", done, len(owners))
         where = f"{dataset.root}: {owner_label((edge_type, direction))}"
-        chunks = (chunk for part in parts for chunk in _stretches(part.edges[edge_type, direction].indptr, where))
+        chunks = (chunk for part in parts for chunk in _newest_degrees(part, (edge_type, direction), where))
         summaries.append(summarize(edge_type, direction, chunks))
     progress("degrees", len(owners), len(owners))
     return summaries
+
+
+def _newest_degrees(part: PartArrays, owner: EdgeOwner, where: str) -> Iterator[IntArray]:
+    """Degrees of the rows of a part, of each where it is newest."""
+    reader = RowReader.of(part, owner)
+    if not reader.overlay_rows:
+        yield from _stretches(reader.pieces[0].indptr, where)
+        return
+    for edges in reader.pieces:
+        for _ in _stretches(edges.indptr, where):  # refuses offsets that descend
+            pass
+    for first in range(0, reader.num_rows, CHUNK_NODES):
+        yield reader.degrees(np.arange(first, min(first + CHUNK_NODES, reader.num_rows)))
 
 
 def degrees_of_store(store: Store, progress: Callable[[str, int, int], None]) -> list[DegreeSummary]:

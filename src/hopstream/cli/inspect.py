@@ -18,6 +18,7 @@ from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
+    from hopstream.partition.book import Delta
     from hopstream.partition.settings import Progress
 
 MAX_MATRIX_COLUMNS = 16
@@ -137,6 +138,7 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
         "cut": census.report.cut.fraction if census.report else None,
         "halo_hops": census.halo.hops if census.halo else None,
         "halo_bytes": list(census.halo.bytes) if census.halo else None,
+        "deltas": [_delta_facts(delta) for delta in census.book.deltas],
         "is_verified": is_verified,
         "made_by": census.made_by,
     }
@@ -147,6 +149,8 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     if census.halo is not None:
         copied = f"{plural_text(census.halo.hops, 'hop')}, {bytes_text(sum(census.halo.bytes))}"
         output.text(f"{'':<16} halo of {copied} of copies beside the parts' own")
+    if census.book.deltas:
+        output.text(f"{'':<16} {_deltas_text(census)}")
     output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")
     if census.made_by:
         output.text(f"{'':<16} made by {census.made_by_text()}")
@@ -201,6 +205,25 @@ def _write_parts(output: Output, census: Census) -> None:
         served = [(address, ", ".join(map(str, parts))) for address, parts in census.servers.items()]
         told: list[Facts] = [{"server": address, "parts": parts} for address, parts in census.servers.items()]
         output.table(("server", "parts"), served, told)
+
+
+def _deltas_text(census: Census) -> str:
+    """What was appended since the dataset was written, in a line."""
+    deltas = [_delta_facts(delta) for delta in census.book.deltas]
+    num_edges, num_rows, num_held = (sum(d[name] for d in deltas) for name in ("edges", "rows", "edges_of_rows"))
+    text = (
+        f"{plural_text(len(deltas), 'delta')}: {count_text(num_edges)} edges appended, {count_text(num_rows)} rows of "
+    )
+    return f"{text}older nodes written anew with {count_text(num_held)} edges; hopstream compact folds them in"
+
+
+def _delta_facts(delta: Delta) -> dict[str, int]:
+    overlays = [overlay for of in delta.overlays.values() for overlay in of]
+    return {
+        "edges": sum(delta.num_edges.values()),
+        "rows": sum(overlay.num_rows for overlay in overlays),
+        "edges_of_rows": sum(overlay.num_edges for overlay in overlays),
+    }
 
 
 def _nested(values: Mapping[str, Json]) -> Facts:

@@ -6,15 +6,14 @@ numbered by edge key: their position in ``src_keys`` and ``dst_keys``. Arrays ma
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray, RaggedArray, column_checksum, column_schema
+from hopstream.arrays import Column, IntArray, RaggedArray, column_schema
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.graph.checksums import ColumnSums, GraphChecksums, array_sum, column_sums
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 
@@ -80,19 +79,29 @@ class Graph:
 
         Equal graphs have equal fingerprints: types, features, splits, and the keys and order of nodes and edges count.
         """
-        tables: dict[str, list[int]] = {}
+        return self.checksums().fingerprint(self.schema)
+
+    def checksums(self) -> GraphChecksums:
+        """What the fingerprint is made of."""
+        num_rows: dict[str, int] = {}
+        columns: dict[str, tuple[ColumnSums, ...]] = {}
         for node_type, nodes in self.nodes.items():
-            tables[node_type] = [nodes.num_nodes, *map(column_checksum, nodes.features.values())]
+            num_rows[node_type] = nodes.num_nodes
+            columns[node_type] = tuple(map(column_sums, nodes.features.values()))
         for edge_type, edges in self.edges.items():
-            columns = (edges.src_keys, edges.dst_keys, *edges.features.values())
-            tables[type_label(edge_type)] = [edges.num_edges, *map(column_checksum, columns)]
-        splits = {t: {name: column_checksum(keys) for name, keys in of.items()} for t, of in self.splits.items()}
-        edge_splits = {
-            type_label(t): {name: column_checksum(keys) for name, keys in of.items()}
-            for t, of in self.edge_splits.items()
-            if of
-        }
-        return fingerprint_of(self.schema, tables, splits, edge_splits)
+            label = type_label(edge_type)
+            num_rows[label] = edges.num_edges
+            columns[label] = tuple(map(column_sums, (edges.src_keys, edges.dst_keys, *edges.features.values())))
+        return GraphChecksums(
+            num_rows=num_rows,
+            columns=columns,
+            splits={t: {name: array_sum(keys) for name, keys in of.items()} for t, of in self.splits.items()},
+            edge_splits={
+                type_label(t): {name: array_sum(keys) for name, keys in of.items()}
+                for t, of in self.edge_splits.items()
+                if of
+            },
+        )
 
     def check(self) -> Graph:
         """Check lengths, dtypes and id ranges; return the graph itself.
@@ -129,24 +138,6 @@ class Graph:
             for name, keys in splits.items():
                 where = f"split {name!r} of {type_label(edge_type)}"
                 _check_split(where, keys, self.edges[edge_type].num_edges, "edge")
-
-
-def fingerprint_of(
-    schema: GraphSchema,
-    tables: Mapping[str, list[int]],
-    splits: Mapping[str, Mapping[str, int]],
-    edge_splits: Mapping[str, Mapping[str, int]],
-) -> str:
-    """32 hexadecimal digits that name a graph, of which checksums are known.
-
-    Args:
-        schema: Its schema.
-        tables: Type label to the number of rows and the CRC-32C of each column, for edges those of the ends first.
-        splits: Node type to split to the CRC-32C of its keys.
-        edge_splits: The same by the labels of edge types; those without splits are left out.
-    """
-    text = json.dumps([schema.to_json(), tables, splits, edge_splits], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _check_lengths(where: str, features: Mapping[str, Column], num_rows: int) -> None:

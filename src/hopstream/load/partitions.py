@@ -14,10 +14,11 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import SettingsError
-from hopstream.partition.book import ends_of
+from hopstream.partition.book import EdgeOwner, ends_of
 from hopstream.partition.halo.layout import HaloArrays, open_halo
 from hopstream.partition.key_book import KeyBook
 from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
+from hopstream.partition.overlays import newest_edge_ids, newest_part
 from hopstream.partition.paths import part_folder
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
@@ -195,6 +196,7 @@ def load_partition(root: str | Path, part: int, *, direction: Direction | None =
     """
     dataset = open_dataset(root)
     arrays = dataset.open_part(part)
+    newest = newest_part(arrays)
     manifest = dataset.manifest
     direction = _direction(dataset, direction)
     book, halo = KeyBook(dataset), open_halo(dataset, part)
@@ -204,7 +206,10 @@ def load_partition(root: str | Path, part: int, *, direction: Direction | None =
         direction=direction,
         schema=manifest.schema,
         nodes={t: _nodes(book, arrays, halo, t) for t in manifest.schema.nodes},
-        edges={t: _edges(book, arrays, t, direction) for t in manifest.schema.edges},
+        edges={
+            t: _edges(book, newest, newest_edge_ids(book.ranges, arrays, (t, direction)), (t, direction))
+            for t in manifest.schema.edges
+        },
     )
 
 
@@ -221,7 +226,7 @@ def load_partition_feats(
         direction: Whose order features of edges are in.
     """
     dataset = open_dataset(root)
-    arrays, direction = dataset.open_part(part), _direction(dataset, direction)
+    arrays, direction = newest_part(dataset.open_part(part)), _direction(dataset, direction)
     return PartFeatures(
         nodes=arrays.node_features if load_nodes else {},
         edges={t: e.features for (t, d), e in arrays.edges.items() if d == direction} if load_edges else {},
@@ -275,8 +280,9 @@ def _masks(dataset: Dataset, node_type: str, keys: IntArray) -> dict[str, NDArra
     return {name: np.isin(keys, np.concatenate([split[name] for split in splits])) for name in names}
 
 
-def _edges(book: KeyBook, arrays: PartArrays, edge_type: EdgeType, direction: Direction) -> PartEdges:
-    edges = arrays.edges[edge_type, direction]
+def _edges(book: KeyBook, arrays: PartArrays, ids: IntArray, owner: EdgeOwner) -> PartEdges:
+    edge_type, direction = owner
+    edges = arrays.edges[owner]
     own_type, other_type = ends_of(edge_type, direction)
     rows = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
     own_ids = rows + book.node_range(own_type, arrays.part)[0]
@@ -290,7 +296,7 @@ def _edges(book: KeyBook, arrays: PartArrays, edge_type: EdgeType, direction: Di
     (src_ids, src_parts, src_keys), (dst_ids, dst_parts, dst_keys) = (other, own) if direction == "in" else (own, other)
     return PartEdges(
         keys=edges.keys,
-        ids=np.arange(len(rows), dtype=np.int64) + book.edge_range(edge_type, direction, arrays.part)[0],
+        ids=ids,
         src_ids=src_ids,
         dst_ids=dst_ids,
         src_parts=src_parts,

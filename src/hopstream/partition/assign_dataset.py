@@ -17,13 +17,8 @@ from hopstream.partition.assign_source import BLOCK_EDGES, OFFSET_BYTES, AssignS
 from hopstream.partition.book import Owner, ends_of, neighbor_dtype
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.paths import feature_paths
-from hopstream.partition.reshard.rows import (
-    INDICES,
-    DatasetRows,
-    RaggedFiles,
-    open_rows,
-    owner_folder,
-)
+from hopstream.partition.reshard.newest import open_rows
+from hopstream.partition.reshard.rows import INDICES, DatasetRows, RaggedFiles, owner_folder
 from hopstream.schema import Direction, EdgeType
 
 

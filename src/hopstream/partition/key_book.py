@@ -76,8 +76,9 @@ class KeyBook:
         book = self.ranges
         nodes = {t: np.diff(offsets).tolist() for t, offsets in book.node_offsets.items()}
         edges: dict[str, dict[str, list[int]]] = {}
-        for (edge_type, direction), offsets in book.edge_offsets.items():
-            edges.setdefault(direction, {})[type_label(edge_type)] = np.diff(offsets).tolist()
+        for edge_type, direction in book.edge_offsets:
+            of_parts = book.edges_of_parts((edge_type, direction)).tolist()
+            edges.setdefault(direction, {})[type_label(edge_type)] = of_parts
         return tuple(
             {
                 "part": part,
@@ -92,7 +93,10 @@ class KeyBook:
         return self._range(self._known(node_type), part)
 
     def edge_range(self, edge_type: EdgeType | str, direction: Direction, part: int) -> tuple[int, int]:
-        """The ids of the edges of a type and direction that a part owns: the first, and one after the last."""
+        """The ids of the edges of a type and direction that a part owns: the first, and one after the last.
+
+        Edges of rows that were appended to have other ids, behind those of all parts.
+        """
         edge_type = self.dataset.manifest.schema.edge_type_of(edge_type)
         if (edge_type, direction) not in self.ranges.edge_offsets:
             known = list(self.dataset.manifest.directions)
@@ -101,7 +105,7 @@ class KeyBook:
 
     def _range(self, owner: Owner, part: int) -> tuple[int, int]:
         self._check_part(part)
-        offsets = self.ranges.offsets(owner)
+        offsets = self.ranges.offsets(owner)  # of pieces; the first are the parts
         return int(offsets[part]), int(offsets[part + 1])
 
     def _check_part(self, part: int) -> None:

@@ -6,7 +6,7 @@ size that the manifest says. What is inside the files is checked by ``verify``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,7 @@ from hopstream.partition.paths import (
     feature_paths,
     link_folder,
     node_folder,
+    overlay_folder,
     split_path,
 )
 from hopstream.partition.roots import check_is_here
@@ -30,7 +31,16 @@ from hopstream.partition.verify import check_across, check_part, needs_others
 from hopstream.partition.write import write_parts
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 
-__all__ = ["Dataset", "EdgeArrays", "Manifest", "PartArrays", "open_dataset", "read_manifest", "write_parts"]
+__all__ = [
+    "Dataset",
+    "EdgeArrays",
+    "Manifest",
+    "OverlayArrays",
+    "PartArrays",
+    "open_dataset",
+    "read_manifest",
+    "write_parts",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,6 +76,23 @@ class EdgeArrays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OverlayArrays:
+    """New rows of one part, edge type and direction, which stand for older ones.
+
+    Attributes:
+        delta: Number of the delta that brought them.
+        rows: int64[n], the rows of the part that they stand for, ascending.
+        node_keys: int64[n], the keys of the nodes of these rows.
+        edges: The edges of the ``n`` rows, in place of all that older deltas and the part itself say of them.
+    """
+
+    delta: int
+    rows: IntArray
+    node_keys: IntArray
+    edges: EdgeArrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkArrays:
     """The links of one edge type that a part keeps: a slice of the edges in the order of their keys.
 
@@ -94,6 +121,7 @@ class PartArrays:
         node_features: Node type to feature name to column of ``rows`` rows.
         edges: (edge type, direction) to edges.
         links: Edge type to links, for the edge types of ``GraphSchema.edge_splits``.
+        overlays: (edge type, direction) to the part's overlays, oldest first; those without any are left out.
     """
 
     part: int
@@ -103,6 +131,7 @@ class PartArrays:
     node_features: Mapping[str, Mapping[str, Column]]
     edges: Mapping[tuple[EdgeType, Direction], EdgeArrays]
     links: Mapping[EdgeType, LinkArrays] = field(default_factory=dict)
+    overlays: Mapping[tuple[EdgeType, Direction], tuple[OverlayArrays, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,8 +166,17 @@ class Dataset:
                 for t, folder in nodes.items()
             },
             node_features={t: self._open_columns(nodes[t], fs) for t, fs in manifest.schema.nodes.items()},
-            edges={(t, d): self._open_edges(part, t, d) for t in manifest.schema.edges for d in manifest.directions},
+            edges={
+                (t, d): self._open_edges(edge_folder(part, t, d), t, d)
+                for t in manifest.schema.edges
+                for d in manifest.directions
+            },
             links={t: self._open_links(part, t) for t in manifest.schema.edge_splits},
+            overlays={
+                owner: found
+                for owner in manifest.book.edge_offsets
+                if (found := tuple(self._open_overlays(part, *owner)))
+            },
         )
 
     def verify(self, parts: Iterable[int] | None = None, progress: Progress | None = None) -> None:
@@ -180,8 +218,19 @@ class Dataset:
     def _open(self, path: PurePosixPath) -> Array:
         return open_array(self.root / path, self.manifest.files[str(path)])
 
-    def _open_edges(self, part: int, edge_type: EdgeType, direction: Direction) -> EdgeArrays:
-        manifest, folder = self.manifest, edge_folder(part, edge_type, direction)
+    def _open_overlays(self, part: int, edge_type: EdgeType, direction: Direction) -> Iterator[OverlayArrays]:
+        for overlay in self.manifest.book.overlays((edge_type, direction)):
+            if overlay.part == part:
+                folder = overlay_folder(part, overlay.delta, edge_type, direction)
+                yield OverlayArrays(
+                    delta=overlay.delta,
+                    rows=self._open(folder / "row.npy"),
+                    node_keys=self._open(folder / "node_key.npy"),
+                    edges=self._open_edges(folder, edge_type, direction),
+                )
+
+    def _open_edges(self, folder: PurePosixPath, edge_type: EdgeType, direction: Direction) -> EdgeArrays:
+        manifest = self.manifest
         features = manifest.schema.edges[edge_type]
         has_times = edge_type in timed_edge_types(manifest.schema, manifest.time_attr, direction)
         has_weights = manifest.weight_attr in features

@@ -17,8 +17,10 @@ import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, write_text
 from hopstream.errors import ChecksumError, FormatError
+from hopstream.graph.checksums import GraphChecksums
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook, owner_label
+from hopstream.partition.delta_records import deltas_from_json, deltas_to_json
 from hopstream.partition.halo.record import Halo
 from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
@@ -28,7 +30,7 @@ FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 30
 FIELDS = (
     "dataset_id", "schema", "graph_id", "directions", "num_parts", "node_offsets", "edge_offsets", "has_edge_keys",
-    "time_attr", "weight_attr", "has_neighbor_keys", "made_by", "report", "files",
+    "time_attr", "weight_attr", "has_neighbor_keys", "deltas", "checksums", "made_by", "report", "files",
 )  # fmt: skip
 """What every manifest says beside its format."""
 
@@ -47,6 +49,7 @@ class Manifest:
         report: How well the graph was cut, and what it took.
         graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``) and of ``time_attr``, which decides in
             which order a node's edges are stored; the same for every cut of it.
+        checksums: What the graph's fingerprint is made of, so that it is known when more is appended.
         time_attr: The feature whose values are times, by which a node's edges are sorted, or None.
         weight_attr: The edge feature that is stored as running sums and an order too, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
@@ -64,6 +67,7 @@ class Manifest:
     made_by: Mapping[str, Any]
     report: PartitionReport
     graph_id: str
+    checksums: GraphChecksums
     time_attr: str | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
@@ -101,6 +105,8 @@ class Manifest:
             "time_attr": self.time_attr,
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
+            "deltas": deltas_to_json(self.book),
+            "checksums": self.checksums.to_json(),
             "files": {path: record.to_json() for path, record in self.files.items()},
         }
 
@@ -195,12 +201,18 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     return Manifest(
         schema=schema,
         directions=cast(tuple[Direction, ...], directions),
-        book=PartitionBook(num_parts=num_parts, node_offsets=node_offsets, edge_offsets=edge_offsets),
+        book=PartitionBook(
+            num_parts=num_parts,
+            node_offsets=node_offsets,
+            edge_offsets=edge_offsets,
+            deltas=deltas_from_json(value["deltas"]),
+        ),
         has_edge_keys=value["has_edge_keys"],
         files={str(path): FileRecord.from_json(record) for path, record in value["files"].items()},
         made_by=dict(value["made_by"]),
         report=PartitionReport.from_json(value["report"]),
         graph_id=value["graph_id"],
+        checksums=GraphChecksums.from_json(value["checksums"]),
         time_attr=value["time_attr"],
         weight_attr=value["weight_attr"],
         has_neighbor_keys=value["has_neighbor_keys"],
@@ -231,9 +243,22 @@ def _check_files(path: Path, manifest: Manifest) -> None:
                 raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:
         raise FormatError(f"{path} lists {next(iter(missing))!r}; no file of its schema has this name")
+    book = manifest.book
     for edge_type in manifest.schema.edges:
-        totals = {manifest.book.num_ids((edge_type, d)) for d in manifest.directions}
+        totals = {int(book.edge_offsets[edge_type, d][book.num_base_parts]) for d in manifest.directions}
         if len(totals) > 1:
             raise FormatError(
                 f"{path}: {owner_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"
             )
+
+
+def graph_schema(schema: GraphSchema) -> GraphSchema:
+    """The schema of the graph that a dataset was written from: without links that were only asked for."""
+    return replace(schema, edge_splits={t: names for t, names in schema.edge_splits.items() if names})
+
+
+def graph_id_of(fingerprint: str, time_attr: str | None) -> str:
+    """A graph's fingerprint, and another one where times decide in which order edges are stored: draws follow it."""
+    if time_attr is None:
+        return fingerprint
+    return hashlib.blake2b(f"{fingerprint} by {time_attr}".encode(), digest_size=16).hexdigest()

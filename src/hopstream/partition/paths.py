@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from hopstream.arrays import FileRecord, column_paths
-from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
+from hopstream.partition.book import Overlay, PartitionBook, ends_of, neighbor_dtype
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, timed_edge_types
 
 MANIFEST = "manifest.json"
@@ -51,6 +51,19 @@ def node_folder(part: int, node_type: str) -> PurePosixPath:
 def edge_folder(part: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
     """The folder of a part's edges of one type and direction."""
     return part_folder(part) / "edge" / "__".join(map(path_name, edge_type)) / direction
+
+
+def overlay_folder(part: int, delta: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
+    """The folder of what a delta has of a part's edges of one type and direction."""
+    inside = edge_folder(part, edge_type, direction).relative_to(part_folder(part))
+    return part_folder(part) / f"delta-{delta:05d}" / inside
+
+
+def piece_folders(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> list[PurePosixPath]:
+    """The folder of each piece of an edge type and direction: parts, then overlays."""
+    parts = [edge_folder(part, edge_type, direction) for part in range(book.num_parts)]
+    overlays = book.overlays((edge_type, direction))
+    return parts + [overlay_folder(o.part, o.delta, edge_type, direction) for o in overlays]
 
 
 def link_folder(part: int, edge_type: EdgeType) -> PurePosixPath:
@@ -129,6 +142,9 @@ def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expecte
     for edge_type in schema.edges:
         for direction in contents.directions:
             yield from expected_edges(contents, part, edge_type, direction)
+            for overlay in contents.book.overlays((edge_type, direction)):
+                if overlay.part == part:
+                    yield from expected_overlay(contents, overlay, edge_type, direction)
     for edge_type, splits in schema.edge_splits.items():
         offsets = contents.book.link_offsets(edge_type)
         yield from expected_links(contents, part, edge_type, int(offsets[part + 1] - offsets[part]))
@@ -163,12 +179,29 @@ def expected_edges(
     contents: Contents, part: int, edge_type: EdgeType, direction: Direction
 ) -> Iterator[tuple[str, Expected]]:
     """The files of a part's edges of one type and direction."""
-    book, features = contents.book, contents.schema.edges[edge_type]
+    book, owner_type = contents.book, ends_of(edge_type, direction)[0]
     folder = edge_folder(part, edge_type, direction)
-    owner_type, other_type = ends_of(edge_type, direction)
-    num_edges = (_range_length(book, (edge_type, direction), part),)
-    neighbors = Expected(neighbor_dtype(book.num_ids(other_type)).name, num_edges)
-    yield str(folder / "indptr.npy"), Expected("int64", (_range_length(book, owner_type, part) + 1,))
+    num_rows, num_edges = (_range_length(book, owner, part) for owner in (owner_type, (edge_type, direction)))
+    yield from _expected_rows(contents, folder, (edge_type, direction), num_rows, num_edges)
+
+
+def expected_overlay(
+    contents: Contents, overlay: Overlay, edge_type: EdgeType, direction: Direction
+) -> Iterator[tuple[str, Expected]]:
+    """The files of an overlay: which rows of the part they stand for, and what a part has of edges."""
+    folder = overlay_folder(overlay.part, overlay.delta, edge_type, direction)
+    for name in ("row.npy", "node_key.npy"):
+        yield str(folder / name), Expected("int64", (overlay.num_rows,))
+    yield from _expected_rows(contents, folder, (edge_type, direction), overlay.num_rows, overlay.num_edges)
+
+
+def _expected_rows(
+    contents: Contents, folder: PurePosixPath, owner: tuple[EdgeType, Direction], num_rows: int, num_items: int
+) -> Iterator[tuple[str, Expected]]:
+    edge_type, direction = owner
+    features, num_edges = contents.schema.edges[edge_type], (num_items,)
+    neighbors = Expected(neighbor_dtype(contents.book.num_ids(ends_of(*owner)[1])).name, num_edges)
+    yield str(folder / "indptr.npy"), Expected("int64", (num_rows + 1,))
     yield str(folder / "indices.npy"), neighbors
     if contents.has_edge_keys:
         yield str(folder / "key.npy"), Expected("int64", num_edges)
@@ -181,7 +214,7 @@ def expected_edges(
         yield str(folder / "weight_order.npy"), Expected("uint32", num_edges)
         yield str(folder / "weight_alias.npy"), Expected("uint64", num_edges)
     for name, feature in features.items():
-        yield from _expected_column(folder, name, feature, num_edges[0])
+        yield from _expected_column(folder, name, feature, num_items)
 
 
 def _expected_column(
@@ -197,5 +230,5 @@ def _expected_column(
 
 
 def _range_length(book: PartitionBook, owner: str | tuple[EdgeType, Direction], part: int) -> int:
-    offsets = book.offsets(owner)
+    offsets = book.node_offsets[owner] if isinstance(owner, str) else book.edge_offsets[owner]
     return int(offsets[part + 1] - offsets[part])

@@ -17,6 +17,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.book import Owner, ends_of, neighbor_dtype, owner_label
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
+from hopstream.partition.overlays import newest_part
 from hopstream.partition.split import NodeSplit, split_edges
 from hopstream.partition.times import edge_times, sort_by_time
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
@@ -35,7 +36,8 @@ def read_dataset(root: str | Path) -> Graph:
 def graph_of_dataset(dataset: Dataset) -> Graph:
     """Read all parts of a dataset back into one graph, in the original order of nodes and edges.
 
-    Node columns of a dataset of one part stay the memory maps that they are; everything else is held in memory.
+    Node columns of a dataset of one part stay the memory maps that they are; everything else is held in memory. Of rows
+    that were appended to, the newest are read.
 
     Where a dataset keeps no edge keys, the original order of a type's edges is known from its links. Without links that
     order is lost: edges come in the order in which they are stored, node by node, and in the order of time where they
@@ -49,7 +51,7 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
     """
     dataset.verify()
     manifest = dataset.manifest
-    parts = [dataset.open_part(part) for part in range(manifest.book.num_parts)]
+    parts = [newest_part(dataset.open_part(part)) for part in range(manifest.book.num_parts)]
     keys_of_ids = {t: _keys_of_ids(dataset, parts, t) for t in manifest.schema.nodes}
     nodes = {
         t: NodeTable(
@@ -105,8 +107,8 @@ def _stored_edge_keys(
 ) -> list[IntArray]:
     """The key of each edge that each part stores, in stored order; ids where the original order is not known."""
     owner = (edge_type, dataset.manifest.directions[0])
-    starts = dataset.manifest.book.offsets(owner)
     arrays = [part.edges[owner] for part in parts]
+    starts = offsets_of(np.array([len(edges.indices) for edges in arrays], np.int64))
     if edge_type in dataset.manifest.schema.edge_splits and not dataset.manifest.has_edge_keys:
         all_keys = _keys_from_links(dataset, parts, edge_type, keys_of_ids, nodes)
         return [all_keys[start : start + len(a.indices)] for a, start in zip(arrays, starts, strict=False)]
@@ -165,7 +167,7 @@ def _read_edges(
     direction: Direction = dataset.manifest.directions[0]
     owner = (edge_type, direction)
     arrays = [part.edges[owner] for part in parts]
-    num_edges = dataset.manifest.book.num_ids(owner)
+    num_edges = dataset.manifest.book.num_edges(edge_type)
     own_keys, other_keys = np.empty(num_edges, np.int64), np.empty(num_edges, np.int64)
     own_type, other_type = ends_of(edge_type, direction)
     for part, edges, keys in zip(parts, arrays, edge_keys, strict=True):
@@ -199,7 +201,8 @@ def _checked_ids(
 
 def _check_keys(dataset: Dataset, owner: Owner, keys: Sequence[IntArray]) -> None:
     """Raise ``FormatError`` unless the arrays together hold 0..n-1, each once."""
-    num_keys = dataset.manifest.book.num_ids(owner)
+    book = dataset.manifest.book
+    num_keys = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner[0])
     is_seen = np.zeros(num_keys, np.bool_)
     for array in keys:
         if len(array) and (int(array.min()) < 0 or int(array.max()) >= num_keys):

@@ -19,7 +19,9 @@ from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
 from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS
 
-_HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.(?:partial|old)|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)")
+_HIDDEN_NAME = re.compile(
+    r"\.([^/]+)\.(?:\d+\.(?:partial|old)|append\.partial(?:/dataset)?|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)"
+)
 _BEING_WRITTEN: set[Path] = set()
 """Hidden folders of this process, whose number an earlier process may have had."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +44,13 @@ class StoredColumn:
     blocks: Iterable[Array]
 
 
+class KeysOfIds(Protocol):
+    """Looks up keys of nodes by their ids, as an array of all of them does."""
+
+    def __getitem__(self, ids: Array, /) -> Array:
+        """integer[n], the key of each id."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeRun:
     """The edges of some rows that follow each other, of one type and direction, in stored order.
@@ -53,7 +60,7 @@ class EdgeRun:
         indices: integer[num_edges], ids of the other ends.
         keys: integer[num_edges], edge keys.
         places: integer[num_edges], which row of ``features``, ``weights`` and ``times.own`` is each edge's.
-        neighbor_keys: integer[num_nodes], the key of each id of the other end.
+        neighbor_keys: integer[num_nodes], the key of each id of the other end, or what looks them up.
         times: Where their times come from, or None.
         weights: real[n], or None where they have no weights.
         features: Feature name to column of n rows.
@@ -63,7 +70,7 @@ class EdgeRun:
     indices: Array
     keys: Array
     places: Array
-    neighbor_keys: Array
+    neighbor_keys: Array | KeysOfIds
     times: EdgeTimes | None
     weights: Array | None
     features: Mapping[str, Column]

@@ -6,15 +6,15 @@ nodes and edges is compared where both are at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.errors import FormatError, SchemaError
-from hopstream.partition.book import PartitionBook, ends_of, owner_label
+from hopstream.partition.book import EdgeOwner, PartitionBook, ends_of, owner_label
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.edge_weights import row_aliases, row_sums
 from hopstream.partition.manifest import Manifest
@@ -43,6 +43,13 @@ def check_part(manifest: Manifest, arrays: PartArrays) -> None:
         _check_columns(f"{where}: {node_type}", arrays.node_features[node_type])
     for owner, edges in arrays.edges.items():
         _check_edges(f"{where}: {owner_label(owner)}", manifest, owner, edges)
+    for owner, overlays in arrays.overlays.items():
+        for overlay in overlays:
+            named = f"{where}: delta {overlay.delta}: {owner_label(owner)}"
+            keys = arrays.node_keys[ends_of(*owner)[0]]
+            _check_ascending(f"{named}: rows", overlay.rows, 0, len(keys))
+            _refuse_first(overlay.node_keys != keys[overlay.rows], 0, f"{named}: node key", "is not that of its row")
+            _check_edges(named, manifest, owner, overlay.edges)
     for edge_type, links in arrays.links.items():
         _check_links(f"{where}: links of {type_label(edge_type)}", book, edge_type, arrays.part, links)
 
@@ -56,7 +63,7 @@ def _check_edges(where: str, manifest: Manifest, owner: tuple[EdgeType, Directio
     if edges.neighbor_keys is not None:
         _check_range(f"{where}: neighbor keys", edges.neighbor_keys, 0, num_neighbors)
     if edges.keys is not None:
-        _check_range(f"{where}: keys", edges.keys, 0, book.num_ids(owner))
+        _check_range(f"{where}: keys", edges.keys, 0, book.num_edges(owner[0]))
     _check_columns(where, edges.features)
     if edges.times is not None:
         _check_times(where, edges.indptr, edges.times)
@@ -135,9 +142,9 @@ def check_across(manifest: Manifest, parts: Sequence[PartArrays]) -> None:
     """
     nodes = {t: _known_nodes(manifest, parts, t) for t in manifest.schema.nodes}
     for part in parts:
-        for owner, edges in part.edges.items():
-            where = f"part {part.part}: {owner_label(owner)}"
-            _check_neighbors(where, manifest, edges, nodes[ends_of(*owner)[1]])
+        for owner in part.edges:
+            for piece in _pieces(part, owner):
+                _check_neighbors(piece.where, manifest, piece.edges, nodes[ends_of(*owner)[1]])
     if manifest.has_edge_keys:
         for edge_type in manifest.schema.edge_splits:
             for part in parts:
@@ -200,15 +207,41 @@ def _check_linked(
     nodes: Mapping[str, _KnownNodes],
 ) -> None:
     """The edges of a part are what the links of the parts that keep their keys say."""
+    for piece in _pieces(part, (edge_type, manifest.directions[0])):
+        _check_linked_edges(manifest, edge_type, piece, parts, nodes)
+
+
+class _Piece(NamedTuple):
+    """Edges of a part or of one of its overlays, and the keys of the nodes of their rows."""
+
+    where: str
+    own_keys: IntArray
+    edges: EdgeArrays
+
+
+def _pieces(part: PartArrays, owner: EdgeOwner) -> Iterator[_Piece]:
+    """What a part and its overlays have of an edge type and direction."""
+    where, label = f"part {part.part}", owner_label(owner)
+    yield _Piece(f"{where}: {label}", part.node_keys[ends_of(*owner)[0]], part.edges[owner])
+    for overlay in part.overlays.get(owner, ()):
+        yield _Piece(f"{where}: delta {overlay.delta}: {label}", overlay.node_keys, overlay.edges)
+
+
+def _check_linked_edges(
+    manifest: Manifest,
+    edge_type: EdgeType,
+    piece: _Piece,
+    parts: Sequence[PartArrays],
+    nodes: Mapping[str, _KnownNodes],
+) -> None:
+    edges = piece.edges
     direction = manifest.directions[0]
-    edges = part.edges[edge_type, direction]
-    own_type, other_type = ends_of(edge_type, direction)
+    other_type = ends_of(edge_type, direction)[1]
     times = edges.features.get(manifest.time_attr) if manifest.time_attr is not None else None
     offsets = manifest.book.link_offsets(edge_type)
     links = {p.part: p.links[edge_type] for p in parts}
-    where = f"part {part.part}: {owner_label((edge_type, direction))}: edge"
     for first, last, start, stop in row_chunks(edges.indptr):
-        own = np.repeat(part.node_keys[own_type][first:last], np.diff(edges.indptr[first : last + 1]))
+        own = np.repeat(piece.own_keys[first:last], np.diff(edges.indptr[first : last + 1]))
         other = nodes[other_type].keys[edges.indices[start:stop]]
         src, dst = (other, own) if direction == "in" else (own, other)
         keys = edges.keys[start:stop] if edges.keys is not None else np.empty(0, np.int64)
@@ -223,7 +256,9 @@ def _check_linked(
                 differs |= link.times[rows] != times[start:stop][found]
             if differs.any():
                 key = int(keys[found][np.argmax(differs)])
-                raise FormatError(f"{where} key {key} is not the edge that the links of part {keeper} have by this key")
+                raise FormatError(
+                    f"{piece.where}: edge key {key} is not the edge that the links of part {keeper} have by this key"
+                )
 
 
 def _refuse_first(is_wrong: Array, start: int, what: str, why: str) -> None:

@@ -7,7 +7,6 @@ the folder comes into its place.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import numpy as np
 import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
 from hopstream.partition.assign import OwnersSource, assign_owners
 from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
@@ -28,7 +28,7 @@ from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.edge_weights import check_weights
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.paths import edge_folder, link_folder, node_folder, part_folder, split_path
 from hopstream.partition.replace import replaced_folder
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
@@ -138,13 +138,14 @@ class _Writer:
             self.progress("measure", 0, 1)
             cuts, edges_between = measure_cut(self.graph, owners, num_parts)
             seeds = count_seeds(self.graph, owners, num_parts, self.settings.directions[0])
-            graph_id = graph_id_of(self.graph.fingerprint(), self.settings.time_attr)
+            checksums = self.graph.checksums()
+            graph_id = graph_id_of(checksums.fingerprint(self.graph.schema), self.settings.time_attr)
             self.progress("measure", 1, 1)
         with self._stage("write"):
             book = self._write(owners)
         written = Written(
-            schema=self.schema, book=book, graph_id=graph_id, files=self.files, cuts=cuts, edges_between=edges_between,
-            seeds=seeds, stages=tuple(self.stages),
+            schema=self.schema, book=book, graph_id=graph_id, checksums=checksums, files=self.files, cuts=cuts,
+            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages),
         )  # fmt: skip
         manifest = manifest_of(written, self.settings)
         manifest.write(self.root)
@@ -260,6 +261,7 @@ class Written:
         schema: Types, features, splits, and which edge types' links are kept.
         book: Ranges of ids.
         graph_id: See ``graph_id_of``.
+        checksums: What the graph's fingerprint is made of.
         files: Path to record.
         cuts: Edge type to its cut.
         edges_between: int64[num_parts, num_parts], or of no rows; see ``measure_cut``.
@@ -270,6 +272,7 @@ class Written:
     schema: GraphSchema
     book: PartitionBook
     graph_id: str
+    checksums: GraphChecksums
     files: Mapping[str, FileRecord]
     cuts: Mapping[EdgeType, EdgeCut]
     edges_between: IntArray
@@ -298,6 +301,7 @@ def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
         made_by={"version": hopstream.__version__, **settings.to_json()},
         report=report,
         graph_id=written.graph_id,
+        checksums=written.checksums,
         time_attr=settings.time_attr,
         weight_attr=settings.weight_attr,
         has_neighbor_keys=settings.neighbor_keys,
@@ -324,13 +328,6 @@ def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> Graph
         raise UnknownNameError(f"links name edge type {unknown[0]!r}; known: {list(by_label)}")
     linked = {t: schema.edge_splits.get(t, ()) for t in schema.edges if t in asked or t in schema.edge_splits}
     return replace(schema, edge_splits=linked)
-
-
-def graph_id_of(fingerprint: str, time_attr: str | None) -> str:
-    """A graph's fingerprint, and another one where times decide in which order edges are stored: draws follow it."""
-    if time_attr is None:
-        return fingerprint
-    return hashlib.blake2b(f"{fingerprint} by {time_attr}".encode(), digest_size=16).hexdigest()
 
 
 def _part_sizes(ranges: Any, num_parts: int) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class FusedSampler:
         """
         tables = self._store.tables(request.edge_type, request.direction)
         check_strategy(self._store, request)
-        ids = self._store.check_ids(tables.node_type, request.ids)
+        ids = tables.newest(self._store.check_ids(tables.node_type, request.ids))
         ranges = self._buffers.find_ranges(tables, request, ids)
         is_drawn = not is_plain(request)
         if is_drawn:

@@ -12,8 +12,9 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
 from hopstream.kernels.memory import address_table
-from hopstream.partition.book import Owner, owner_label
-from hopstream.partition.layout import PartArrays
+from hopstream.partition.book import Owner, PartitionBook, owner_label
+from hopstream.partition.layout import EdgeArrays, PartArrays
+from hopstream.partition.overlays import edge_pieces
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import KEY
 from hopstream.store.drawing import check_range
@@ -38,15 +39,20 @@ def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
     return values.reshape(-1).view(word) if values.size else np.empty(0, word)
 
 
-def part_column(part: PartArrays, owner: Owner, name: str) -> Column:
-    """A column of one part.
+def piece_columns(
+    book: PartitionBook, maps: Sequence[PartArrays | None], owner: Owner, name: str
+) -> list[Column | None]:
+    """A column of each piece of an owner's ids, None where its part is not here.
 
     Raises:
         UnknownNameError: Edge keys are asked for and the dataset keeps none.
     """
     if isinstance(owner, str):
-        return part.node_keys[owner] if name == KEY else part.node_features[owner][name]
-    edges = part.edges[owner]
+        return [(m.node_keys[owner] if name == KEY else m.node_features[owner][name]) if m else None for m in maps]
+    return [_edge_column(edges, owner, name) if edges else None for edges in edge_pieces(book, maps, owner)]
+
+
+def _edge_column(edges: EdgeArrays, owner: Owner, name: str) -> Column:
     if name != KEY:
         return edges.features[name]
     if edges.keys is None:

@@ -30,10 +30,12 @@ from hopstream.kernels.chosen import (
 from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
+from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
-from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
-from hopstream.partition.layout import PartArrays
+from hopstream.partition.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
+from hopstream.partition.layout import OverlayArrays, PartArrays
+from hopstream.partition.overlays import edge_pieces, overlay_pieces
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleReply, SampleRequest, Strategy
 
@@ -52,13 +54,29 @@ KERNEL_STRATEGIES: Mapping[Strategy, int] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayTables:
+    """Which nodes have newer rows, and where.
+
+    Attributes:
+        marks: uint64[num_words, 2] of ``mark_nodes``.
+        newest: int64[number of such nodes], the id under which kernels know the newest row of each.
+    """
+
+    marks: NDArray[np.uint64]
+    newest: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingTables:
-    """What the sampling kernels need of one edge type and direction; rows are parts, zeros where one is not here.
+    """What the sampling kernels need of one edge type and direction; rows are pieces, zeros where one is not here.
+
+    Pieces are the parts and, after them, the overlays, whose rows have ids behind those of all nodes; a request's ids
+    are brought to the pieces that hold their newest rows by ``newest``.
 
     Attributes:
         owner: The edge type and direction.
         node_type: Node type of the nodes that are expanded.
-        offsets: int64[num_parts + 1], id ranges of that type.
+        offsets: int64[num_parts + 1], id ranges of that type, and of the rows of overlays.
         keys: int64[num_parts, 2], address table of its keys; zeros where id equals key.
         indptrs: int64[num_parts, 2], address table of ``indptr``.
         indices: int64[num_parts, 2], address table of ``indices``.
@@ -72,6 +90,7 @@ class SamplingTables:
         weight_kind: ``stored_weights.weight_kind`` of their dtype.
         neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
         key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
+        overlays: Which rows have newer ones, or None where none have.
     """
 
     owner: Owner
@@ -90,6 +109,15 @@ class SamplingTables:
     weight_kind: int
     neighbor_keys: IntArray | None
     key_item: Array
+    overlays: OverlayTables | None = None
+
+    def newest(self, ids: IntArray) -> IntArray:
+        """int64[n], what kernels are to be given for ids of nodes: where their newest rows are."""
+        if self.overlays is None:
+            return ids
+        found = np.empty(len(ids), np.int64)
+        find_newest(np.ascontiguousarray(ids, np.int64), self.overlays.marks, self.overlays.newest, found)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +146,19 @@ def sampling_tables(
 ) -> SamplingTables:
     """The address tables of one edge type and direction, valid while the maps are referred to; None is no map."""
     node_type = ends_of(edge_type, direction)[0]
-    edges = [m.edges[edge_type, direction] if m else None for m in maps]
-    # With one part the format says that id equals key, which saves a cache miss per expanded node.
-    has_keys = book.num_parts > 1
+    edges = edge_pieces(book, maps, (edge_type, direction))
+    # Where the format says that id equals key, keys are left out, which saves a cache miss per expanded node.
+    has_keys = not book.ids_are_keys
     neighbor_keys = [(e.neighbor_keys if has_keys else e.indices) if e else None for e in edges]
+    overlays = overlay_pieces(book, maps, (edge_type, direction))
+    num_rows = [overlay.num_rows for overlay in book.overlays((edge_type, direction))]
+    offsets = book.offsets(node_type)
+    node_keys = [m.node_keys[node_type] if m and has_keys else None for m in maps]
     return SamplingTables(
         owner=(edge_type, direction),
         node_type=node_type,
-        offsets=book.offsets(node_type),
-        keys=address_table([m.node_keys[node_type] if m and has_keys else None for m in maps]),
+        offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
+        keys=address_table(node_keys + [o.node_keys if o else None for o in overlays]),
         indptrs=address_table([e.indptr if e else None for e in edges]),
         indices=address_table([e.indices if e else None for e in edges]),
         item=np.empty(0, next(e.indices.dtype for e in edges if e)),
@@ -139,7 +171,28 @@ def sampling_tables(
         weight_kind=weight_kind(next((e.weights.dtype for e in edges if e and e.weights is not None), None)),
         neighbor_keys=_table_if_any(neighbor_keys),
         key_item=np.empty(0, next((k.dtype for k in neighbor_keys if k is not None), np.dtype(np.uint32))),
+        overlays=_overlay_tables(book, (edge_type, direction), overlays) if overlays else None,
     )
+
+
+def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]) -> OverlayTables:
+    offsets = book.offsets(ends_of(*owner)[0])
+    first_row, ids, row_ids = int(offsets[-1]), [NOTHING], [NOTHING]
+    for overlay, arrays in zip(book.overlays(owner), overlays, strict=True):
+        if arrays is not None:
+            ids.append(offsets[overlay.part] + arrays.rows)
+            row_ids.append(first_row + np.arange(overlay.num_rows, dtype=np.int64))
+        first_row += overlay.num_rows
+    all_ids = np.concatenate(ids)
+    order = np.argsort(all_ids, kind="stable")  # the newest of a node's rows comes last
+    nodes = all_ids[order]
+    is_newest = np.append(nodes[1:] != nodes[:-1], [True] * (len(nodes) > 0))
+    touched = nodes[is_newest]
+    if len(touched) and not 0 <= touched[0] <= touched[-1] < offsets[-1]:
+        raise FormatError(f"{owner_label(owner)}: an overlay names rows that its part has not; verify the dataset")
+    marks = np.zeros((int(offsets[-1]) // WORD_BITS + 1, 2), np.uint64)
+    mark_nodes(touched, marks)
+    return OverlayTables(marks=marks, newest=np.concatenate(row_ids)[order][is_newest])
 
 
 def _table_if_any(arrays: Sequence[Array | None]) -> IntArray | None:
@@ -201,7 +254,7 @@ class DrawBuffers:
             ranges: The same with the counts that were drawn.
             positions: int64[total], positions drawn in the ``indices`` of each node's part; valid until the next call.
         """
-        sources, rules, trees = _sources(tables), _rules(request), trees_of(request)
+        sources, rules, trees = _sources(tables), _rules(tables, request), trees_of(request)
         # All that could be drawn is too much where many neighbours are wanted and few are eligible.
         self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(ids)))
         self._grow_scratch(request, FIRST_SCRATCH)
@@ -264,7 +317,7 @@ def count_eligible(tables: SamplingTables, request: SampleRequest, ids: IntArray
     """int64[n], each node's eligible edges, excluded neighbours and candidates considered."""
     num_eligible = np.empty(len(ids), np.int64)
     count_chosen(
-        _sources(tables), _rules(request), ids, trees_of(request), ranges.parts, ranges.starts, ranges.degrees,
+        _sources(tables), _rules(tables, request), ids, trees_of(request), ranges.parts, ranges.starts, ranges.degrees,
         num_eligible,
     )  # fmt: skip
     return num_eligible
@@ -306,15 +359,16 @@ def _sources(tables: SamplingTables) -> Sources:
     )
 
 
-def _rules(request: SampleRequest) -> Rules:
+def _rules(tables: SamplingTables, request: SampleRequest) -> Rules:
     labor = request.labor or LaborSeeds(first=0)
     nodes, pairs, candidates, sieve = NOTHING, NOTHING, NOTHING, NO_WORDS
     if request.excluded is not None and _excludes(request):
         excluded = np.ascontiguousarray(request.excluded, np.int64)
         num_entries = set_capacity(excluded.shape[1])
         nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
-        add_ids(excluded[0], nodes)
-        add_pairs(excluded[0], excluded[1], pairs)
+        own = tables.newest(excluded[0])
+        add_ids(own, nodes)
+        add_pairs(own, excluded[1], pairs)
     if request.candidates is not None:
         members = np.ascontiguousarray(request.candidates, np.int64)
         candidates = empty_set(set_capacity(len(members)))

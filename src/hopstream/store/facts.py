@@ -12,6 +12,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.partition.book import Owner, PartitionBook
+from hopstream.partition.delta_records import deltas_from_json, deltas_to_json
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import Store
 from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json
@@ -82,8 +83,10 @@ class StoreFacts:
             "time_attr": self.time_attr,
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
+            "deltas": deltas_to_json(self.book),
         }
-        return encode_frame(header, [np.asarray(self.book.offsets(owner), np.int64) for owner in owners])
+        ranges = [*self.book.node_offsets.values(), *self.book.edge_offsets.values()]
+        return encode_frame(header, [np.asarray(offsets, np.int64) for offsets in ranges])
 
     @classmethod
     def from_frame(cls, frame: Frame) -> StoreFacts:
@@ -110,6 +113,7 @@ class StoreFacts:
             num_parts=num_parts,
             node_offsets={owner: o for owner, o in ranges.items() if isinstance(owner, str)},
             edge_offsets={owner: o for owner, o in ranges.items() if not isinstance(owner, str)},
+            deltas=deltas_from_json(header["deltas"]),
         )
         schema = GraphSchema.from_json(header["schema"])
         directions = tuple(direction_from_json(value) for value in header["directions"])
@@ -131,7 +135,7 @@ class StoreFacts:
             path=None if path is None else Path(str(path)),
             time_attr=_attr("time_attr", header["time_attr"], [*schema.edges.values(), *schema.nodes.values()], "iu"),
             weight_attr=_attr("weight_attr", header["weight_attr"], [*schema.edges.values()], "iuf"),
-            has_neighbor_keys=_flag("has_neighbor_keys", header["has_neighbor_keys"]) or num_parts == 1,
+            has_neighbor_keys=_flag("has_neighbor_keys", header["has_neighbor_keys"]) or book.ids_are_keys,
         )
 
 

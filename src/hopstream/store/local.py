@@ -22,8 +22,9 @@ from hopstream.kernels.pairs import find_edges
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.halo.layout import HaloArrays, open_halo
 from hopstream.partition.layout import Dataset, PartArrays
+from hopstream.partition.overlays import edge_pieces
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
-from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, part_column, ragged_ranges
+from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.drawing import (
     DrawBuffers,
@@ -78,7 +79,7 @@ class LocalStore(Store):
         self.graph_id = manifest.graph_id
         self.time_attr = manifest.time_attr
         self.weight_attr = manifest.weight_attr
-        self.has_neighbor_keys = manifest.has_neighbor_keys or manifest.book.num_parts == 1
+        self.has_neighbor_keys = manifest.has_neighbor_keys or manifest.book.ids_are_keys
         self.parts = tuple(sorted(set(range(self.book.num_parts) if parts is None else parts)))
         unknown = [p for p in self.parts if not 0 <= p < self.book.num_parts]
         if unknown or not self.parts:
@@ -184,7 +185,7 @@ class LocalStore(Store):
         """The first edge between each id and its neighbour; see ``Store.find_edges``."""
         check_find_edges(self, edge_type, direction, ids, neighbor_ids)
         tables = self.tables(edge_type, direction)
-        ids = self.check_ids(tables.node_type, ids)
+        ids = tables.newest(self.check_ids(tables.node_type, ids))
         neighbor_ids = np.ascontiguousarray(neighbor_ids, np.int64)
         request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
         ranges = DrawBuffers().find_ranges(tables, request, ids)
@@ -198,14 +199,14 @@ class LocalStore(Store):
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         tables = self.tables(edge_type, direction)
-        ids = self.check_ids(tables.node_type, ids)
+        ids = tables.newest(self.check_ids(tables.node_type, ids))
         request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
         return DrawBuffers().find_ranges(tables, request, ids).degrees
 
     def degrees_in_time(self, request: SampleRequest) -> IntArray:
         """int64[n], edges of each id of a request that its times leave."""
         tables = self.tables(request.edge_type, request.direction)
-        ids = self.check_ids(tables.node_type, request.ids)
+        ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         return DrawBuffers().find_ranges(tables, replace(request, count=0), ids).degrees
 
     def num_drawn_bound(self, request: SampleRequest) -> IntArray:
@@ -216,7 +217,7 @@ class LocalStore(Store):
         """
         check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
-        ids = self.check_ids(tables.node_type, request.ids)
+        ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         ranges = DrawBuffers().find_ranges(tables, request, ids)
         if request.candidates is None:
             return ranges.counts.astype(np.int64)
@@ -235,11 +236,12 @@ class LocalStore(Store):
         """
         owner = (request.edge_type, request.direction)
         tables = self.tables(*owner)
-        ids = self.check_ids(tables.node_type, request.ids)
+        ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         every = SampleRequest(edge_type=request.edge_type, direction=request.direction, ids=ids, count=0)
         ranges = DrawBuffers().find_ranges(tables, every, ids)
-        part = self._maps[int(ranges.parts[0])] if len(ids) == 1 else None
-        if part is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.degrees[0]):
+        piece = int(ranges.parts[0]) if len(ids) == 1 else -1
+        edges = edge_pieces(self.book, self._maps, owner)[piece] if piece >= 0 else None
+        if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.degrees[0]):
             raise IdRangeError(
                 f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {ranges.degrees[:9].tolist()}"
             )
@@ -247,8 +249,8 @@ class LocalStore(Store):
         positions = np.arange(start, start + num_edges, dtype=np.int64)
         return SampleReply(
             counts=np.array([num_edges], np.int32),
-            neighbor_ids=np.asarray(part.edges[owner].indices[start : start + num_edges]),
-            edge_ids=positions + tables.edge_offsets[part.part] if request.wants_edge_ids else None,
+            neighbor_ids=np.asarray(edges.indices[start : start + num_edges]),
+            edge_ids=positions + tables.edge_offsets[piece] if request.wants_edge_ids else None,
         )
 
     def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
@@ -287,13 +289,13 @@ class LocalStore(Store):
             StoreUnavailable: The store is closed.
         """
         ids = np.ascontiguousarray(ids, np.int64)
-        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner))
+        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner), self.book.piece_parts(owner))
         return ids
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
-        ids = self.check_ids(tables.node_type, request.ids)
+        ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         return draw_reply(tables, request, ids)
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
@@ -325,9 +327,7 @@ class LocalStore(Store):
     def _column(self, owner: Owner, name: str) -> ColumnTable:
         table = self._columns.get((owner, name))
         if table is None:
-            table = ColumnTable(
-                self._feature(owner, name), [part_column(m, owner, name) if m else None for m in self._maps]
-            )
+            table = ColumnTable(self._feature(owner, name), piece_columns(self.book, self._maps, owner, name))
             self._columns[owner, name] = table
         return table
 
@@ -340,13 +340,15 @@ class LocalStore(Store):
         if self._is_closed:
             raise StoreUnavailable(f"the store of parts {list(self.parts)} is closed")
 
-    def _check_owned(self, what: str, ids: IntArray, offsets: IntArray) -> None:
+    def _check_owned(self, what: str, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None) -> None:
+        """Refuse ids outside the ranges of parts that are here, or of pieces that belong to such parts."""
         self._check_open()
-        row = first_unowned(ids, offsets, self._is_present)
+        row = first_unowned(ids, offsets, self._is_present if piece_parts is None else self._is_present[piece_parts])
         if row < 0:
             return
         identifier = int(ids[row])
         if not 0 <= identifier < offsets[-1]:
             raise IdRangeError(f"{what}[{row}] is {identifier}; they are 0..{int(offsets[-1]) - 1}")
-        part = int(np.searchsorted(offsets, identifier, side="right")) - 1
+        piece = int(np.searchsorted(offsets, identifier, side="right")) - 1
+        part = piece if piece_parts is None else int(piece_parts[piece])
         raise IdRangeError(f"{what}[{row}] is {identifier} of part {part}; this store holds parts {list(self.parts)}")

@@ -30,49 +30,63 @@ from hopstream.store.traffic import Traffic, TrafficCounts, column_bytes, reply_
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Ids sorted by the part that owns them, and those that a halo here answers for at the end.
+    """Ids sorted by the piece that they belong to, and those that a halo here answers for at the end.
 
     Attributes:
-        part_starts: int64[num_parts + 2]; part ``p`` has rows ``[part_starts[p], part_starts[p + 1])`` of the others,
-            and the halo counts as one part more.
+        piece_starts: int64[num_pieces + 2]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])`` of the
+            others, and the halo counts as one piece more.
+        piece_parts: int64[num_pieces], the part that each piece belongs to; the first pieces are the parts themselves.
         positions: int64[n], where each id was in the request.
         ids: int64[n]; of the halo's, their rows in it.
     """
 
-    part_starts: IntArray
+    piece_starts: IntArray
+    piece_parts: IntArray
     positions: IntArray
     ids: IntArray
 
     @classmethod
-    def of(cls, ids: IntArray, offsets: IntArray, rows: IntArray | None = None) -> _Cut:
-        """Cut checked ids by ranges of parts; ``rows`` are their rows in a halo, negative where it has them not."""
-        cut = cls(np.zeros(len(offsets) + 1, np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
-        ids = np.ascontiguousarray(ids, np.int64)
+    def of(
+        cls, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None, rows: IntArray | None = None
+    ) -> _Cut:
+        """Cut checked ids by ranges of pieces.
+
+        Args:
+            ids: int64[n].
+            offsets: int64[num_pieces + 1], id ranges.
+            piece_parts: int64[num_pieces]; None where the pieces are the parts.
+            rows: int64[n], their rows in a halo, negative where it has them not; None where there is none.
+        """
+        parts = np.arange(len(offsets) - 1) if piece_parts is None else piece_parts
+        ids, starts = np.ascontiguousarray(ids, np.int64), np.zeros(len(offsets) + 1, np.int64)
+        cut = cls(starts, parts, np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
         if rows is None:
-            split_by_part(ids, offsets, cut.part_starts[:-1], cut.positions, cut.ids)
-            cut.part_starts[-1] = len(ids)
+            split_by_part(ids, offsets, starts[:-1], cut.positions, cut.ids)
+            starts[-1] = len(ids)
         else:
-            split_replicated(ids, offsets, rows, cut.part_starts, cut.positions, cut.ids)
+            split_replicated(ids, offsets, rows, starts, cut.positions, cut.ids)
         return cut
+
+    def busy(self) -> IntArray:
+        """The parts that have rows."""
+        return self.piece_parts[np.diff(self.piece_starts[:-1]) > 0]
 
     @property
     def halo(self) -> slice:
         """The rows that a halo answers for."""
-        return slice(int(self.part_starts[-2]), int(self.part_starts[-1]))
+        return slice(int(self.piece_starts[-2]), int(self.piece_starts[-1]))
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Positions and ids of the rows of some parts."""
-        runs = [slice(self.part_starts[part], self.part_starts[part + 1]) for part in parts]
+        pieces = np.flatnonzero(np.isin(self.piece_parts, parts)).tolist()
+        runs = [slice(self.piece_starts[piece], self.piece_starts[piece + 1]) for piece in pieces]
         if len(runs) == 1:
             return self.positions[runs[0]], self.ids[runs[0]]
         return np.concatenate([self.positions[run] for run in runs]), np.concatenate([self.ids[run] for run in runs])
 
 
 def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
-    if not cuts:
-        return []
-    num_rows = sum(np.diff(cut.part_starts[:-1]) for cut in cuts)
-    return [int(part) for part in np.flatnonzero(num_rows)]
+    return np.unique(np.concatenate([cut.busy() for cut in cuts])).tolist() if cuts else []
 
 
 class SampleStitch:
@@ -98,7 +112,7 @@ class SampleStitch:
     def _cut(self, request: SampleRequest, ids: IntArray) -> _Cut:
         owner, ids = (request.edge_type, request.direction), np.ascontiguousarray(ids, np.int64)
         rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
-        return _Cut.of(ids, self._book.offsets(ends_of(*owner)[0]), rows)
+        return _Cut.of(ids, self._book.offsets(ends_of(*owner)[0]), rows=rows)
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Draw the neighbours of ids of some parts."""
@@ -186,7 +200,10 @@ class FetchStitch:
                     if f.is_fixed_width
                 }
             )
-        self._cuts = [_Cut.of(r.ids, store.book.offsets(r.owner), self._halo_rows(r)) for r in requests]
+        self._cuts = [
+            _Cut.of(r.ids, store.book.offsets(r.owner), store.book.piece_parts(r.owner), self._halo_rows(r))
+            for r in requests
+        ]
         self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
 
     def _halo_rows(self, request: FetchRequest) -> IntArray | None:

@@ -226,7 +226,7 @@ def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, w
         elif when == "before the manifest":
             patch.setattr("hopstream.partition.manifest.write_text", stop)
         else:  # the process is gone: nothing is tidied up
-            patch.setattr(halo_run, "_remove_all_but", lambda root, manifest, halo: stop() if halo else None)
+            patch.setattr(halo_run, "remove_halos", lambda root, manifest, halo: stop() if halo else None)
         with pytest.raises(Killed):
             hopstream.add_halo(root, hops=2, budget="1MB")
     if when != "after the manifest":

@@ -13,7 +13,7 @@ from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaErr
 from hopstream.partition import staged
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.reshard import rows
+from hopstream.partition.reshard import newest, rows
 from hopstream.partition.reshard.run import reshard, rewrite
 from hopstream.partition.reshard.settings import ReshardSettings
 from hopstream.partition.write import write_parts
@@ -55,7 +55,7 @@ def test_what_is_summed_while_it_is_read_is_not_read_again(tmp_path, monkeypatch
     )
     cut_small(monkeypatch, 30)
     reshard_here(tmp_path)
-    assert sorted(checked) == sorted(rows.open_rows(tmp_path / "old").leading_files)
+    assert sorted(checked) == sorted(newest.open_rows(tmp_path / "old").leading_files)
     assert not any(name.endswith(("indices.npy", "weight_alias.npy")) for name in checked)
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from hopstream.arrays import RaggedArray
 from hopstream.graph.graph import Graph
 from hopstream.partition.layout import open_dataset
-from hopstream.partition.reshard.rows import open_rows, owners_of
+from hopstream.partition.reshard.newest import open_rows
+from hopstream.partition.reshard.rows import owners_of
 from hopstream.partition.write import write_parts
 from tests.partition.timed_graphs import RATES, timed_graph
 

@@ -25,7 +25,9 @@ def is_chunked(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def open_chunked(path: str | os.PathLike[str], metadata_filename: str = METADATA) -> ChunkedGraph:
+def open_chunked(
+    path: str | os.PathLike[str], metadata_filename: str = METADATA, first_keys: Mapping[str, int] | None = None
+) -> ChunkedGraph:
     """Open a chunked graph: read its metadata and the headers or footers of its files, and nothing else.
 
     Lines of CSV files are counted when edges are cut into pieces, where the metadata does not count them.
@@ -33,6 +35,8 @@ def open_chunked(path: str | os.PathLike[str], metadata_filename: str = METADATA
     Args:
         path: The folder, or the metadata in it.
         metadata_filename: Name of the metadata in the folder.
+        first_keys: Node type to the key of its first node here, for a graph whose edges name nodes that are elsewhere
+            as well; 0 where nothing is said.
 
     Raises:
         FormatError: A file is missing, damaged or truncated, or of a format that is not read.
@@ -50,7 +54,7 @@ def open_chunked(path: str | os.PathLike[str], metadata_filename: str = METADATA
         root=root,
         metadata_filename=metadata_filename,
         nodes={t: _nodes(t, spec) for t, spec in metadata.nodes.items()},
-        edges={t: _edges(t, spec, metadata.nodes) for t, spec in metadata.edges.items()},
+        edges={t: _edges(t, spec, metadata.nodes, first_keys or {}) for t, spec in metadata.edges.items()},
     )
     _ = graph.schema  # refuses names that no file can carry
     return graph
@@ -66,8 +70,11 @@ def _nodes(node_type: str, spec: TypeSpec) -> ChunkedNodes:
     return ChunkedNodes(num_nodes=spec.num_rows, features=features, masks=masks)
 
 
-def _edges(edge_type: EdgeType, spec: TypeSpec, nodes: Mapping[str, TypeSpec]) -> ChunkedEdges:
-    num_nodes = (nodes[edge_type[0]].num_rows, nodes[edge_type[2]].num_rows)
+def _edges(
+    edge_type: EdgeType, spec: TypeSpec, nodes: Mapping[str, TypeSpec], first_keys: Mapping[str, int]
+) -> ChunkedEdges:
+    src, dst = (first_keys.get(t, 0) + nodes[t].num_rows for t in (edge_type[0], edge_type[2]))
+    num_nodes = (src, dst)
     return ChunkedEdges(
         num_edges=spec.num_rows,
         ends=FileEdges(edge_type, spec, num_nodes),

@@ -6,6 +6,7 @@ their edges. So memory follows the window, and the number of walks the number of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from hopstream.partition.audit.reference import Reference
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.edge_weights import row_aliases, row_sums
-from hopstream.partition.paths import edge_folder, link_folder
+from hopstream.partition.paths import link_folder, piece_folders
 from hopstream.partition.times import EdgeTimes, row_order
 from hopstream.schema import Direction, EdgeType, timed_edge_types, type_label
 
@@ -30,15 +31,16 @@ EDGE_BYTES = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
-    """Edges of one part that follow each other.
+    """Edges of one piece, a part or an overlay, that follow each other.
 
     Attributes:
-        part: The part.
-        first: Position of the first in the part.
+        part: Number of the piece.
+        first: Position of the first in the piece.
         offsets: int64[rows + 1], where each row begins, from 0.
         own_keys: int64[n], the key of the end that owns each edge.
         ids: integer[n], ids of the other ends.
         keys: int64[n] edge keys, or None.
+        is_newest: bool[n], whether no newer row stands for the edge's.
     """
 
     part: int
@@ -47,6 +49,7 @@ class Block:
     own_keys: IntArray
     ids: Array
     keys: IntArray | None
+    is_newest: Array
 
     @property
     def stop(self) -> int:
@@ -63,16 +66,18 @@ class StoredEdges:
         """Keep where they are."""
         self.files, self.edge_type, self.direction = files, edge_type, direction
         self.label = owner_label((edge_type, direction))
-        self.offsets = files.manifest.book.edge_offsets[edge_type, direction]
+        book = files.manifest.book
+        self.offsets, self.num_edges = book.offsets((edge_type, direction)), book.num_edges(edge_type)
+        self.parts = book.piece_parts((edge_type, direction))
         own_type, other_type = ends_of(edge_type, direction)
         self.own_type, self.own, self.other = own_type, nodes[own_type], nodes[other_type]
-        num_parts = files.manifest.book.num_parts
-        self.folders = [edge_folder(part, edge_type, direction) for part in range(num_parts)]
+        self.folders = piece_folders(book, edge_type, direction)
         self.columns = files.columns(self.folders, files.manifest.schema.edges[edge_type])
         self._indptr = files.arrays([folder / "indptr.npy" for folder in self.folders])
         self._indices = files.arrays([folder / "indices.npy" for folder in self.folders])
         has_keys = files.manifest.has_edge_keys
         self._keys = files.arrays([folder / "key.npy" for folder in self.folders]) if has_keys else None
+        self._rows = files.arrays([folder / "row.npy" for folder in self.folders[book.num_parts :]])
 
     @property
     def indptr(self) -> Sequence[IntArray]:
@@ -97,8 +102,58 @@ class StoredEdges:
         return (not has_own or name in self.columns) and (not has_other or self.other.times is not None)
 
     @cached_property
+    def row_ids(self) -> Sequence[IntArray]:
+        """int64[rows] of each piece, the ids of the nodes of its rows; overlays tell which they stand for."""
+        offsets = self.files.manifest.book.node_offsets[self.own_type]
+        of_parts = [np.arange(first, stop) for first, stop in itertools.pairwise(offsets.tolist())]
+        of_overlays = zip(self._rows or (), self.parts[len(of_parts) :], strict=True)
+        return [*of_parts, *(offsets[part] + rows for rows, part in of_overlays)]
+
+    @cached_property
+    def is_newest(self) -> Sequence[Array]:
+        """bool[rows] of each piece, which rows no newer overlay stands for."""
+        is_seen, found = np.zeros(len(self.own.keys), np.bool_), []
+        for ids in reversed(self.row_ids):
+            found.append(~is_seen[ids])
+            is_seen[ids] = True
+        return found[::-1]
+
+    def piece_text(self, piece: int) -> str:
+        """A piece as findings name it: by its part, and by its delta where it has one."""
+        folder = self.folders[piece]
+        return f"part {self.parts[piece]}" + (f", {folder.parts[1]}" if piece >= self._num_parts else "")
+
+    @property
+    def _num_parts(self) -> int:
+        return self.files.manifest.book.num_parts
+
+    def _check_overlays(self) -> bool:
+        """Overlays say which rows of their parts they stand for, in order; tells of those that do not."""
+        if self._rows is None:
+            self.files.findings.skip(f"edges of {self.label}: which rows an overlay stands for cannot be read")
+            return False
+        findings, offsets = self.files.findings, self.files.manifest.book.node_offsets[self.own_type]
+        is_good, folders = True, self.folders[self._num_parts :]
+        for folder, rows, part in zip(folders, self._rows, self.parts[self._num_parts :].tolist(), strict=True):
+            where, num_rows = f"{folder}/row.npy", int(offsets[part + 1] - offsets[part])
+            is_row = check_range(findings, where, "rows", rows, num_rows)
+            descends = np.flatnonzero(rows[1:] <= rows[:-1]) + 1
+            findings.checked("order", len(rows))
+            findings.add("order", where, "rows do not ascend", len(descends), (f"row {row}" for row in descends))
+            is_good = is_good and bool(is_row.all()) and not len(descends)
+            keys = self.files.array(folder / "node_key.npy")
+            if keys is not None and is_row.all():
+                wrong = np.flatnonzero(keys != self.own.keys[offsets[part] + rows])
+                findings.checked("book", len(rows))
+                places = (f"row {row}" for row in wrong)
+                findings.add("book", f"{folder}/node_key.npy", "keys are not those of the nodes", len(wrong), places)
+        return is_good
+
+    @cached_property
     def is_usable(self) -> bool:
         """Rows have their edges; tells of those that have not."""
+        if not self._check_overlays():
+            return False
         if self._indptr is None or self._indices is None:
             self.files.findings.skip(f"edges of {self.label}: a file of them cannot be used")
             return False
@@ -118,19 +173,19 @@ class StoredEdges:
         return is_good
 
     def blocks(self) -> Iterator[Block]:
-        """All edges, some rows of a part at a time."""
-        own_offsets = self.files.manifest.book.node_offsets[self.own_type]
-        for part, (indptr, indices) in enumerate(zip(self._indptr or (), self._indices or (), strict=True)):
-            first_id = int(own_offsets[part])
+        """All edges, some rows of a piece at a time, those of rows that newer ones stand for included."""
+        for piece, (indptr, indices) in enumerate(zip(self._indptr or (), self._indices or (), strict=True)):
+            own_keys, is_newest = self.own.keys[self.row_ids[piece]], self.is_newest[piece]
             for first, last, start, stop in row_chunks(indptr):
                 degrees = np.diff(indptr[first : last + 1])
                 yield Block(
-                    part=part,
+                    part=piece,
                     first=start,
                     offsets=indptr[first : last + 1] - start,
-                    own_keys=np.repeat(self.own.keys[first_id + first : first_id + last], degrees),
+                    own_keys=np.repeat(own_keys[first:last], degrees),
                     ids=indices[start:stop],
-                    keys=self._keys[part][start:stop] if self._keys is not None else None,
+                    keys=self._keys[piece][start:stop] if self._keys is not None else None,
+                    is_newest=np.repeat(is_newest[first:last], degrees),
                 )
 
 
@@ -151,7 +206,7 @@ def check_stored(edges: StoredEdges) -> None:
         is_id = check_range(findings, f"{folder}/indices.npy", "ids", block.ids, len(edges.other.keys))
         ids = np.where(is_id, block.ids, 0).astype(np.int64) if len(edges.other.keys) else np.zeros(0, np.int64)
         if block.keys is not None:
-            check_range(findings, f"{folder}/key.npy", "edge keys", block.keys, int(edges.offsets[-1]))
+            check_range(findings, f"{folder}/key.npy", "edge keys", block.keys, edges.num_edges)
         if neighbors is not None and len(ids):
             stored, wanted = neighbors[block.part][block.first : block.stop], edges.other.keys[ids]
             wrong = np.flatnonzero((stored != wanted) & is_id & (wanted >= 0))
@@ -261,7 +316,7 @@ def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
     for block in edges.blocks():
         if block.keys is None:
             continue
-        found = np.flatnonzero((block.keys >= first) & (block.keys < stop))
+        found = np.flatnonzero((block.keys >= first) & (block.keys < stop) & block.is_newest)
         at = block.keys[found] - first
         edge_ids = found + block.first + int(edges.offsets[block.part])
         before = ids[at]
@@ -271,7 +326,8 @@ def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
         is_id = (others >= 0) & (others < len(edges.other.keys))
         other_keys[at[is_id]] = edges.other.keys[others[is_id]]
         doubled = np.flatnonzero((before >= 0) | (ids[at] != edge_ids))
-        places = (f"edge key {first + at[e]} (part {block.part}, edge {block.first + found[e]})" for e in doubled)
+        piece = edges.piece_text(block.part)
+        places = (f"edge key {first + at[e]} ({piece}, edge {block.first + found[e]})" for e in doubled)
         findings.add("edges", edges.label, "is held more than once", len(doubled), places)
     missing = np.flatnonzero(ids < 0)
     findings.checked("edges", num_edges)
@@ -310,7 +366,7 @@ def check_by_key(
         The number of edges and the checksums of ends and features in the order of keys, or None where some are missing.
     """
     edges = all_edges[0]
-    edge_type, num_edges = edges.edge_type, int(edges.offsets[-1])
+    edge_type, num_edges = edges.edge_type, edges.num_edges
     features = [Features(e.files, edge_type, e.columns, e.offsets, reference) for e in all_edges]
     ends, is_complete = [0, 0], True
     for first in range(0, max(num_edges, 1), max_edges):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError
-from hopstream.graph.graph import fingerprint_of
+from hopstream.graph.checksums import fingerprint_of
 from hopstream.partition.audit.edges import EDGE_BYTES, Links, StoredEdges, check_by_key, check_stored
 from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.halo import check_halo
@@ -16,10 +16,9 @@ from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
-from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.settings import Progress
-from hopstream.partition.write import graph_id_of
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 MIN_WINDOW_EDGES = 1 << 16
@@ -219,8 +218,7 @@ class _Run:
         ):
             self.findings.skip("graph_id: it is made of all that the graph holds, and some of that cannot be read")
             return
-        of_graph = replace(schema, edge_splits={t: names for t, names in schema.edge_splits.items() if names})
-        got = graph_id_of(fingerprint_of(of_graph, sums, splits, edge_splits), self.manifest.time_attr)
+        got = graph_id_of(fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr)
         self.findings.checked("graph")
         if got != self.manifest.graph_id:
             what = f"says {self.manifest.graph_id}; what the parts hold is {got}: something is not what was written"

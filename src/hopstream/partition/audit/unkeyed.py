@@ -32,26 +32,26 @@ def derive_keys(edges: StoredEdges, told_edges: ToldEdges, max_edges: int) -> li
         told_edges: Who knows the edges. It is read once for every ``max_edges`` stored edges.
         max_edges: How many edges to put in order at a time.
     """
-    num_edges = int(edges.offsets[-1])
-    keys = _scratch(num_edges)
-    own_offsets = edges.files.manifest.book.node_offsets[edges.own_type]
-    for part, indptr in enumerate(edges.indptr):
+    num_ids = int(edges.offsets[-1])
+    keys = _scratch(num_ids)
+    for piece, indptr in enumerate(edges.indptr):
+        row_ids, is_newest = edges.row_ids[piece], edges.is_newest[piece]
         for first, last, start, stop in row_chunks(indptr, max_edges):
-            first_id = int(own_offsets[part]) + first
-            found, own_ids = _edges_of(edges, told_edges, first_id, first_id + last - first)
+            ids = row_ids[first:last]
+            found, own_ids = _edges_of(edges, told_edges, ids)
             degrees = np.diff(indptr[first : last + 1])
-            wanted = np.bincount(own_ids - first_id, minlength=last - first)
-            is_same = degrees == wanted
-            wrong = np.flatnonzero(~is_same)
+            wanted = np.bincount(np.searchsorted(ids, own_ids), minlength=last - first)
+            is_same = (degrees == wanted) & is_newest[first:last]
+            wrong = np.flatnonzero(~is_same & is_newest[first:last])
             places = (
-                f"node {edges.own.keys[first_id + row]} has {degrees[row]} edges and should have {wanted[row]}"
+                f"node {edges.own.keys[ids[row]]} has {degrees[row]} edges and should have {wanted[row]}"
                 for row in wrong
             )
             what = "nodes have more or fewer edges than they should"
             edges.files.findings.add("edges", edges.label, what, len(wrong), places)
             stored = np.full(stop - start, -1, np.int64)
             stored[np.repeat(is_same, degrees)] = found[np.repeat(is_same, wanted)]
-            at = int(edges.offsets[part])
+            at = int(edges.offsets[piece])
             keys[at + start : at + stop] = stored
     return [keys[edges.offsets[p] : edges.offsets[p + 1]] for p in range(len(edges.offsets) - 1)]
 
@@ -62,7 +62,7 @@ def told_by_source(edges: StoredEdges, reference: Reference) -> ToldEdges:
     has_times = name is not None and name in edges.files.manifest.schema.edges[edges.edge_type]
 
     def told() -> Iterator[tuple[int, IntArray, IntArray, Array | None]]:
-        for first, src, dst in reference.ends(edges.edge_type, 0, int(edges.offsets[-1])):
+        for first, src, dst in reference.ends(edges.edge_type, 0, edges.num_edges):
             times = reference.rows(edges.edge_type, str(name), first, first + len(src)) if has_times else None
             yield first, src, dst, times if isinstance(times, np.ndarray) else None
 
@@ -73,16 +73,17 @@ def told_by_links(edges: StoredEdges, links: Links) -> ToldEdges:
     """The edges as the links have them."""
 
     def told() -> Iterator[tuple[int, IntArray, IntArray, Array | None]]:
-        num_edges = int(edges.offsets[-1])
-        for first in range(0, num_edges, LINK_BLOCK):
-            stop = min(first + LINK_BLOCK, num_edges)
+        for first in range(0, edges.num_edges, LINK_BLOCK):
+            stop = min(first + LINK_BLOCK, edges.num_edges)
             yield first, *links.ends(first, stop), links.times(first, stop)
 
     return told
 
 
-def _edges_of(edges: StoredEdges, told_edges: ToldEdges, first_id: int, stop_id: int) -> tuple[IntArray, IntArray]:
-    """Keys and owning ids of the edges that some nodes own, in the order in which they are to be stored."""
+def _edges_of(edges: StoredEdges, told_edges: ToldEdges, ids: IntArray) -> tuple[IntArray, IntArray]:
+    """Keys and owning ids of the edges that some nodes own, by ascending id, in the order in which they are stored."""
+    is_wanted = np.zeros(len(edges.own.keys) + 1, np.bool_)  # one more, for those that are no nodes
+    is_wanted[ids] = True
     is_timed = edges.edge_type in timed_edge_types(
         edges.files.manifest.schema, edges.files.manifest.time_attr, edges.direction
     )
@@ -91,7 +92,7 @@ def _edges_of(edges: StoredEdges, told_edges: ToldEdges, first_id: int, stop_id:
         own, other = (dst, src) if edges.direction == "in" else (src, dst)
         is_node = (own >= 0) & (own < len(edges.own.ids)) & (other >= 0) & (other < len(edges.other.ids))
         own_ids = np.where(is_node, edges.own.ids[np.where(is_node, own, 0)], -1)
-        found = np.flatnonzero((own_ids >= first_id) & (own_ids < stop_id))
+        found = np.flatnonzero(is_wanted[own_ids])
         order_by = np.zeros(len(found), np.int64)
         if is_timed:
             source = EdgeTimes(own=times, neighbor=edges.other.times, neighbor_keys=None)

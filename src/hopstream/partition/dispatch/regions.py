@@ -18,6 +18,7 @@ import numpy as np
 
 from hopstream.arrays import Array, FileRecord, array_header, combine_checksums, extend_checksum, read_header
 from hopstream.errors import FormatError
+from hopstream.graph.checksums import ByteSum, join_sums
 from hopstream.partition.stored import StoredColumn
 
 Stretch = tuple[int, int, int]
@@ -164,9 +165,6 @@ def bytes_checksum(array: Array) -> list[int]:
     return [array.nbytes, extend_checksum(0, array)]
 
 
-def join_checksums(pieces: Iterable[Sequence[int]]) -> int:
-    """CRC-32C of pieces one after the other, from ``[number of bytes, CRC-32C]`` of each."""
-    checksum = 0
-    for num_bytes, piece in pieces:
-        checksum = combine_checksums(checksum, piece, num_bytes)
-    return checksum
+def join_checksums(pieces: Iterable[Sequence[int]]) -> ByteSum:
+    """Number of bytes and CRC-32C of pieces one after the other, from ``[number of bytes, CRC-32C]`` of each."""
+    return join_sums(*((int(num_bytes), int(crc32c)) for num_bytes, crc32c in pieces))

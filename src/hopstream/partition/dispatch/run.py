@@ -22,7 +22,7 @@ from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
 from hopstream.engine.settings import memory_bytes
-from hopstream.graph.graph import fingerprint_of
+from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
@@ -36,14 +36,14 @@ from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.times import check_time_schema
-from hopstream.partition.write import Written, graph_id_of, manifest_of, schema_with_links, with_halo
+from hopstream.partition.write import Written, manifest_of, schema_with_links, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 FORMAT = 1
@@ -200,7 +200,7 @@ class _Run:
     schema: GraphSchema
     plan: Plan
     stages: Stages
-    checksums: dict[str, list[int]] = field(default_factory=dict)
+    checksums: dict[str, list[ByteSum]] = field(default_factory=dict)
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
     cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
@@ -292,7 +292,7 @@ class _Run:
             pieces.setdefault(column_name, []).append(result["checksum"])
         for node_type, nodes in self.graph.nodes.items():
             sums = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
-            self.checksums[node_type] = [nodes.num_nodes, *sums]
+            self.checksums[node_type] = sums
 
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
@@ -316,7 +316,7 @@ class _Run:
         found = list(results.values())
         ends = [join_checksums(result[end] for result in found) for end in ("src", "dst")]
         sums = [join_checksums(result["features"][name] for result in found) for name in edges.features]
-        self.checksums[type_label(edge_type)] = [edges.num_edges, *ends, *sums]
+        self.checksums[type_label(edge_type)] = [*ends, *sums]
         num_cut = sum(result["cut"] for result in found)
         self.cuts[edge_type] = EdgeCut(num_edges=edges.num_edges, num_cut=num_cut)
         self._count_between(result["between"] for result in found)
@@ -370,16 +370,33 @@ class _Run:
     def _manifest(self) -> Manifest:
         contents = self._contents()
         files = self.stages.file_records(contents, self._split_counts())
-        splits = {t: {name: split["checksum"] for name, split in of.items()} for t, of in self.splits.items() if of}
-        fingerprint = fingerprint_of(self.graph.schema, self.checksums, splits, {})
+        checksums = self._checksums()
+        fingerprint = checksums.fingerprint(self.graph.schema)
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id_of(fingerprint, self.plan.settings.time_attr),
-            files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds, stages=self.stages.costs(),
+            checksums=checksums, files=files, cuts=self.cuts, edges_between=between, seeds=self.seeds,
+            stages=self.stages.costs(),
         )  # fmt: skip
         return manifest_of(written, self.plan.settings)
 
+    def _checksums(self) -> GraphChecksums:
+        """What the graph's fingerprint is made of."""
+        num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
+        return GraphChecksums(
+            num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
+            columns={
+                label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()
+            },
+            splits={
+                t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
+                for t, of in self.splits.items()
+                if of
+            },
+        )
 
+
+KEY_BYTES = 8
 NODE_WORK, EDGE_WORK = 24, 16
 """Bytes of work per node and per edge and stage, beside features; for progress only."""
 

@@ -6,24 +6,21 @@ them; then the old one is removed. Whatever the manifest does not name is what a
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.arrays import IntArray
-from hopstream.errors import StateError
+from hopstream.errors import SettingsError
 from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nodes_within
 from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
+from hopstream.partition.lock import locked
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
 from hopstream.partition.replace import errors_named
@@ -96,25 +93,27 @@ def add_halo(
         What was written, and what it is expected to save.
 
     Raises:
-        SettingsError: A setting is outside what it accepts.
+        SettingsError: A setting is outside what it accepts, or the dataset was appended to; compact it first.
         UnknownNameError: A feature or type is not there.
         FormatError: The folder is no dataset, or a part is missing or damaged.
         ChecksumError: The manifest is not the one that was written.
-        StateError: Another process gives the dataset a halo now.
+        StateError: Another process changes the dataset now.
         OSError: The system failed; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
     root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
-    with errors_named(root), _alone_at(root):
+    with errors_named(root), locked(root):
         return _replace_halo(open_dataset(root), settings, progress or _no_progress)
 
 
 def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) -> HaloReport:
     root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
     features = settings.choose(manifest.schema)
+    if manifest.book.deltas and not settings.is_nothing:
+        raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
-    _remove_all_but(root, manifest, before)
+    remove_halos(root, manifest, before)
     try:
         if not settings.is_nothing and manifest.book.num_parts > 1:
             generation = 1 if before is None else before.generation % MAX_GENERATION + 1
@@ -122,31 +121,10 @@ def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) 
         written = replace(manifest, halo=halo)
         written.write(root)
     except BaseException:
-        _remove_all_but(root, manifest, before)
+        remove_halos(root, manifest, before)
         raise
-    _remove_all_but(root, manifest, halo)
+    remove_halos(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)
-
-
-@contextmanager
-def _alone_at(root: Path) -> Iterator[None]:
-    """Hold a lock of the dataset's folder, where its file system has locks.
-
-    Raises:
-        StateError: Another process, or thread, holds it.
-    """
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StateError(f"{root} is given a halo by another process; wait for it, or end it") from error
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL):
-                raise
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -207,7 +185,7 @@ class _Run:
         return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
 
 
-def _remove_all_but(root: Path, manifest: Manifest, halo: Halo | None) -> None:
+def remove_halos(root: Path, manifest: Manifest, halo: Halo | None) -> None:
     """Remove the folders of every halo but one."""
     for part in range(manifest.book.num_parts):
         kept = None if halo is None else root / halo_root(part, halo.generation)

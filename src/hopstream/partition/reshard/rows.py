@@ -346,16 +346,6 @@ class DatasetRows:
         raise FormatError(f"{self.root / name}: {problem}; write the dataset again")
 
 
-def open_rows(root: str | Path) -> DatasetRows:
-    """The rows of the dataset in a folder.
-
-    Raises:
-        FormatError: The folder is no finished dataset of a format that this version reads.
-        ChecksumError: The manifest is not the one that was written.
-    """
-    return DatasetRows(Path(root), read_manifest(root))
-
-
 def _is_summed_up(record: FileRecord, stretches: Sequence[Stretch]) -> bool:
     """The stretches are the whole file, and add up to its checksum."""
     try:

@@ -45,9 +45,10 @@ from hopstream.partition.reshard import workplace as workplaces
 from hopstream.partition.reshard.links import count_links, write_links, write_splits
 from hopstream.partition.reshard.measure import first_places, measure_blocks
 from hopstream.partition.reshard.move import move_blocks
+from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.number import check_leading, count_nodes, number_nodes
 from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes
-from hopstream.partition.reshard.rows import DatasetRows, open_rows, owner_folder, owners_of
+from hopstream.partition.reshard.rows import DatasetRows, owner_folder, owners_of
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import PLAN, Workplace, own_type
 from hopstream.partition.settings import Progress
@@ -389,7 +390,7 @@ class _Run:
         contents, manifest = self._contents(), self.rows.manifest
         written = Written(
             schema=contents.schema, book=contents.book, graph_id=manifest.graph_id,
-            files=self.stages.file_records(contents, self.lengths), cuts=self.cuts, edges_between=self.between,
-            seeds=self.seeds, stages=self.stages.costs(),
+            checksums=manifest.checksums, files=self.stages.file_records(contents, self.lengths), cuts=self.cuts,
+            edges_between=self.between, seeds=self.seeds, stages=self.stages.costs(),
         )  # fmt: skip
         return manifest_of(written, self.plan.settings)

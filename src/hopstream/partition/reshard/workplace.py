@@ -14,8 +14,9 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, open_array, write_text
 from hopstream.partition.book import Owner
+from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.plan import Plan, block_bounds
-from hopstream.partition.reshard.rows import DatasetRows, open_rows, owners_of
+from hopstream.partition.reshard.rows import DatasetRows, owners_of
 from hopstream.schema import EdgeType
 
 PLAN, RANGES = "plan.json", "ranges.json"

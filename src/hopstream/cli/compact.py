@@ -1,0 +1,38 @@
+"""How is what was appended to a dataset folded in from the command line?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Output, progress_bars
+from hopstream.cli.written import show_measured, show_written
+from hopstream.partition.compact.settings import CompactSettings
+
+
+@with_settings("settings", CompactSettings)
+def run(
+    path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
+    partitions_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--partitions-dir",
+            help="folder with <node type>.npy or .txt, the part of each node; without it old nodes stay where they are",
+        ),
+    ] = None,
+    json: JsonFlag = False,
+    *,
+    settings: CompactSettings,
+) -> None:
+    """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
+    from hopstream.partition.compact.run import compact
+
+    output = Output(is_json=json)
+    root = path.parent if path.name == "manifest.json" else path
+    with progress_bars() as progress:
+        manifest = compact(root, partitions_dir=partitions_dir, settings=settings, progress=progress)
+    show_measured(output, manifest)
+    show_written(output, root, manifest)

@@ -1,0 +1,74 @@
+"""Where is the newest row of a node, if something was appended to its part?
+
+[Algorithm] A bit for each node says whether it has a newer row, and beside each word of 64 bits stands how many nodes
+    have one before it. So the rank of the node among these is known from one place, and its newest row is the entry of
+    that rank in a list. Words are asked for ``AHEAD`` nodes ahead.
+[Cost] Two bits per node, eight bytes per node with a newer row; one cache miss per node, and one more where it has one.
+[Not chosen] A binary search in the rows of each overlay: batches over one delta took 1.5 times as long, and over four
+    three times, against 1.1 and 1.5 times. A table of the newest row of every node: 8 bytes for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.memory import prefetch_address
+
+AHEAD = 16
+WORD_BITS = 64
+ENTRY_BYTES = 16
+ONE = np.uint64(1)
+LAST_BITS = np.uint64(63)
+WORD_SHIFT = np.uint64(6)
+
+
+@njit(inline="always")
+def _count_bits(word: np.uint64) -> np.uint64:
+    """How many bits are set; Source: Warren, Hacker's Delight, 5-1."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@njit(cache=True, nogil=True)
+def mark_nodes(ids: np.ndarray, marks: np.ndarray) -> None:
+    """Mark nodes, and count those before each word.
+
+    Args:
+        ids: int64[n], ids of nodes, distinct.
+        marks: uint64[num_words, 2], zeros, out: bits of 64 nodes, and how many nodes are marked before them.
+    """
+    for i in range(len(ids)):
+        node = np.uint64(ids[i])
+        marks[node >> WORD_SHIFT, 0] |= ONE << (node & LAST_BITS)
+    total = np.uint64(0)
+    for word in range(len(marks)):
+        marks[word, 1] = total
+        total += _count_bits(marks[word, 0])
+
+
+@njit(cache=True, nogil=True)
+def find_newest(ids: np.ndarray, marks: np.ndarray, newest: np.ndarray, found: np.ndarray) -> None:
+    """Write the id of each node's newest row: its own, or that of a row of an overlay.
+
+    Args:
+        ids: int64[n], ids of nodes.
+        marks: uint64[num_words, 2] of ``mark_nodes``.
+        newest: int64[number of marked nodes], the id of the newest row of each, in the order of the nodes.
+        found: int64[n], out.
+    """
+    base = np.int64(marks.ctypes.data)
+    num_ids = len(ids)
+    for i in range(num_ids + AHEAD):
+        if i < num_ids:
+            prefetch_address(base + (ids[i] >> 6) * ENTRY_BYTES)
+        j = i - AHEAD
+        if j >= 0:
+            node = np.uint64(ids[j])
+            bits = marks[node >> WORD_SHIFT, 0]
+            bit = ONE << (node & LAST_BITS)
+            found[j] = ids[j]
+            if bits & bit:
+                found[j] = newest[marks[node >> WORD_SHIFT, 1] + _count_bits(bits & (bit - ONE))]

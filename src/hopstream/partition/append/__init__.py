@@ -1,0 +1,1 @@
+"""How are nodes and edges added to a dataset that is there?"""

@@ -1,0 +1,64 @@
+"""Does ``hopstream append`` say what it added, and does ``inspect`` show it?"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.cli import main
+
+
+@pytest.fixture
+def places(tmp_path):
+    graph = hopstream.rmat_graph(6, num_features=3)
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    for folder in ("edges", "node_data"):
+        (tmp_path / "delta" / folder).mkdir(parents=True)
+    np.save(tmp_path / "delta/node_data/x.npy", np.ones((2, 3), np.float32))
+    (tmp_path / "delta/edges/to.csv").write_text("64 0\n1 65\n1 65\n")
+    metadata = {
+        "graph_name": "more",
+        "node_type": ["node"],
+        "num_nodes_per_type": [2],
+        "edge_type": ["node:to:node"],
+        "num_edges_per_type": [3],
+        "edges": {"node:to:node": {"format": {"name": "csv", "delimiter": " "}, "data": ["edges/to.csv"]}},
+        "node_data": {"node": {"x": {"format": {"name": "numpy"}, "data": ["node_data/x.npy"]}}},
+        "edge_data": {},
+    }
+    (tmp_path / "delta/metadata.json").write_text(json.dumps(metadata))
+    return tmp_path / "d", tmp_path / "delta", graph.edges["node", "to", "node"].num_edges
+
+
+def test_lines(places, capsys):
+    dataset, delta, num_edges = places
+    assert main(["append", str(dataset), str(delta)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["append", "rows", "done"]
+    assert "part 2, 2 nodes, 3 edges" in lines[0]
+    assert hopstream.open_dataset(dataset, verify=True).manifest.book.num_edges(("node", "to", "node")) == num_edges + 3
+    assert main(["inspect", str(dataset)]) == 0
+    assert "1 delta: 3 edges appended, 1 rows of older nodes" in capsys.readouterr().out
+    assert main(["verify", str(dataset)]) == 0
+
+
+def test_json(places, capsys):
+    dataset, delta, _ = places
+    assert main(["append", str(dataset), str(delta), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    wanted = {"stage": "append", "delta": 1, "part": 2, "nodes": 2, "edges": 3, "rows": 1}
+    assert {name: first[name] for name in wanted} == wanted
+    assert main(["inspect", str(dataset), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["deltas"][0]["edges"] == 3
+
+
+def test_what_is_refused(places, capsys):
+    dataset, delta, _ = places
+    (delta / "edges/to.csv").write_text("64 0\n1 66\n1 65\n")
+    assert main(["append", str(dataset), str(delta)]) == 2
+    assert "edges/to.csv line 2 has destination 66; keys of node are 0..65" in capsys.readouterr().err
+    assert main(["append", str(delta), str(dataset)]) == 2
+    assert "is not a dataset" in capsys.readouterr().err
