@@ -6,6 +6,7 @@ The import linter sees ``pyarrow`` as a whole; Flight, which is the network, bel
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "hopstream"
@@ -25,6 +26,7 @@ def imported_modules(tree: ast.AST) -> set[str]:
     return names
 
 
+@functools.cache
 def source_files() -> list[tuple[Path, ast.AST]]:
     """Every source file, relative to the package, and its syntax tree."""
     return [(p.relative_to(SOURCE), ast.parse(p.read_text())) for p in sorted(SOURCE.rglob("*.py"))]

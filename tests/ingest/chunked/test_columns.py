@@ -122,6 +122,17 @@ def test_types_without_nodes(folder):
     assert column_of(folder).read(0, 0).shape == (0, 0)
 
 
+def test_row_groups_are_not_held_as_a_whole(tmp_path):
+    rows = np.arange(4 << 20, dtype=np.float32).reshape(-1, 64)
+    path = tmp_path / "0.parquet"
+    pq.write_table(lists_table(rows, "fixed"), path, compression="none", use_dictionary=False)
+    file, before, most = parquet.open_parquet(path, "n/0.parquet"), pa.total_allocated_bytes(), 0
+    for _, arrays in file.batches(0, len(rows), 1 << 10):
+        assert len(arrays) == 1
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert len(file.group_offsets) == 2 and most < rows.nbytes // 4
+
+
 def test_only_row_groups_that_are_asked_for_are_decoded(folder):
     folder.set_feat("parquet", [columns_table(FEAT[:, :1])])
     column = column_of(folder)

@@ -24,6 +24,8 @@ from hopstream.ingest.chunked.metadata import SHAPE
 
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
+BUFFER_BYTES = 1 << 20
+"""How much of a column of a row group is read at once; without it, all of it."""
 PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 _SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\]")
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
@@ -71,7 +73,7 @@ class ParquetFile:
         groups = range(self.group_of(start), self.group_of(stop - 1) + 1)
         group = groups.start
         try:
-            with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as reader:
+            with pq.ParquetFile(self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False) as reader:
                 for group in groups:
                     row = int(self.group_offsets[group])
                     for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
