@@ -70,7 +70,7 @@ def test_any_tables(**drawn):
     check_any_tables(**drawn)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=150, deadline=None)
 @any_tables
 def test_any_tables_at_length(**drawn):
