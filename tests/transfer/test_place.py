@@ -17,6 +17,8 @@ import pytest
 import hopstream
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
 from hopstream.partition.layout import open_dataset
+from hopstream.partition.lock import locked
+from hopstream.store.local import LocalStore
 from hopstream.transfer import copying, delivery
 from hopstream.transfer.place import is_being_placed, place
 from tests.partition.graphs import tree_of
@@ -370,3 +372,43 @@ def test_halos_come_along_and_old_ones_go(mag: Path, tmp_path: Path):
         check_roots(without_beside(tree_of(mag)), (roots[0], (0, 2)), (roots[1], (1, 3)))
     hopstream.pull(str(roots[0]), tmp_path / "c", num_workers=0)
     check_roots(without_beside(tree_of(mag)), (tmp_path / "c", (0, 2)))
+
+
+def test_nobody_else_changes_what_is_placed_or_pulled(mag: Path, tmp_path: Path):
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    for folder in (mag, tmp_path / "a"):
+        with locked(folder), pytest.raises(StateError, match="by another process"):
+            place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        with locked(folder), pytest.raises(StateError, match="by another process"):
+            hopstream.pull(tmp_path / "a", tmp_path / "b", num_workers=0)
+    with locked(tmp_path / "a", is_reader=True):
+        hopstream.pull(tmp_path / "a", tmp_path / "c", num_workers=0)
+
+
+def test_a_halo_of_other_rows_under_the_same_names_is_copied(mag: Path, tmp_path: Path):
+    """A halo that is written after another was removed has the first one's names, and here its sizes."""
+    copies = []
+    for fanouts in ((1,), (40, 40)):
+        hopstream.add_halo(mag, hops=0, features="none")
+        hopstream.add_halo(mag, hops=0, features="paper:feat", budget="400", fanouts=fanouts, batch_size=1)
+        place(mag, [tmp_path / "a"], num_workers=0)
+        assert without_beside(tree_of(tmp_path / "a")) == without_beside(tree_of(mag))
+        open_dataset(tmp_path / "a").verify()
+        copies.append({name: data for name, data in tree_of(mag).items() if "/halo/" in name})
+    assert copies[0].keys() == copies[1].keys() and copies[0] != copies[1]
+
+
+def test_parts_that_are_there_get_the_halo_of_those_that_come(mag: Path, tmp_path: Path):
+    hopstream.add_halo(mag, hops=1)
+    hopstream.pull(mag, tmp_path / "a", parts=[0], num_workers=0)
+    hopstream.add_halo(mag, hops=2)
+    hopstream.pull(mag, tmp_path / "a", parts=[2], num_workers=0)
+    check_roots_without_beside(mag, tmp_path / "a", (0, 2))
+    with LocalStore(open_dataset(tmp_path / "a"), [0, 2]) as store:
+        assert len(store.open_halos()) == 2
+
+
+def check_roots_without_beside(dataset: Path, root: Path, parts: tuple[int, ...]) -> None:
+    assert without_beside(tree_of(root)) == files_of(without_beside(tree_of(dataset)), parts)
+    open_dataset(root).verify(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hopstream.partition.settings import MAX_PARTS
 
 BLOCK_ROWS = 1 << 20
 TEXT_BYTES = 1 << 20
+
+MAX_CHARS = 18
+_LINES = re.compile(rb"(?:[ \t]*+-?[0-9]{1,17}[ \t\r]*+\n)*+")
 
 
 def owners_path(folder: Path, node_type: str) -> Path:
@@ -139,11 +143,13 @@ def _text_blocks(path: Path) -> Iterator[Array]:
 
 
 def _parsed(path: Path, first: int, text: bytes) -> Array:
-    words = text.split()
-    try:
-        values = np.array(words, "S20").astype(np.int64) if words else np.empty(0, np.int64)
-    except ValueError as error:
-        raise FormatError(f"{path}, after line {first}: one part number per line is wanted ({error})") from error
-    if len(words) > text.count(b"\n") + (not text.endswith(b"\n")):
-        raise FormatError(f"{path}, after line {first}: a line has several numbers; one part number per line is wanted")
-    return values
+    if text and not text.endswith(b"\n"):
+        text += b"\n"
+    if _LINES.fullmatch(text):
+        return np.array(text.split(), f"S{MAX_CHARS}").astype(np.int64) if text else np.empty(0, np.int64)
+    lines = text.splitlines(keepends=True)
+    wrong = next(i for i, line in enumerate(lines) if not _LINES.fullmatch(line))
+    raise FormatError(
+        f"{path} line {first + wrong + 1} is {lines[wrong].strip()[:40].decode(errors='replace')!r}; "
+        "one part number per line is wanted"
+    )

@@ -93,6 +93,12 @@ class LocalStore(Store):
         self._columns: dict[tuple[Owner, str], ColumnTable] = {}
         self._tables = {owner: sampling_tables(self.book, self._maps, *owner) for owner in self.book.edge_offsets}
 
+    @property
+    def halo_id(self) -> str | None:
+        """Fingerprint of the dataset's halo; None where it has none."""
+        halo = self._dataset.manifest.halo
+        return None if halo is None else halo.halo_id
+
     def open_halos(self) -> list[HaloArrays]:
         """The copies that its parts have of rows of other parts; none where all parts are here.
 

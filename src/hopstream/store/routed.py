@@ -332,6 +332,8 @@ def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
     """What parts that are here have of others."""
     here = [store for store in stores if isinstance(store, LocalStore)]
     parts = sorted({part for store in here for part in store.parts})
+    if len({store.halo_id for store in here}) > 1:
+        return None  # folders of one dataset with halos of several kinds
     halos = {halo.part: halo for store in here for halo in store.open_halos()}
     if not halos or len(parts) == here[0].book.num_parts:
         return None

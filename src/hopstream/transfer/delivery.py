@@ -52,7 +52,9 @@ class Delivery:
     def digest(self) -> str:
         """Of all that decides over the work."""
         targets = [[stored_uri(target.place.uri), list(target.parts)] for target in self.targets]
-        return digest_of([FORMAT, self.manifest.dataset_id, stored_uri(self.source.uri), targets, sorted(self.moved)])
+        halo_id = None if self.manifest.halo is None else self.manifest.halo.halo_id
+        what = [self.manifest.dataset_id, halo_id, stored_uri(self.source.uri), targets, sorted(self.moved)]
+        return digest_of([FORMAT, *what])
 
     @property
     def is_under_way(self) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.settings import Progress
 from hopstream.errors import SettingsError
+from hopstream.partition.lock import hold
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
@@ -61,17 +63,21 @@ def place(  # noqa: PLR0913  what is copied where, and how
             replaced, or its disk has no room.
         FormatError: The dataset is not finished, a file of it is missing, or ``ip_config`` cannot be read.
         ChecksumError: A file is not the one that was written.
-        StateError: Another process places the dataset.
+        StateError: Another process places the dataset, or changes it or what is in a root.
         OSError: The system failed; the error names the root.
     """
     settings = replace(settings or TransferSettings(), **options)
     folder = Path(dataset)
-    delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
-    beside = {ROOTS: found.to_text().encode()}
-    if ip_config is not None:
-        beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
-    delivery.look(overwrite=overwrite)
-    delivery.run("place", settings, beside, progress)
+    with ExitStack() as locks:
+        hold(locks, Path(os.path.realpath(folder)))
+        delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
+        for target in delivery.targets:
+            hold(locks, target.place.local)
+        beside = {ROOTS: found.to_text().encode()}
+        if ip_config is not None:
+            beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
+        delivery.look(overwrite=overwrite)
+        delivery.run("place", settings, beside, progress)
     return found
 
 

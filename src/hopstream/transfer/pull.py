@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.settings import Progress
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.partition.lock import hold
 from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
@@ -46,26 +48,29 @@ def pull(
         UnknownNameError: The dataset has no such part.
         FormatError: The source is no dataset, or does not have a part; the message says where it lies, if known.
         ChecksumError: A file is not the one that was written.
-        StateError: Another process pulls into the same folder.
+        StateError: Another process pulls into the same folder, or changes what is in it or in the source.
         OSError: The system failed; the error names the place.
     """
     settings = replace(settings or TransferSettings(), **options)
     place, folder = Place(str(source)), Path(os.path.realpath(out))
     if place.local is not None and Path(os.path.realpath(place.local)) == folder:
         raise SettingsError(f"{out} is the folder to pull from; give another one")
-    data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
-    manifest = _manifest(place, data)
-    here = _parts_here(place, manifest)
-    wanted = here if parts is None else tuple(sorted(set(parts)))
-    _check_parts(place, manifest, wanted, here)
-    target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
-    delivery = Delivery(
-        source=place, manifest=manifest, manifest_bytes=data, targets=[target],
-        hidden=folder.with_name(f".{folder.name}.pull.partial"),
-    )  # fmt: skip
-    delivery.look(overwrite=overwrite)
-    delivery.run("pull", settings, _beside(place), progress)
-    return manifest
+    with ExitStack() as locks:
+        hold(locks, place.local, is_reader=True)
+        hold(locks, folder)
+        data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
+        manifest = _manifest(place, data)
+        here = _parts_here(place, manifest)
+        wanted = here if parts is None else tuple(sorted(set(parts)))
+        _check_parts(place, manifest, wanted, here)
+        target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
+        delivery = Delivery(
+            source=place, manifest=manifest, manifest_bytes=data, targets=[target],
+            hidden=folder.with_name(f".{folder.name}.pull.partial"),
+        )  # fmt: skip
+        delivery.look(overwrite=overwrite)
+        delivery.run("pull", settings, _beside(place), progress)
+        return manifest
 
 
 def _manifest(place: Place, data: bytes) -> Manifest:

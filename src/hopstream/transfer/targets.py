@@ -28,6 +28,7 @@ class Target:
         parts: The parts whose folders go there.
         files: Every file that belongs there but the manifest, by the folder that it is in; see ``files_by_folder``.
         dataset_id: Of the dataset that is there; None where none is.
+        halo_id: Of its halo; None where it has none.
         sizes: Bytes of every file that was found there.
     """
 
@@ -36,6 +37,7 @@ class Target:
     parts: tuple[int, ...]
     files: Mapping[str, Sequence[str]]
     dataset_id: str | None = None
+    halo_id: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def look(self, *, overwrite: bool) -> None:
@@ -53,10 +55,22 @@ class Target:
             raise SettingsError(
                 f"{self.place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
             )
-        self.dataset_id = _dataset_id(self.place) if MANIFEST in names else None
+        self.dataset_id, self.halo_id = _ids_of(self.place) if MANIFEST in names else (None, None)
         if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
             raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
         self.sizes = self.place.sizes()
+        if self.is_finished and not self._has_halo:  # the manifest will name the new halo of every part that is here
+            others = {name.partition("/")[0] for name in self.sizes if PART_FOLDER.match(name)} - set(self.files)
+            self.files = {**self.files, **{folder: self._halo_files(folder) for folder in sorted(others)}}
+
+    def _halo_files(self, folder: str) -> list[str]:
+        halo = self.manifest.halo
+        return [] if halo is None else [name for name in halo.files if name.startswith(f"{folder}/")]
+
+    @property
+    def _has_halo(self) -> bool:
+        """The halo that is there is the dataset's."""
+        return self.halo_id == (None if self.manifest.halo is None else self.manifest.halo.halo_id)
 
     @property
     def is_finished(self) -> bool:
@@ -69,7 +83,9 @@ class Target:
         return itertools.chain.from_iterable(self.files.values())
 
     def has(self, name: str) -> bool:
-        """A file of the right size is there, whatever its content."""
+        """A file of the right size is there, whatever its content; of a halo, that of the same halo."""
+        if self.is_finished and not self._has_halo and name not in self.manifest.files:
+            return False
         return self.sizes.get(name) == self.manifest.all_files[name].num_bytes
 
     def clear(self) -> None:
@@ -114,7 +130,7 @@ class Target:
     def _remove_halo(self, belong: Set[str], names: Iterable[str]) -> None:
         """Remove what the manifest named that was there before; folders of parts that another command put here stay."""
         for name in names:
-            if name not in belong and name.partition("/")[0] in self.files:
+            if name not in belong and name.partition("/")[0] in self.files and name.split("/")[1:2] == ["halo"]:
                 self.place.remove(name)
 
 
@@ -145,10 +161,11 @@ def check_servers(place: Place, names: Sequence[str]) -> None:
         )
 
 
-def _dataset_id(place: Place) -> str:
-    """What the manifest in a place says; nothing that any dataset has where it cannot be read."""
+def _ids_of(place: Place) -> tuple[str, str | None]:
+    """What the manifest in a place says of dataset and halo; what no dataset has where it cannot be read."""
     try:
         value = json.loads(place.read(MANIFEST, MAX_MANIFEST_BYTES))
-        return str(value["dataset_id"])
-    except (FormatError, KeyError, TypeError, ValueError, RecursionError):
-        return ""
+        halo = value.get("halo")
+        return str(value["dataset_id"]), None if halo is None else str(halo["halo_id"])
+    except (FormatError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return "", None

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from hopstream.partition.append.run import append, append_folder
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import open_dataset, read_manifest
 from hopstream.partition.lock import locked
+from hopstream.partition.manifest import Manifest
 from hopstream.partition.read_back import read_dataset
 from hopstream.store.local import LocalStore
 from tests.grown import grow
 from tests.partition.append.graphs import OPTIONS, grown_graph, written
-from tests.partition.graphs import typed_graphs
+from tests.partition.graphs import tree_of, typed_graphs
 from tests.partition.timed_graphs import LIKES, RATES
 
 
@@ -255,3 +257,18 @@ def test_a_killed_append_leaves_it_as_it_was(tmp_path, stage):
         append(tmp_path / "d", **grown.added(step))
     assert verify_dataset(tmp_path / "d", against=grown.graph).is_ok
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+
+
+def test_a_full_disk_leaves_it_as_it_was(tmp_path, monkeypatch):
+    root = tmp_path / "d"
+    hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
+    before = tree_of(root)
+
+    def full(self: Manifest, folder: Path) -> None:
+        raise OSError(28, "No space left on device", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            append(root, **MOVIE)
+    assert tree_of(root) == before and verify_dataset(root).is_ok

@@ -127,7 +127,7 @@ def test_bad_owners_are_named(tmp_path, monkeypatch, rng):
         ("0\n" * 49, SchemaError, "has 49 parts"),
         ("0\n" * 51, SchemaError, "more than 50|has 51"),
         ("0\n" * 49 + "x\n", ValueError, "one part number per line"),
-        ("0 1\n" * 25, ValueError, "several numbers"),
+        ("0 1\n" * 25, ValueError, "line 1 is .0 1.; one part number per line"),
         ("0\n" * 49 + "7", IdRangeError, r"\[49\] is 7"),
     ]:
         text.write_text(content)

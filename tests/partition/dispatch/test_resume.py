@@ -23,6 +23,7 @@ from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition import staged
 from hopstream.partition.dispatch import regions
 from hopstream.partition.dispatch.run import dispatch
+from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
 from hopstream.partition.replace import resumed_folder
 from tests.partition.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
@@ -246,3 +247,22 @@ def test_too_little_memory_is_refused(tmp_path, monkeypatch, rng):
         with pytest.raises(SettingsError, match="memory is"):
             dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", memory=memory, num_workers=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
+
+
+def test_a_halo_of_a_run_that_was_ended_does_not_stay(tmp_path, monkeypatch, rng):
+    graph = rmat_graph(7, edges_per_node=8, num_features=2)
+    write_owners(tmp_path / "owners", graph, 2, rng)
+    use_graph(monkeypatch, graph)
+
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged, "place_folder", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dispatch(
+                tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2,
+                halo=HaloSettings(hops=1),
+            )  # fmt: skip
+    check_equal(graph, tmp_path, 2)
+    assert not list((tmp_path / "got").glob("part-*/halo"))

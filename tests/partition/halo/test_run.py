@@ -22,6 +22,7 @@ from hopstream.partition.halo.layout import open_halo
 from hopstream.partition.halo.reach import inclusion_of
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.halo.sources import Parts
+from hopstream.partition.manifest import Manifest
 from tests.partition.audit.forging import OPTIONS, full_graph
 from tests.partition.graphs import same_column, tree_of, typed_graphs
 
@@ -286,3 +287,18 @@ def test_one_at_a_time(root):
     hopstream.add_halo(root, hops=1, progress=again)
     assert len(refused) == 4 and "another process" in refused[0]
     assert hopstream.open_dataset(root, verify=True).manifest.halo.hops == 1
+
+
+def test_ended_just_after_the_manifest_was_replaced(root, monkeypatch):
+    write = Manifest.write
+
+    def interrupted(self, folder):
+        write(self, folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hopstream.add_halo(root, hops=1)
+    assert all(open_halo(hopstream.open_dataset(root), part) is not None for part in range(3))
+    assert hopstream.verify_dataset(root).is_ok

@@ -111,8 +111,12 @@ def _append(root: Path, read: Callable[[Manifest, Path], Graph], progress: Progr
             ends = _write(writer)
             manifest = grown_manifest(dataset.manifest, writer, ends, started)
             check_same_folder(root, folder)
-            _place(writer, root)
-            manifest.write(root)
+            try:
+                _place(writer, root)
+                manifest.write(root)
+            except BaseException:
+                _remove_leftovers(root, read_manifest(root))
+                raise
             remove_halos(root, dataset.manifest, None)
     return manifest
 

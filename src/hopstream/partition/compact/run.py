@@ -7,6 +7,7 @@ when it is complete; until then the old one stays as it is, and nothing can be a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from hopstream.partition.compact.settings import CompactSettings
 from hopstream.partition.dispatch.settings import EngineName
 from hopstream.partition.lock import locked
 from hopstream.partition.manifest import Manifest
-from hopstream.partition.replace import put_back
+from hopstream.partition.replace import check_target, put_back
 from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.plan import Estimate, Plan
 from hopstream.partition.reshard.rows import DatasetRows
@@ -77,6 +78,7 @@ def compact(
         put_back(root)
     with locked(root):
         rows = open_rows(root)
+        check_target(root, overwrite=True)  # now, rather than when all is done
         if not rows.book.deltas:
             raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
         with _owners(root, rows, None if partitions_dir is None else Path(partitions_dir)) as folder:
@@ -89,9 +91,8 @@ def compact(
 @contextmanager
 def _owners(root: Path, rows: DatasetRows, given: Path | None) -> Iterator[Path]:
     """The folder of owners; one that is made here stays as it is until the work is done, or it could not go on."""
-    prefix = f".{root.name}.compact."
-    mine = root.with_name(f"{prefix}{rows.manifest.dataset_id[:16]}")
-    for left in root.parent.glob(f"{prefix}*"):
+    mine = root.with_name(f".{root.name}.compact.{rows.manifest.dataset_id[:16]}")
+    for left in _leftovers(root):
         if left != mine or given is not None:
             shutil.rmtree(left, ignore_errors=True)
     if given is not None:
@@ -106,6 +107,12 @@ def _owners(root: Path, rows: DatasetRows, given: Path | None) -> Iterator[Path]
         shutil.rmtree(mine, ignore_errors=True)
         raise
     shutil.rmtree(mine, ignore_errors=True)
+
+
+def _leftovers(root: Path) -> list[Path]:
+    """Folders of owners that were made for this place."""
+    name = re.compile(rf"\.{re.escape(root.name)}\.compact\.[0-9a-f]{{16}}")
+    return [path for path in root.parent.iterdir() if name.fullmatch(path.name)]
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

@@ -35,6 +35,7 @@ from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSetti
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import PLAN, Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
+from hopstream.partition.halo.run import remove_halos
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
@@ -121,7 +122,10 @@ def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
     def work(job: Job) -> Manifest:
         stages.job = job
         manifest = _Run(workplace, graph, schema, plan, stages).run()
-        return manifest if halo is None else with_halo(workplace.dataset, halo, progress)
+        if halo is None:
+            remove_halos(workplace.dataset, manifest, None)  # of a run with one that was ended
+            return manifest
+        return with_halo(workplace.dataset, halo, progress)
 
     return write_staged(
         out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,

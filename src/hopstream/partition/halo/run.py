@@ -21,7 +21,7 @@ from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.partition.lock import locked
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import part_folder
 from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import Progress
@@ -81,7 +81,7 @@ def add_halo(
 
     The halo is a cache: whoever samples a part that is here with servers for the rest gets the same batches with and
     without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here. Memory
-    for one part's halo at a time is taken for lists of its nodes, and 32 bytes per node of the graph.
+    for one part's halo at a time is taken for lists of its nodes, and about 60 bytes per node of the graph.
 
     Args:
         dataset: A dataset or its folder.
@@ -121,7 +121,7 @@ def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) 
         written = replace(manifest, halo=halo)
         written.write(root)
     except BaseException:
-        remove_halos(root, manifest, before)
+        remove_halos(root, manifest, read_manifest(root).halo)  # the new one, where the manifest was replaced before
         raise
     remove_halos(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)
