@@ -168,7 +168,7 @@ def test_what_is_refused(tmp_path, chunks, run_command):
         (["--roots", tmp_path / "roots", "--root", "/a"], "--root and --roots are both given"),
         (["--ip-config", tmp_path / "hosts"], "hosts:1 has the port 'many'"),
         (["--move"], "--move needs places"),
-        (["--tls"], "--tls is about the servers of --ip-config"),
+        (["--tls"], "--tls says how the servers of --ip-config are reached"),
     ]:
         refused = run_command(*chunks, *more)
         assert (refused.status, refused.out) == (2, "")

@@ -11,11 +11,15 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import percent_text, plural_text
+from hopstream.errors import SettingsError
 from hopstream.partition.settings import PartitionSettings
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
     from hopstream.partition.assign_source import AssignSource
+
+LEAST_BYTES = 8 << 20
+"""With less, edges would go through files a few at a time."""
 
 
 @with_settings("tables", SourceSettings)
@@ -45,6 +49,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
     output = Output(is_json=json)
     num_bytes = memory_bytes(memory)
+    if num_bytes < LEAST_BYTES:
+        raise SettingsError(f"--memory is {memory!r}; edges need {LEAST_BYTES >> 20} MiB at least")
     check_owners_target(out, overwrite=overwrite)
     graph = _open(source) or read_and_show(output, source, tables).graph
     clock = Clock()

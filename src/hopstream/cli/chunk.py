@@ -95,11 +95,12 @@ def _chunk_tables(
         report = chunk_tables(
             source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_plan, **options
         )
-    _show_report(output, report, clock)
+    show_chunked(output, report, clock)
     return report.metadata
 
 
-def _show_report(output: Output, report: ChunkReport, clock: Clock) -> None:
+def show_chunked(output: Output, report: ChunkReport, clock: Clock) -> None:
+    """Write what became of tables, and what was dropped of them."""
     num_nodes, num_edges = sum(report.num_nodes.values()), sum(report.num_edges.values())
     text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}"
     facts: Facts = {

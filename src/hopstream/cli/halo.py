@@ -88,7 +88,7 @@ def run(
             path.parent if path.name == "manifest.json" else path, settings=flags.settings, progress=progress
         )
     if report.manifest.halo is None:
-        output.stage("done", "halo", "none: what was there is removed", {"halo": None}, clock.cost())
+        output.stage("done", "halo", _why_none(report.manifest.book.num_parts), {"halo": None}, clock.cost())
         return
     show_halo(output, report.manifest.halo, clock)
     _show_savings(output, report)
@@ -127,3 +127,7 @@ def _show_savings(output: Output, report: HaloReport) -> None:
     output.text("expected per batch of seeds that a part owns:")
     headers = ("part", ">halo", ">remote rows", ">saved", ">remote expansions", ">saved")
     output.table(headers, rows, facts)
+
+
+def _why_none(num_parts: int) -> str:
+    return "none: what was there is removed" if num_parts > 1 else "none: the one part has all rows"

@@ -73,7 +73,7 @@ def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[
 
 def _in_flags(message: str, names: set[str]) -> str:
     """A message about a record, with flags in place of the fields that it says something of: ``grace_s is -1``."""
-    pattern = rf"\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?= is |, | [-\d])"
+    pattern = rf"(?<!-)\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?= is |, | [-\d])"
     return re.sub(pattern, lambda found: flag_name(found[1]), message)
 
 

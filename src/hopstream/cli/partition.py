@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopstream.cli.chunk import show_chunked
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
-from hopstream.cli.progress import Output, progress_bars
+from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_measured, show_written
 from hopstream.engine import EngineName
@@ -89,7 +90,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
                 progress=progress,
             )  # fmt: skip
     else:
-        manifest = _prepare(source, out, work, settings, halo, tables, overwrite=overwrite)
+        manifest = _prepare(output, source, out, work, settings, halo, tables, overwrite=overwrite)
     if work is None:
         show_cut(output, manifest, settings)
     else:
@@ -99,8 +100,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     show_written(output, out, manifest)
 
 
-def _prepare(  # noqa: PLR0913  one record for each step
-    source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
+def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
+    output: Output, source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
     tables: SourceSettings, *, overwrite: bool,
 ) -> Manifest:  # fmt: skip
     """Do it in bounded memory."""
@@ -114,8 +115,9 @@ def _prepare(  # noqa: PLR0913  one record for each step
     reading = TableSettings(
         keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate
     )
+    clock = Clock()
     with progress_bars() as progress:
         return prepare(
             source, out, settings=settings, tables=reading, work=work, halo=halo.settings, overwrite=overwrite,
-            progress=progress,
+            progress=progress, on_chunked=lambda report: show_chunked(output, report, clock),
         )  # fmt: skip

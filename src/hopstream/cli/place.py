@@ -53,7 +53,7 @@ class RootSettings:
         if self.move and not self.has_roots:
             raise SettingsError("--move needs places to move parts to; give --root or --roots")
         if self.tls and self.ip_config is None:
-            raise SettingsError("--tls is about the servers of --ip-config, which is not given")
+            raise SettingsError("--tls says how the servers of --ip-config are reached, which is not given")
 
     @property
     def has_roots(self) -> bool:

@@ -9,6 +9,8 @@ _WORDS = (
     ("ignore names", "--ignore names"),
     ("use grpc+tls://, or allow it with insecure", "serve and name it as grpc+tls://"),
     ("allow it with insecure", "allow it with --insecure"),
+    ("keep_raw_ids=False", "--no-keep-raw-ids"),
+    ('on_duplicate="drop"', "--on-duplicate drop"),
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
     ("raise num_parts", "raise --parts"),

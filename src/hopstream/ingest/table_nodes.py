@@ -123,4 +123,7 @@ def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw
 
 def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
     """The error of a raw id that is in two places."""
-    return SchemaError(f"{node_type} has raw id {raw!r} twice: {places[0]} and {places[1]}")
+    return SchemaError(
+        f"{node_type} has raw id {raw!r} twice: {places[0]} and {places[1]}; "
+        'read with on_duplicate="drop" to keep the first of such rows'
+    )

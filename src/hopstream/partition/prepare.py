@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +19,7 @@ from hopstream.engine.resumed import discard, resumed_job
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
-from hopstream.ingest.chunking.run import chunk_tables, table_states
+from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.table_metadata import read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.ingest.work_settings import WorkSettings
@@ -30,6 +30,7 @@ from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.libraries import BIG_ENDS
 from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import MANIFEST
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS
@@ -48,7 +49,8 @@ COMPRESSED_EDGE_BYTES = 12
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
-    overwrite: bool = False, progress: Progress | None = None, **options: Unpack[PartitionOptions],
+    overwrite: bool = False, progress: Progress | None = None,
+    on_chunked: Callable[[ChunkReport], None] | None = None, **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
     """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
 
@@ -64,6 +66,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         halo: What parts keep copies of; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete.
         progress: Called as ``progress(stage, done, total)``; the stages are ``chunk``, ``assign`` and ``dispatch``.
+        on_chunked: Called with what became of tables, what was dropped foremost; not again where a call goes on.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Returns:
@@ -96,7 +99,9 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         chunks, owners = (metadata if is_streamed else hidden / "chunks" / METADATA), hidden / "owners"
         try:
             if not is_streamed and not chunks.exists():
-                chunk_tables(metadata, chunks.parent, progress=progress, **asdict(tables), **asdict(work))
+                report = chunk_tables(metadata, chunks.parent, progress=progress, **asdict(tables), **asdict(work))
+                if on_chunked is not None:
+                    on_chunked(report)
             job.run("assign", [_assign_task(chunks, owners, settings, work)])
             engine.close()  # its worker's memory is for the others
             manifest = dispatch_assigned(
@@ -159,10 +164,11 @@ def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: Wor
 
 def _metadata_of(source: Path) -> Path:
     metadata = source / METADATA if source.is_dir() else source
+    is_dataset = (source / MANIFEST).is_file()
     if metadata.suffix != ".json" or not metadata.is_file():
         raise SettingsError(
             f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
-            "make a chunked graph of it first, or leave the memory out"
+            + ("reshard gives a dataset other parts" if is_dataset else "make a chunked graph of it first")
         )
     return metadata.absolute()
 

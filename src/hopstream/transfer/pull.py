@@ -53,8 +53,11 @@ def pull(
     """
     settings = replace(settings or TransferSettings(), **options)
     place, folder = Place(str(source)), Path(os.path.realpath(out))
-    if place.local is not None and Path(os.path.realpath(place.local)) == folder:
+    origin = None if place.local is None else Path(os.path.realpath(place.local))
+    if origin == folder:
         raise SettingsError(f"{out} is the folder to pull from; give another one")
+    if origin is not None and (origin in folder.parents or folder in origin.parents):
+        raise SettingsError(f"{out} and {source}, the folder to pull from, lie in each other; give another one")
     with ExitStack() as locks:
         hold(locks, place.local, is_reader=True)
         hold(locks, folder)

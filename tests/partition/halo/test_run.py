@@ -102,7 +102,7 @@ def halo_budget(dataset):
     return dataset.manifest.halo.budget_bytes
 
 
-@pytest.mark.parametrize("hops", [0, 1, 2, 3])
+@pytest.mark.parametrize("hops", [1, 2, 3])
 def test_copies_are_true_and_complete(root, hops):
     report = hopstream.add_halo(root, hops=hops, features="all")
     dataset = hopstream.open_dataset(root, verify=True)
@@ -302,3 +302,9 @@ def test_ended_just_after_the_manifest_was_replaced(root, monkeypatch):
             hopstream.add_halo(root, hops=1)
     assert all(open_halo(hopstream.open_dataset(root), part) is not None for part in range(3))
     assert hopstream.verify_dataset(root).is_ok
+
+
+def test_features_of_no_nodes_are_refused():
+    with pytest.raises(SettingsError, match="give more hops, or a budget"):
+        HaloSettings(hops=0, features="all")
+    assert HaloSettings(hops=0).is_nothing and not HaloSettings(hops=0, budget="1MB").is_nothing

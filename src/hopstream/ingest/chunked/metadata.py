@@ -214,7 +214,10 @@ class _Fields:
 
     def _take(self, name: str) -> object:
         if name not in self._value:
-            raise SchemaError(f"{self._where} lacks {name!r}; it has {sorted(self._value)}")
+            told = (
+                "; it describes tables: hopstream chunk makes a chunked graph of them" if "nodes" in self._value else ""
+            )
+            raise SchemaError(f"{self._where} lacks {name!r}; it has {sorted(self._value)}{told}")
         return self._value[name]
 
     def text(self, name: str) -> str:

@@ -56,6 +56,10 @@ class HaloSettings:
             raise SettingsError(
                 "budget is given and features is 'none'; a budget is for features: leave one of them out"
             )
+        if self.hops == 0 and self.feature_names and self.budget is None:
+            raise SettingsError(
+                "hops is 0 and features are to be copied of the nodes within so many hops; give more hops, or a budget"
+            )
 
     @property
     def budget_bytes(self) -> int | None:
