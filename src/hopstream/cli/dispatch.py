@@ -15,8 +15,6 @@ from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.written import show_measured, show_written
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
-from hopstream.partition.manifest import read_manifest
-from hopstream.partition.paths import MANIFEST
 from hopstream.transfer.settings import TransferSettings
 
 if TYPE_CHECKING:
@@ -53,6 +51,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
     from hopstream.partition.dispatch.run import dispatch
+    from hopstream.partition.manifest import read_manifest
 
     where.check()
     del save_orig_nids  # a dataset cannot be without them
@@ -86,6 +85,8 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
     """Whether an earlier command was ended while it placed the dataset that it had written."""
+    from hopstream.partition.manifest import read_manifest
+    from hopstream.partition.paths import MANIFEST
     from hopstream.transfer.place import is_being_placed
 
     if not where.has_roots or not (out_dir / MANIFEST).is_file():

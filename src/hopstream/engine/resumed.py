@@ -28,6 +28,12 @@ def discard(hidden: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def remove_work(hidden: Path) -> None:
+    """Remove a job's folder, with nothing in it that is ever gone on with."""
+    discard(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 @contextmanager
 def resumed_job(
     hidden: Path, digest: str, engine: Engine, progress: Progress | None, *, product: str | None = None

@@ -7,7 +7,6 @@ and it is dispatched. What lies between the steps is kept in a hidden folder bes
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import discard, resumed_job
+from hopstream.engine.resumed import remove_work, resumed_job
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
@@ -109,15 +108,10 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
                 assigned=settings, halo=halo, overwrite=overwrite, progress=progress,
             )  # fmt: skip
         except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
-            _remove(hidden)
+            remove_work(hidden)
             raise
-        _remove(hidden)
+        remove_work(hidden)
     return manifest
-
-
-def _remove(hidden: Path) -> None:
-    discard(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: WorkSettings) -> Task:

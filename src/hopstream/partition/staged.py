@@ -19,7 +19,7 @@ import numpy as np
 from hopstream.arrays import FileRecord
 from hopstream.engine import EngineName, Task, open_engine
 from hopstream.engine.job import Job
-from hopstream.engine.resumed import discard, held_bytes, resumed_job, work_folder
+from hopstream.engine.resumed import held_bytes, remove_work, resumed_job, work_folder
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.costs import StageCost, peak_bytes
@@ -167,12 +167,10 @@ def write_staged(  # noqa: PLR0913  a place, an engine, and the work
             manifest = work(job)
         except INPUT_ERRORS:
             # There is nothing to go on with; lost workers and full disks are another matter.
-            discard(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+            remove_work(hidden)
             raise
         place_folder(staged_root(out, digest) / "dataset", out, overwrite=overwrite)
-        discard(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        remove_work(hidden)
     return manifest
 
 

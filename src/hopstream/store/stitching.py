@@ -35,13 +35,13 @@ class _Cut:
     Attributes:
         piece_starts: int64[num_pieces + 2]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])`` of the
             others, and the halo counts as one piece more.
-        piece_parts: int64[num_pieces], the part that each piece belongs to; the first pieces are the parts themselves.
+        piece_parts: int64[num_pieces], the part that each piece belongs to, or None where the pieces are the parts.
         positions: int64[n], where each id was in the request.
         ids: int64[n]; of the halo's, their rows in it.
     """
 
     piece_starts: IntArray
-    piece_parts: IntArray
+    piece_parts: IntArray | None
     positions: IntArray
     ids: IntArray
 
@@ -57,9 +57,8 @@ class _Cut:
             piece_parts: int64[num_pieces]; None where the pieces are the parts.
             rows: int64[n], their rows in a halo, negative where it has them not; None where there is none.
         """
-        parts = np.arange(len(offsets) - 1) if piece_parts is None else piece_parts
         ids, starts = np.ascontiguousarray(ids, np.int64), np.zeros(len(offsets) + 1, np.int64)
-        cut = cls(starts, parts, np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        cut = cls(starts, piece_parts, np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
         if rows is None:
             split_by_part(ids, offsets, starts[:-1], cut.positions, cut.ids)
             starts[-1] = len(ids)
@@ -69,7 +68,8 @@ class _Cut:
 
     def busy(self) -> IntArray:
         """The parts that have rows."""
-        return self.piece_parts[np.diff(self.piece_starts[:-1]) > 0]
+        (pieces,) = np.nonzero(np.diff(self.piece_starts[:-1]))
+        return pieces if self.piece_parts is None else self.piece_parts[pieces]
 
     @property
     def halo(self) -> slice:
@@ -78,7 +78,7 @@ class _Cut:
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Positions and ids of the rows of some parts."""
-        pieces = np.flatnonzero(np.isin(self.piece_parts, parts)).tolist()
+        pieces = parts if self.piece_parts is None else np.flatnonzero(np.isin(self.piece_parts, parts)).tolist()
         runs = [slice(self.piece_starts[piece], self.piece_starts[piece + 1]) for piece in pieces]
         if len(runs) == 1:
             return self.positions[runs[0]], self.ids[runs[0]]

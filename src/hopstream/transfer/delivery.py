@@ -10,7 +10,7 @@ from typing import Any
 
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
-from hopstream.engine.resumed import discard, resumed_job
+from hopstream.engine.resumed import remove_work, resumed_job
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
@@ -99,8 +99,7 @@ class Delivery:
                 target.finish(self.manifest_bytes, beside)
             for part in sorted(self.leaving):
                 self._leave(str(part_folder(part)))
-            discard(self.hidden)
-            shutil.rmtree(self.hidden, ignore_errors=True)
+            remove_work(self.hidden)
 
     def _tasks(self) -> list[Task]:
         """Files in groups. What is there already, in a place that says that it is finished, is left out.

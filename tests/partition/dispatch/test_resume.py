@@ -153,7 +153,7 @@ def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(staged, "discard", stop)
+        patch.setattr(staged, "remove_work", stop)
         with pytest.raises(KeyboardInterrupt):
             check_equal(graph, tmp_path, 2)
     open_dataset(tmp_path / "got", verify=True)

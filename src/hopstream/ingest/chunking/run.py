@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hopstream.arrays import write_text
 from hopstream.engine import Progress, open_engine
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import discard, held_bytes, resumed_job, work_folder
+from hopstream.engine.resumed import held_bytes, remove_work, resumed_job, work_folder
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
@@ -152,15 +152,13 @@ def _work(
                 counts = steps.run(job)
             except (*INPUT_ERRORS, SettingsError):
                 # There is nothing to go on with; lost workers and full disks are another matter.
-                discard(hidden)
-                shutil.rmtree(hidden, ignore_errors=True)
+                remove_work(hidden)
                 raise
             check_out_folder(place)
             with suppress(FileNotFoundError):
                 place.rmdir()
             (root / "chunked").rename(place)
-            discard(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+            remove_work(hidden)
     return counts
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, open_array
 from hopstream.errors import FormatError
 from hopstream.partition.halo.record import Halo, cached_path, edge_column_names, edge_path, halo_root, node_path
@@ -110,8 +108,3 @@ class _Opening:
             if offsets and (offsets[0][0] != 0 or offsets[0][-1] != len(values)):
                 raise FormatError(f"{self.dataset.root / folder}: offsets of {name} must lead from 0 to {len(values)}")
         return CachedArrays(ids=self._array(folder / "id.npy"), keys=self._array(folder / "key.npy"), features=columns)
-
-
-def is_ascending(ids: IntArray) -> bool:
-    """Whether each id is above the one before it."""
-    return not bool(np.any(ids[1:] <= ids[:-1]))
