@@ -33,10 +33,11 @@ from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimat
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
-from hopstream.partition.dispatch.workplace import PLAN, Workplace
+from hopstream.partition.dispatch.workplace import Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
 from hopstream.partition.halo.run import remove_halos
 from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.job_folder import PLAN
 from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes

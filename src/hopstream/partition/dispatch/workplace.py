@@ -13,27 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, open_array, write_text
+from hopstream.arrays import IntArray
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, open_chunked
 from hopstream.partition.balance import MAX_MATRIX_PARTS
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.dispatch.plan import Buckets, Plan, make_buckets
+from hopstream.partition.job_folder import PLAN, JobFolder
 from hopstream.partition.paths import node_folder, split_path
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.write import schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
-PLAN, RANGES = "plan.json", "ranges.json"
 
-
-class Workplace:
-    """The folder of a job, seen by a task."""
-
-    def __init__(self, root: Path) -> None:
-        """Look at a folder; nothing is read yet."""
-        self.root = root
-        self.dataset = root / "dataset"
-        self.scratch = root / "scratch"
+class Workplace(JobFolder):
+    """The folder of a job, seen by a task. Tables: ``ids`` (by key), ``keys`` and ``times`` (by id)."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -50,35 +43,15 @@ class Workplace:
         """The dataset's schema."""
         return schema_with_links(self.graph.schema, self.plan.settings)
 
+    @property
+    def num_parts(self) -> int:
+        """Parts of the new dataset."""
+        return self.plan.settings.num_parts
+
     @cached_property
-    def _ranges(self) -> dict[str, IntArray]:
-        value = json.loads((self.scratch / RANGES).read_text(encoding="utf-8"))
-        return {t: np.array(offsets, np.int64) for t, offsets in value.items()}
-
-    def node_offsets(self, node_type: str) -> IntArray:
-        """int64[num_parts + 1], the ids of each part; known when nodes have been counted."""
-        return self._ranges[node_type]
-
-    def write_ranges(self, ranges: dict[str, IntArray]) -> None:
-        """Let tasks know the ids of each part."""
-        write_text(self.scratch / RANGES, json.dumps({t: offsets.tolist() for t, offsets in ranges.items()}))
-
-    def slice_offsets(self, num_rows: int) -> IntArray:
-        """int64[num_parts + 1], the keys of which each part keeps account."""
-        num_parts = self.plan.settings.num_parts
-        return np.arange(num_parts + 1, dtype=np.int64) * num_rows // num_parts
-
-    def table_name(self, what: str, node_type: str) -> PurePosixPath:
-        """A table with a row per node, in the scratch folder: ``ids`` (by key), ``keys`` or ``times`` (by id)."""
-        return PurePosixPath(what, f"{list(self.graph.nodes).index(node_type)}.npy")
-
-    def table_path(self, what: str, node_type: str) -> Path:
-        """The file of such a table."""
-        return self.scratch / self.table_name(what, node_type)
-
-    def table(self, what: str, node_type: str) -> Array:
-        """The same, mapped."""
-        return open_array(self.table_path(what, node_type))
+    def node_types(self) -> list[str]:
+        """Node types, whose places stand for them in names of files."""
+        return list(self.graph.nodes)
 
     def edges(self, edge_type: EdgeType) -> ChunkedEdges:
         """Edges of the source."""

@@ -29,6 +29,7 @@ from hopstream.partition.book import Owner, PartitionBook, neighbor_dtype
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.dispatch.plan import TASKS_PER_WORKER, budget_of
 from hopstream.partition.dispatch.regions import Stretches, make_file, merge_stretches
+from hopstream.partition.job_folder import PLAN
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import (
@@ -50,7 +51,7 @@ from hopstream.partition.reshard.number import check_leading, count_nodes, numbe
 from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes
 from hopstream.partition.reshard.rows import DatasetRows, owner_folder, owners_of
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
-from hopstream.partition.reshard.workplace import PLAN, Workplace, own_type
+from hopstream.partition.reshard.workplace import Workplace, own_type
 from hopstream.partition.settings import Progress
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
 from hopstream.partition.write import Written, manifest_of

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import json
 from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hopstream.arrays import Array, IntArray, open_array, write_text
+from hopstream.arrays import IntArray
 from hopstream.partition.book import Owner
+from hopstream.partition.job_folder import PLAN, JobFolder
 from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.plan import Plan, block_bounds
 from hopstream.partition.reshard.rows import DatasetRows, owners_of
 from hopstream.schema import EdgeType
 
-PLAN, RANGES = "plan.json", "ranges.json"
 
-
-class Workplace:
-    """The folder of a job, seen by a task."""
+class Workplace(JobFolder):
+    """The folder of a job, seen by a task. Tables: the new id of each node, ``by_key`` and ``by_id`` (the old one)."""
 
     def __init__(self, root: Path) -> None:
         """Look at a folder; nothing is read yet."""
-        self.root = root
-        self.dataset = root / "dataset"
-        self.scratch = root / "scratch"
+        super().__init__(root)
         self._blocks: dict[Owner, IntArray] = {}
 
     @cached_property
@@ -52,35 +47,15 @@ class Workplace:
         """What columns belong to; tasks and files are called by places in this list."""
         return owners_of(self.rows.contents)
 
+    @property
+    def num_parts(self) -> int:
+        """Parts of the new dataset."""
+        return self.plan.settings.num_parts
+
     @cached_property
-    def _ranges(self) -> dict[str, IntArray]:
-        value = json.loads((self.scratch / RANGES).read_text(encoding="utf-8"))
-        return {t: np.array(offsets, np.int64) for t, offsets in value.items()}
-
-    def node_offsets(self, node_type: str) -> IntArray:
-        """int64[num_parts + 1], the new ids of each part; known when nodes have been counted."""
-        return self._ranges[node_type]
-
-    def write_ranges(self, ranges: dict[str, IntArray]) -> None:
-        """Let tasks know the new ids of each part."""
-        write_text(self.scratch / RANGES, json.dumps({t: offsets.tolist() for t, offsets in ranges.items()}))
-
-    def slice_offsets(self, num_keys: int) -> IntArray:
-        """int64[num_parts + 1], the keys of which each new part keeps account."""
-        num_parts = self.plan.settings.num_parts
-        return np.arange(num_parts + 1, dtype=np.int64) * num_keys // num_parts
-
-    def table_name(self, by: str, node_type: str) -> PurePosixPath:
-        """The new id of each node, ``by_key`` or ``by_id`` (the old one), in the scratch folder."""
-        return PurePosixPath(by, f"{list(self.rows.contents.schema.nodes).index(node_type)}.npy")
-
-    def table_path(self, by: str, node_type: str) -> Path:
-        """The file of such a table."""
-        return self.scratch / self.table_name(by, node_type)
-
-    def table(self, by: str, node_type: str) -> Array:
-        """The same, mapped."""
-        return open_array(self.table_path(by, node_type))
+    def node_types(self) -> list[str]:
+        """Node types, whose places stand for them in names of files."""
+        return list(self.rows.contents.schema.nodes)
 
     def blocks(self, owner: Owner) -> IntArray:
         """int64[num_blocks + 1], the stretches of keys by which items are counted."""
