@@ -109,3 +109,13 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'hopstream\[ray\]'"):
         ray_engine()
+
+
+def test_a_temporary_folder_too_deep_for_ray_is_named_with_the_remedy(tmp_path):
+    """In a process of its own: this one is connected."""
+    words = "from hopstream.engine.on_ray import ray_engine\nray_engine()"
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path / ("d" * 90)), "RAY_ADDRESS": ""}
+    done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "EngineError: no Ray cluster at this machine" in done.stderr
+    assert done.stderr.endswith("set RAY_TMPDIR to a folder with a shorter path\n")

@@ -53,7 +53,8 @@ def ray_engine(
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise EngineError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
+            remedy = "; set RAY_TMPDIR to a folder with a shorter path" if "AF_UNIX" in str(error) else ""
+            raise EngineError(f"no Ray cluster at {address or 'this machine'}: {error}{remedy}") from error
     return RayEngine(num_workers, settings or EngineSettings(), is_ours=is_ours)
 
 

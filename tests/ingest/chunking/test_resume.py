@@ -84,7 +84,9 @@ def test_twenty_kills(source: Path):
     ("engine", "num_workers"),
     [("local", 2), pytest.param("ray", 2, marks=pytest.mark.soak), pytest.param("beam", None, marks=pytest.mark.soak)],
 )
-def test_every_engine_writes_the_same(source: Path, engine, num_workers):
+def test_every_engine_writes_the_same(source: Path, engine, num_workers, request):
+    if engine == "ray":
+        request.getfixturevalue("ray_cluster")
     check_equal(source, source.parent / engine, engine=engine, num_workers=num_workers, **OPTIONS)
 
 

@@ -84,9 +84,9 @@ def test_twenty_kills(folder: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray", "beam"])
-def test_engines_write_the_same(folder: Path, engine):
-    if engine != "local":
-        pytest.importorskip({"ray": "ray", "beam": "apache_beam"}[engine])
+def test_engines_write_the_same(folder: Path, engine, request):
+    if engine == "ray":
+        request.getfixturevalue("ray_cluster")
     reshard(folder / "old", folder / "got", num_parts=3, method="hash", num_workers=2, engine=engine)
     check_done(folder)
 
