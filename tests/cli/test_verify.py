@@ -10,6 +10,8 @@ import pytest
 import hopstream
 from hopstream.cli import main
 from hopstream.ingest.chunked import write_chunked
+from hopstream.partition.audit.report import KINDS
+from hopstream.transfer.place import place
 
 FEATURE = "part-00001/node/node/features/x.npy"
 
@@ -26,9 +28,13 @@ def test_nothing_is_wrong(written, capsys):
     for source in ([], ["--against", str(written / "c")], ["--against", str(written / "d")]):
         assert main(["verify", str(written / "d"), *source]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].split() == ["check", "checked", "wrong"]
-        assert all(line.endswith(" ok") for line in lines[1:-1])
-        assert lines[-1].startswith("done    verify   nothing is wrong")
+        assert lines[0].split() == ["check", "checked", "wrong", "result"]
+        results = {line.split()[0]: line.split(maxsplit=3)[3] for line in lines[1:-1]}
+        assert set(results) == set(KINDS)
+        assert results["halo"] == "skipped (the dataset has no halo)"
+        assert results["features"] == ("ok" if source else "skipped (no source was given to compare with)")
+        assert {results[kind] for kind in ("manifest", "files", "nodes", "edges", "book", "graph")} == {"ok"}
+        assert lines[-1].startswith("done    verify   nothing is wrong; not checked: ")
 
 
 def test_what_is_wrong(written, capsys):
@@ -39,15 +45,49 @@ def test_what_is_wrong(written, capsys):
     words = ["verify", str(written / "d"), "--against", str(written / "c")]
     assert main(words) == 1
     text = capsys.readouterr().out
-    assert f"wrong   checksums  {FEATURE}: has crc32c" in text
-    assert "wrong   features node.x: is not what the source has: key " in text
-    assert "3 findings" in text
+    assert "wrong   dataset: 2 findings\n        features  node.x: is not what the source has: key " in text
+    assert "wrong   part-00001: 1 finding\n        checksums node/node/features/x.npy: has crc32c" in text
+    assert "verify   3 findings; not checked: " in text
     assert main([*words, "--json", "--max-findings", "2"]) == 1
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     checks = {record["check"]: record["wrong"] for record in records if "check" in record}
     assert {name for name, wrong in checks.items() if wrong} == {"checksums", "features", "graph"}
-    assert [record["kind"] for record in records if record.get("stage") == "wrong"] == ["checksums", "features"]
+    wrong = [record for record in records if record.get("stage") == "wrong"]
+    assert [(record["group"], record.get("kind"), record.get("left_out")) for record in wrong] == [
+        ("", "features", None), ("", None, 1), ("part-00001", "checksums", None),
+    ]  # fmt: skip
+    states = {record["check"]: (record["status"], record["skipped"]) for record in records if "check" in record}
+    assert set(states) == set(KINDS)
+    assert (states["features"], states["times"]) == (("failed", []), ("skipped", ["the dataset has no times"]))
     assert (records[-1]["is_ok"], records[-1]["findings"], records[-1]["left_out"]) == (False, 3, 1)
+    assert "times" in records[-1]["not_checked"] and "features" not in records[-1]["not_checked"]
+
+
+def test_some_parts(written, capsys):
+    """A root of several is checked by its own parts; without saying so that is an error which names the others."""
+    place(written / "d", [written / "a", written / "b"], num_workers=0, move=True)
+    assert main(["verify", str(written / "b")]) == 2
+    error = capsys.readouterr().err
+    assert f"lacks part 0 of 0..1, which roots.json says lie in {written / 'a'}" in error
+    assert "check those that are here by --parts 1" in error
+    for words in (["--parts", "1"], ["--parts", "here"], ["--parts", "1", "--against", str(written / "c")]):
+        assert main(["verify", str(written / "b"), *words]) == 0, capsys.readouterr().out
+        lines = capsys.readouterr().out.splitlines()
+        results = {line.split()[0]: line.split(maxsplit=3)[3] for line in lines[1:] if line.split()[0] in KINDS}
+        assert results["files"] == results["order"] == "ok"
+        assert results["edges"].startswith("ok; in part skipped (only some parts are looked at, so edges that no part")
+        assert results["graph"].startswith("skipped (its id is made of all that the graph holds")
+    assert main(["verify", str(written / "b"), "--parts", "here", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"graph", "halo"} <= set(last["not_checked"])
+    for words, message in [(["--parts", "2"], "numbered 0..1"), (["--parts", "0,x"], "write numbers and ranges")]:
+        assert main(["verify", str(written / "b"), *words]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["verify", str(written / "d"), "--parts", "here"]) == 2
+    assert "has the folder of no part" in capsys.readouterr().err
+    (written / "b" / FEATURE).unlink()
+    assert main(["verify", str(written / "b"), "--parts", "here"]) == 1
+    assert "wrong   part-00001: 1 finding" in capsys.readouterr().out
 
 
 def test_what_cannot_be_checked(written, capsys):
@@ -77,4 +117,4 @@ def test_tables_are_read_as_they_were(tmp_path, capsys):
     assert main(["verify", written, "--against", source]) == 2
     assert "no person node has" in capsys.readouterr().err
     assert main(["verify", written, "--against", source, *dropping, "--no-keep-raw-ids"]) == 1
-    assert "wrong   schema   person.name: is string; in the source it is not there" in capsys.readouterr().out
+    assert "\n        schema    person.name: is string; in the source it is not there" in capsys.readouterr().out

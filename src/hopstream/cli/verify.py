@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,11 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_source
 from hopstream.cli.units import count_text, plural_text
+from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
     from hopstream.partition.audit.reference import Against
-    from hopstream.partition.audit.report import VerifyReport
+    from hopstream.partition.audit.report import Check, Finding, VerifyReport
 
 WRONG = 1
 """Exit status where something is wrong; 2 is for what cannot be checked at all."""
@@ -27,8 +29,12 @@ def run(
         Path | None,
         typer.Option(help="what it was written from: a chunked graph, tables, an .npz file or a dataset"),
     ] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(help="look at some parts alone: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
+    ] = None,
     memory: Annotated[str, typer.Option(help="memory for edges while they are compared")] = "1GiB",
-    max_findings: Annotated[int, typer.Option(help="how many findings to list", min=1)] = 100,
+    max_findings: Annotated[int, typer.Option(help="how many findings to list, shared out among the parts", min=1)] = 100,
     json: JsonFlag = False,
     *,
     settings: SourceSettings,
@@ -37,10 +43,12 @@ def run(
     from hopstream.partition.audit.run import verify_dataset
 
     output, clock = Output(is_json=json), Clock()
+    root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
         report = verify_dataset(
-            path.parent if path.name == "manifest.json" else path,
+            root,
             against=None if against is None else _source(against, settings),
+            parts=None if parts is None else _parts(root, parts),
             memory=memory,
             max_findings=max_findings,
             progress=progress,
@@ -48,6 +56,21 @@ def run(
     _show(output, path, against, report, clock)
     if not report.is_ok:
         raise typer.Exit(WRONG)
+
+
+def _parts(root: Path, text: str) -> Sequence[int]:
+    """The parts that a text names; ``here`` stands for those whose folders are there."""
+    from hopstream.partition.manifest import read_manifest
+    from hopstream.partition.part_numbers import parse_parts
+    from hopstream.partition.roots import is_here
+
+    num_parts = read_manifest(root).book.num_parts
+    if text != "here":
+        return parse_parts(text, num_parts)
+    found = [part for part in range(num_parts) if is_here(root, part)]
+    if not found:
+        raise SettingsError(f"--parts is here, and {root} has the folder of no part; give the folder of a root")
+    return found
 
 
 def _source(path: Path, settings: SourceSettings) -> Against:
@@ -63,23 +86,49 @@ def _source(path: Path, settings: SourceSettings) -> Against:
 
 def _show(output: Output, path: Path, against: Path | None, report: VerifyReport, clock: Clock) -> None:
     rows = [
-        (kind, count_text(check.num_checked), count_text(check.num_wrong) if check.num_wrong else "ok")
+        (kind, count_text(check.num_checked), count_text(check.num_wrong), _result_text(check))
         for kind, check in report.checks.items()
     ]
-    facts: list[Facts] = [
-        {"check": kind, "checked": check.num_checked, "wrong": check.num_wrong} for kind, check in report.checks.items()
-    ]
-    output.table(("check", ">checked", ">wrong"), rows, facts)
-    for finding in report.findings:
-        output.stage("wrong", finding.kind, str(finding), finding.to_json())
-    for text in report.skipped:
-        output.stage("skipped", "", text, {"skipped": text})
+    facts: list[Facts] = [{"check": kind, **check.to_json()} for kind, check in report.checks.items()]
+    output.table(("check", ">checked", ">wrong", "result"), rows, facts)
+    _show_findings(output, report)
+    for kind, reasons in report.skipped.items():
+        for why in reasons[1:]:  # the first is in the table
+            output.text(f"skipped {kind:<9} {why}")
     num_findings = len(report.findings) + report.num_left_out
     text = "nothing is wrong" if report.is_ok else plural_text(num_findings, "finding")
     if report.num_left_out:
         text += f", {report.num_left_out} of them not listed"
+    not_checked = [kind for kind, check in report.checks.items() if check.status == "skipped"]
+    if not_checked:
+        text += f"; not checked: {', '.join(not_checked)}"
     told: Facts = {
         "dataset": str(path), "against": None if against is None else str(against), "is_ok": report.is_ok,
-        "findings": num_findings, "left_out": report.num_left_out,
+        "findings": num_findings, "left_out": report.num_left_out, "not_checked": not_checked,
     }  # fmt: skip
     output.stage("done", "verify", text, told, clock.cost())
+
+
+def _result_text(check: Check) -> str:
+    if not check.skipped:
+        return check.status
+    num_more = len(check.skipped) - 1
+    why = check.skipped[0] + (f", and {plural_text(num_more, 'more reason')}" if num_more else "")
+    return f"skipped ({why})" if check.status == "skipped" else f"{check.status}; in part skipped ({why})"
+
+
+def _show_findings(output: Output, report: VerifyReport) -> None:
+    """Findings under the part that they are in, those of the whole dataset first."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        groups.setdefault(finding.group, []).append(finding)
+    for group in sorted({*groups, *report.left_out}):
+        listed, num_left_out = groups.get(group, []), report.left_out.get(group, 0)
+        output.text(f"wrong   {group or 'dataset'}: {plural_text(len(listed) + num_left_out, 'finding')}")
+        for finding in listed:
+            text = str(finding).removeprefix(f"{group}/" if group else "")
+            output.text(f"        {finding.kind:<9} {text}")
+            output.facts({"stage": "wrong", "group": group, **finding.to_json()})
+        if num_left_out:
+            output.text(f"        … and {num_left_out} more; --max-findings lists them")
+            output.facts({"stage": "wrong", "group": group, "left_out": num_left_out})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import hopstream
 from hopstream.ingest.chunked import write_chunked
+from hopstream.partition.audit.report import KINDS, NOTHING
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import read_manifest
 from tests.partition.audit.forging import (
@@ -265,22 +266,24 @@ def test_a_corruption_is_found_and_named(origins, root, name):
 def test_a_whole_dataset_has_no_findings(origins, root):
     for against in (None, origins[1], origins[0] / "whole"):
         report = verify_dataset(root, against=against)
-        assert report.is_ok and not report.findings and not report.skipped, [str(f) for f in report.findings]
-        assert ("features" in report.checks) == (against is not None)
-        assert {"nodes", "edges", "ownership", "links", "times", "weights", "neighbors", "graph"} <= set(report.checks)
+        assert report.is_ok and not report.findings, [str(f) for f in report.findings]
+        of_source = {"schema", "features", "ownership"} if against is None else set()
+        assert set(report.skipped) == {"halo"} | of_source
+        done = {kind for kind, check in report.checks.items() if check.status == "ok"}
+        assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links tell of other types whose edges are
 
 
 def test_places_are_named(root):
     edit(root, f"part-00001/{IN}/neighbor_key.npy", lambda keys: (keys + 1) % 30)
     edit(root, f"part-00002/{USER}/id_of_key.npy", swap(0, 1))
     report = verify_dataset(root)
-    book, neighbors = report.findings
+    neighbors, book = report.findings
     assert (book.kind, book.count, book.where) == ("book", 2, f"part-00002/{USER}/id_of_key.npy")
     assert book.places[0].startswith("key 20 is said to be id ")
     assert neighbors.count == report.checks["neighbors"].num_wrong > len(neighbors.places) == 5
     assert str(neighbors).endswith(", …")
     few = verify_dataset(root, max_findings=1)
-    assert (len(few.findings), few.num_left_out, few.checks) == (1, 1, report.checks)
+    assert (few.findings, few.left_out, few.checks) == ((neighbors,), {"part-00002": 1}, report.checks)
 
 
 def test_lost_edges_without_links(tmp_path):
@@ -337,9 +340,10 @@ def test_datasets_without_edge_keys(tmp_path, monkeypatch):
     hopstream.write_parts(graph, root, direction="both", **OPTIONS, keep_edge_keys=False)
     alone = verify_dataset(root, memory="1kB")
     assert alone.is_ok and alone.checks["edges"].num_checked == 600  # rates and likes have splits, so links
-    assert [text.split(":")[0] for text in alone.skipped] == ["edges of user__knows__user one by one", "graph_id"]
+    assert alone.skipped["edges"][0].startswith("user__knows__user: the dataset keeps no edge keys")
+    assert {"ownership", "links", "graph"} <= set(alone.skipped) and alone.checks["graph"].status == "skipped"
     report = verify_dataset(root, against=graph, memory="1kB")
-    assert report.is_ok and not report.skipped, [str(f) for f in report.findings]
+    assert report.is_ok and set(report.skipped) == {"halo"}, [str(f) for f in report.findings]
     assert report.checks["edges"].num_checked == 900
     assert report.checks["graph"].num_checked == 1
     name = "part-00001/edge/user__rates__movie/out/features/rating.npy"
@@ -368,7 +372,7 @@ def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
     for against in (None, graph):
         report = verify_dataset(root, against=against)
         assert report.is_ok, [str(f) for f in report.findings]
-    assert not report.skipped
+    assert not {"nodes", "edges", "graph"} & {k for k, why in report.skipped.items() if why != (NOTHING,)}
     assert report.checks["graph"].num_checked == 1
 
 

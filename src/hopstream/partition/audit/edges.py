@@ -16,8 +16,9 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, extend_checksum
 from hopstream.partition.audit.columns import take_ids
 from hopstream.partition.audit.files import Files
-from hopstream.partition.audit.nodes import Features, KnownNodes, check_range, keys_text
+from hopstream.partition.audit.nodes import NOT_HERE, Features, KnownNodes, check_range, keys_text
 from hopstream.partition.audit.reference import Reference
+from hopstream.partition.audit.report import Kind
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.edge_weights import row_aliases, row_sums
@@ -27,6 +28,8 @@ from hopstream.schema import Direction, EdgeType, timed_edge_types, type_label
 
 EDGE_BYTES = 96
 """What one edge of a window takes, in two directions and while it is compared."""
+OF_EDGES: tuple[Kind, ...] = ("edges", "ownership", "neighbors", "times", "weights", "links")
+"""What is checked edge by edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,6 +104,12 @@ class StoredEdges:
         has_own, has_other = name in schema.edges[self.edge_type], name in schema.nodes[other_type]
         return (not has_own or name in self.columns) and (not has_other or self.other.times is not None)
 
+    @property
+    def takes_times_of_others(self) -> bool:
+        """Edges are in the order of times, and their neighbours have some."""
+        other_type = ends_of(self.edge_type, self.direction)[1]
+        return (self.files.manifest.time_attr or "") in self.files.manifest.schema.nodes[other_type]
+
     @cached_property
     def row_ids(self) -> Sequence[IntArray]:
         """int64[rows] of each piece, the ids of the nodes of its rows; overlays tell which they stand for."""
@@ -130,7 +139,7 @@ class StoredEdges:
     def _check_overlays(self) -> bool:
         """Overlays say which rows of their parts they stand for, in order; tells of those that do not."""
         if self._rows is None:
-            self.files.findings.skip(f"edges of {self.label}: which rows an overlay stands for cannot be read")
+            self.files.findings.skip(OF_EDGES, f"{self.label}: which rows an overlay stands for cannot be read")
             return False
         findings, offsets = self.files.findings, self.files.manifest.book.node_offsets[self.own_type]
         is_good, folders = True, self.folders[self._num_parts :]
@@ -155,7 +164,7 @@ class StoredEdges:
         if not self._check_overlays():
             return False
         if self._indptr is None or self._indices is None:
-            self.files.findings.skip(f"edges of {self.label}: a file of them cannot be used")
+            self.files.findings.skip(OF_EDGES, f"{self.label}: a file of it cannot be used")
             return False
         is_good = True
         for folder, indptr, indices in zip(self.folders, self._indptr, self._indices, strict=True):
@@ -169,7 +178,7 @@ class StoredEdges:
                 is_good = False
             is_good = is_good and not len(descends)
         if not is_good:
-            self.files.findings.skip(f"edges of {self.label}: indptr cannot be followed")
+            self.files.findings.skip(OF_EDGES, f"{self.label}: indptr cannot be followed")
         return is_good
 
     def blocks(self) -> Iterator[Block]:
@@ -194,12 +203,14 @@ def check_stored(edges: StoredEdges) -> None:
     files = edges.files
     manifest, findings = files.manifest, files.findings
     is_timed = edges.edge_type in timed_edge_types(manifest.schema, manifest.time_attr, edges.direction)
-    is_timed = is_timed and edges.knows_times
+    own_times, other_times = edges.columns.get(manifest.time_attr or ""), edges.other.times
+    if is_timed and not edges.knows_times:
+        findings.skip("times", f"{edges.label}: a file of times cannot be used")
+        is_timed = False
     times = files.arrays([folder / "time.npy" for folder in edges.folders]) if is_timed else None
     neighbors = (
         files.arrays([folder / "neighbor_key.npy" for folder in edges.folders]) if manifest.has_neighbor_keys else None
     )
-    own_times = edges.columns.get(manifest.time_attr or "")
     weights = _WeightFiles.of(edges)
     for block in edges.blocks():
         folder = edges.folders[block.part]
@@ -210,23 +221,32 @@ def check_stored(edges: StoredEdges) -> None:
         if neighbors is not None and len(ids):
             stored, wanted = neighbors[block.part][block.first : block.stop], edges.other.keys[ids]
             wrong = np.flatnonzero((stored != wanted) & is_id & (wanted >= 0))
-            findings.checked("neighbors", len(stored))
+            _count_known(edges, "neighbors", wanted != NOT_HERE)
             places = (f"edge {block.first + e} says {stored[e]}, its neighbour is {wanted[e]}" for e in wrong)
             findings.add("neighbors", f"{folder}/neighbor_key.npy", "keys are not the neighbours'", len(wrong), places)
         stored_times = times[block.part][block.first : block.stop] if times is not None else None
         if stored_times is not None and len(ids):
             own = own_times[block.part] if own_times else None
             source = EdgeTimes(
-                own=own if isinstance(own, np.ndarray) else None, neighbor=edges.other.times, neighbor_keys=None
+                own=own if isinstance(own, np.ndarray) else None, neighbor=other_times, neighbor_keys=None
             )
             wanted = source.of(np.arange(block.first, block.stop), ids)
-            wrong = np.flatnonzero((stored_times != wanted) & is_id) if len(wanted) else np.empty(0, np.int64)
-            findings.checked("times", len(stored_times))
+            is_known = is_id if other_times is None else is_id & (edges.other.keys[ids] != NOT_HERE)
+            wrong = np.flatnonzero((stored_times != wanted) & is_known) if len(wanted) else np.empty(0, np.int64)
+            _count_known(edges, "times", is_known | ~is_id)
             places = (f"edge {block.first + e} says {stored_times[e]}, it is {wanted[e]}" for e in wrong)
             what = "times are not those of edges and neighbours"
             findings.add("times", f"{folder}/time.npy", what, len(wrong), places)
         _check_order(edges, block, stored_times)
         weights.check(edges, block)
+
+
+def _count_known(edges: StoredEdges, kind: Kind, is_known: Array) -> None:
+    """Count edges whose neighbours are looked at, and tell of others."""
+    num_known = int(np.count_nonzero(is_known))
+    edges.files.findings.checked(kind, num_known)
+    if num_known < len(is_known):
+        edges.files.findings.skip(kind, f"{edges.label}: edges to nodes of parts that are not looked at")
 
 
 def _check_order(edges: StoredEdges, block: Block, times: Array | None) -> None:
@@ -299,7 +319,7 @@ class Window:
     Attributes:
         first: The first key.
         ids: int64[n], the edge id of each key, -1 for none.
-        src_keys: int64[n], its source, -1 where that is no node.
+        src_keys: int64[n], its source, -1 where that is no node, ``NOT_HERE`` where that is not known.
         dst_keys: int64[n], its destination.
     """
 
@@ -311,8 +331,9 @@ class Window:
 
 def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
     """Gather the edges of some keys, and tell of keys that are there more than once, or not at all."""
-    findings, num_edges = edges.files.findings, stop - first
-    ids, own_keys, other_keys = (np.full(num_edges, -1, np.int64) for _ in range(3))
+    findings, num_edges, is_whole = edges.files.findings, stop - first, edges.files.is_whole
+    ids = np.full(num_edges, -1, np.int64)
+    own_keys, other_keys = (np.full(num_edges, -1 if is_whole else NOT_HERE, np.int64) for _ in range(2))
     for block in edges.blocks():
         if block.keys is None:
             continue
@@ -329,8 +350,8 @@ def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
         piece = edges.piece_text(block.part)
         places = (f"edge key {first + at[e]} ({piece}, edge {block.first + found[e]})" for e in doubled)
         findings.add("edges", edges.label, "is held more than once", len(doubled), places)
-    missing = np.flatnonzero(ids < 0)
-    findings.checked("edges", num_edges)
+    missing = np.flatnonzero(ids < 0) if is_whole else np.empty(0, np.int64)
+    findings.checked("edges", num_edges if is_whole else int(np.count_nonzero(ids >= 0)))
     findings.add("edges", edges.label, "is held by no part", len(missing), keys_text("edge key", first + missing))
     src_keys, dst_keys = (other_keys, own_keys) if edges.direction == "in" else (own_keys, other_keys)
     return Window(first=first, ids=ids, src_keys=src_keys, dst_keys=dst_keys)
@@ -340,7 +361,7 @@ def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst
     """Compare the ends of some edges of a window, from key ``first`` on, with what somebody else says of them."""
     findings, at = edges.files.findings, slice(first - window.first, first - window.first + len(src))
     ids, got_src, got_dst = window.ids[at], window.src_keys[at], window.dst_keys[at]
-    wrong = np.flatnonzero((ids >= 0) & ((got_src != src) | (got_dst != dst)))
+    wrong = np.flatnonzero((ids >= 0) & (_differs(got_src, src) | _differs(got_dst, dst)))
     places = (f"edge key {first + e} is {got_src[e]} to {got_dst[e]}, not {src[e]} to {dst[e]}" for e in wrong)
     findings.add("edges", edges.label, f"joins other nodes than {told_by}", len(wrong), places)
     book = edges.files.manifest.book
@@ -355,6 +376,11 @@ def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst
     findings.checked("ownership", int(np.count_nonzero(is_known)))
     places = (f"edge key {first + e} is in part {holders[e]}, node {own[e]} in part {owners[e]}" for e in wrong)
     findings.add("ownership", edges.label, "is not held by the part of its end", len(wrong), places)
+
+
+def _differs(got: Array, told: Array) -> Array:
+    """bool[n], where two keys of the same node are known and not the same."""
+    return (got != told) & (got != NOT_HERE) & (told != NOT_HERE)
 
 
 def check_by_key(
@@ -382,8 +408,11 @@ def check_by_key(
         is_complete = is_complete and bool(np.all(windows[0].ids >= 0))
         ends = [extend_checksum(ends[0], windows[0].src_keys), extend_checksum(ends[1], windows[0].dst_keys)]
     _compare_directions(all_edges, features)
+    if reference is None and links is None and len(all_edges) == 1:
+        why = "neither a source nor links nor the other direction says which nodes edges join"
+        edges.files.findings.skip("ownership", f"{edges.label}: {why}")
     names, found = edges.files.manifest.schema.edges[edge_type], features[0].checksums
-    if not is_complete or len(found) < len(names):
+    if not edges.files.is_whole or not is_complete or len(found) < len(names):
         return None
     return [num_edges, *ends, *(found[name] for name in names)]
 
@@ -403,11 +432,14 @@ def _told_ends(
 
 
 def _compare_directions(all_edges: Sequence[StoredEdges], features: Sequence[Features]) -> None:
+    if not all_edges[0].files.is_whole:
+        return
     for edges, of_direction in zip(all_edges[1:], features[1:], strict=True):
         for name, crc32c in of_direction.checksums.items():
             if features[0].checksums.get(name, crc32c) != crc32c:
                 what = f"is not what {all_edges[0].direction}/ has"
                 edges.files.findings.add("features", f"{edges.label}.{name}", what)
+            edges.files.findings.checked("features", edges.num_edges)
 
 
 class Links:
@@ -426,10 +458,10 @@ class Links:
             for folder, array in zip(self._folders, arrays or (), strict=False):
                 check_range(files.findings, f"{folder}/{name}", "keys", array, len(nodes[node_type].keys))
         if not self.is_usable:
-            files.findings.skip(f"links of {type_label(edge_type)}: a file of them cannot be used")
+            files.findings.skip("links", f"{type_label(edge_type)}: a file of them cannot be used")
 
     def ends(self, first: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Sources and destinations of the edge keys ``[first, stop)``."""
+        """Sources and destinations of the edge keys ``[first, stop)``, ``NOT_HERE`` where they are not looked at."""
         return self._read(0, first, stop), self._read(1, first, stop)
 
     def times(self, first: int, stop: int) -> IntArray | None:
@@ -437,25 +469,27 @@ class Links:
         return self._read(2, first, stop) if len(self._arrays) > 2 else None
 
     def _read(self, column: int, first: int, stop: int) -> IntArray:
-        pieces = [
-            array[max(first - int(begin), 0) : max(stop - int(begin), 0)]
-            for array, begin in zip(self._arrays[column] or (), self._offsets, strict=False)
-        ]
-        return np.concatenate(pieces)
+        found = np.full(stop - first, NOT_HERE, np.int64)
+        for array, begin in zip(self._arrays[column] or (), self._offsets.tolist(), strict=False):
+            piece = array[max(first - begin, 0) : max(stop - begin, 0)]
+            at = max(begin - first, 0)
+            found[at : at + len(piece)] = piece
+        return found
 
     def compare(self, edges: StoredEdges, window: Window, stop: int) -> None:
         """Tell of links that are not the edges of a window."""
         findings, first = self._files.findings, window.first
         src, dst = self.ends(first, stop)
-        differs = (window.ids >= 0) & ((window.src_keys != src) | (window.dst_keys != dst))
+        is_here = src != NOT_HERE
+        differs = (window.ids >= 0) & (_differs(window.src_keys, src) | _differs(window.dst_keys, dst))
         times = edges.columns.get(edges.files.manifest.time_attr or "")
         of_links = self.times(first, stop)
         if of_links is not None and times is not None:
-            known = np.flatnonzero(window.ids >= 0)
+            known = np.flatnonzero((window.ids >= 0) & is_here)
             feature = edges.files.manifest.schema.edges[self._edge_type][edges.files.manifest.time_attr or ""]
             differs[known] |= of_links[known] != take_ids(times, edges.offsets, window.ids[known], feature)
         wrong = np.flatnonzero(differs)
-        findings.checked("links", stop - first)
+        findings.checked("links", int(np.count_nonzero(is_here)))
         keepers = np.searchsorted(self._offsets, first + wrong, side="right") - 1
         places = (f"edge key {first + e} (kept by part {p})" for e, p in zip(wrong, keepers, strict=True))
         label = type_label(self._edge_type)

@@ -6,22 +6,37 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from hopstream.arrays import Array, Column, RaggedArray, check_file, open_array
 from hopstream.errors import ChecksumError, FormatError, SchemaError
 from hopstream.partition.audit.report import Findings
 from hopstream.partition.manifest import Manifest
-from hopstream.partition.paths import MANIFEST, feature_paths
-from hopstream.partition.roots import BESIDE_MANIFEST
+from hopstream.partition.paths import MANIFEST, feature_paths, part_folder
+from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS, read_roots
 from hopstream.schema import FeatureSchema
 
 
 class Files:
-    """The arrays of a dataset, None where a file cannot be used; that is told once, and the rest is looked at."""
+    """The arrays of a dataset, None where a file cannot be used; that is told once, and the rest is looked at.
 
-    def __init__(self, root: Path, manifest: Manifest, findings: Findings) -> None:
+    Where only some parts are looked at, the arrays of the others are there and have no rows.
+
+    Attributes:
+        root: The dataset's folder.
+        manifest: Its manifest.
+        findings: Where to tell what is wrong.
+        parts: The parts that are looked at, ascending.
+        is_whole: They are all parts.
+        records: Their files.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, findings: Findings, parts: Sequence[int]) -> None:
         """Keep where files are."""
-        self.root, self.manifest, self.findings = root, manifest, findings
-        self.records = manifest.all_files
+        self.root, self.manifest, self.findings, self.parts = root, manifest, findings, tuple(parts)
+        self.is_whole = len(self.parts) == manifest.book.num_parts
+        self._folders = {str(part_folder(part)) for part in self.parts}
+        self.records = {name: r for name, r in manifest.all_files.items() if name.partition("/")[0] in self._folders}
         self._bad: set[str] = set()
 
     def check(self, name: str) -> None:
@@ -44,17 +59,42 @@ class Files:
             self.findings.add("files", name, f"cannot be read ({error.strerror})")
 
     def check_others(self) -> None:
-        """Tell of files that the manifest does not list."""
+        """Tell of files that the manifest does not list, and of a list of roots that contradicts it."""
         for folder, _, names in os.walk(self.root, followlinks=True):
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
-                if path not in self.records and path not in (MANIFEST, *BESIDE_MANIFEST):
+                if path not in self.manifest.all_files and path not in (MANIFEST, *BESIDE_MANIFEST):
                     self.findings.add("files", path, "is no file of this dataset; remove it")
+        self._check_roots()
+
+    def _check_roots(self) -> None:
+        """Tell of a ``roots.json`` that cannot be read or does not fit; one of another state of the dataset is idle."""
+        try:
+            roots = read_roots(self.root)
+        except FormatError as error:
+            self.findings.add("files", ROOTS, _without(str(error), self.root / ROOTS))
+            return
+        if roots is None or roots.dataset_id != self.manifest.dataset_id:
+            return
+        self.findings.checked("files")
+        parts = set(range(self.manifest.book.num_parts))
+        listed = {part for entry in roots.entries for part in entry.parts}
+        numbers = (f"part {part}" for part in sorted(parts - listed))
+        what = "says of parts in no root where they lie; place the dataset again"
+        self.findings.add("files", ROOTS, what, len(parts - listed), numbers)
+        numbers = (f"part {part}" for part in sorted(listed - parts))
+        self.findings.add("files", ROOTS, "names parts that there are not", len(listed - parts), numbers)
 
     def array(self, path: PurePosixPath) -> Array | None:
-        """One file, mapped."""
+        """One file, mapped; of a part that is not looked at, an array without rows."""
         name = str(path)
-        return None if name in self._bad else open_array(self.root / name, self.records[name])
+        if name in self._bad:
+            return None
+        if name in self.records:
+            return open_array(self.root / name, self.records[name])
+        record = self.manifest.all_files[name]
+        has_end = path.name == "indptr.npy" or path.name.endswith(".offsets.npy")
+        return np.zeros((int(has_end), *record.shape[1:]), record.dtype)
 
     def arrays(self, paths: Sequence[PurePosixPath]) -> list[Array] | None:
         """Several files, or None where one of them cannot be used."""
@@ -84,7 +124,7 @@ class Files:
             if len(columns) == len(folders):
                 found[name] = columns
             else:
-                self.findings.skip(f"feature {name!r} of {folders[0].name}: a file of it cannot be used")
+                self.findings.skip("features", f"{name!r} of {folders[0].name}: a file of it cannot be used")
         return found
 
 

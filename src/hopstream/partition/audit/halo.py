@@ -23,13 +23,37 @@ def check_halo(files: Files) -> None:
     """Compare every copy with the row that it is of, and the nodes with those within so many hops."""
     halo = files.manifest.halo
     if halo is None:
+        files.findings.skip("halo", "the dataset has no halo")
+        return
+    if not files.is_whole:
+        files.findings.skip("halo", "copies are compared with rows of parts that are not looked at")
+        for part in files.parts:
+            root, counts = halo_root(part, halo.generation), halo.parts[part]
+            for t, path in [*((t, node_path) for t in counts.nodes), *((t, cached_path) for t in counts.cached)]:
+                _checked_ids(files, part, path(root, t), t)
         return
     try:
         parts = Parts(Dataset(files.root, files.manifest))
         for part in range(len(halo.parts)):
             _Check(files, halo, parts, part).run()
     except FormatError as error:
-        files.findings.skip(f"the halo: a file of a part, or of the halo, cannot be used ({error})")
+        files.findings.skip("halo", f"a file of a part, or of the halo, cannot be used: {error}")
+
+
+def _checked_ids(files: Files, part: int, folder: PurePosixPath, node_type: str) -> IntArray | None:
+    """The nodes of a list of a part, or None where it is not one; tells what is wrong with it."""
+    path, findings, offsets = folder / "id.npy", files.findings, files.manifest.book.offsets(node_type)
+    ids = files.array(path)
+    if ids is None:
+        return None
+    findings.checked("halo", len(ids))
+    if bool(np.any(ids[1:] <= ids[:-1])) or (len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < offsets[-1]):
+        findings.add("halo", str(path), f"must ascend, each id once, in 0..{int(offsets[-1]) - 1}")
+        return None
+    is_own = (ids >= offsets[part]) & (ids < offsets[part + 1])
+    num_own = int(np.count_nonzero(is_own))
+    findings.add("halo", str(path), "has nodes that the part owns", num_own, (f"id {i}" for i in ids[is_own].tolist()))
+    return ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,34 +68,16 @@ class _Check:
     def run(self) -> None:
         root = halo_root(self.part, self.halo.generation)
         counts = self.halo.parts[self.part]
-        node_ids = {t: self._ids(node_path(root, t), t) for t in counts.nodes}
-        cached_ids = {t: self._ids(cached_path(root, t), t) for t in counts.cached}
+        node_ids = {t: _checked_ids(self.files, self.part, node_path(root, t), t) for t in counts.nodes}
+        cached_ids = {t: _checked_ids(self.files, self.part, cached_path(root, t), t) for t in counts.cached}
         known = {t: ids for t, ids in node_ids.items() if ids is not None}
         cached = {t: ids for t, ids in cached_ids.items() if ids is not None}
         self._check_reach(known, cached)
         if len(known) + len(cached) < len(node_ids) + len(cached_ids):
-            self.files.findings.skip(f"copies of rows in {root}: ids of nodes cannot be used")
+            self.files.findings.skip("halo", f"{root}: ids of nodes cannot be used")
             return
         writer = HaloWriter(self.parts, self.halo.generation, _Comparison(self.files))
         writer.write(self.part, known, self.halo.features, cached)
-
-    def _ids(self, folder: PurePosixPath, node_type: str) -> IntArray | None:
-        """The nodes of a list, or None where it is not one; tells what is wrong with it."""
-        path, findings = folder / "id.npy", self.files.findings
-        ids = self.files.array(path)
-        if ids is None:
-            return None
-        findings.checked("halo", len(ids))
-        offsets = self.parts.book.offsets(node_type)
-        if bool(np.any(ids[1:] <= ids[:-1])) or (len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < offsets[-1]):
-            findings.add("halo", str(path), f"must ascend, each id once, in 0..{int(offsets[-1]) - 1}")
-            return None
-        is_own = (ids >= offsets[self.part]) & (ids < offsets[self.part + 1])
-        num_own = int(np.count_nonzero(is_own))
-        findings.add(
-            "halo", str(path), "has nodes that the part owns", num_own, (f"id {i}" for i in ids[is_own].tolist())
-        )
-        return ids
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings = halo_root(self.part, self.halo.generation), self.files.findings

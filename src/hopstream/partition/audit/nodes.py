@@ -17,14 +17,19 @@ from hopstream.partition.paths import link_folder, node_folder, split_path
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 
+NOT_HERE = -2
+"""Stands for a key that only parts know that are not looked at; -1 is that of what is no node."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownNodes:
-    """The nodes of one type as their parts have them.
+    """The nodes of one type as the parts that are looked at have them.
 
     Attributes:
-        keys: int64[num_nodes], the key of each id, -1 where that is none.
+        keys: int64[num_nodes], the key of each id, -1 where that is none, ``NOT_HERE`` where its part is not looked at.
         ids: int64[num_nodes], the id of each key, -1 where no part has the key.
-        times: int64[num_nodes], the time of each id, or None where the type has no times.
+        times: int64[num_nodes], the time of each id, 0 where its part is not looked at, or None where the type has no
+            times.
     """
 
     keys: IntArray
@@ -56,22 +61,24 @@ def check_keys(
     folders = [node_folder(part, node_type) for part in range(manifest.book.num_parts)]
     arrays = files.arrays([folder / "key.npy" for folder in folders])
     if arrays is None:
-        findings.skip(f"nodes, edges and features of {node_type}: a file of keys cannot be used")
+        findings.skip(("nodes", "book", "features"), f"{node_type}: a file of keys cannot be used")
         return None
-    keys, ids = np.full(num_nodes, -1, np.int64), np.full(num_nodes, -1, np.int64)
+    keys, ids = np.full(num_nodes, NOT_HERE, np.int64), np.full(num_nodes, -1, np.int64)
+    for part in files.parts:
+        keys[offsets[part] : offsets[part + 1]] = -1
     for folder, stored, first in zip(folders, arrays, offsets, strict=False):
         _place_keys(findings, f"{folder}/key.npy", stored, int(first), keys, ids)
-    missing = np.flatnonzero(ids < 0)
-    findings.checked("nodes", num_nodes)
+    missing = np.flatnonzero(ids < 0) if files.is_whole else np.empty(0, np.int64)
+    findings.checked("nodes", num_nodes if files.is_whole else int(np.count_nonzero(keys != NOT_HERE)))
     findings.add("nodes", node_type, "is a node of no part", len(missing), keys_text("key", missing))
-    _check_book(files, node_type, folders, ids)
+    _check_book(files, node_type, folders, KnownNodes(keys=keys, ids=ids, times=None))
     columns = files.columns(folders, manifest.schema.nodes[node_type])
     features = Features(files, node_type, columns, offsets, reference)
     features.check(0, ids)
     names = manifest.schema.nodes[node_type]
-    if not len(missing) and len(columns) == len(names):
+    if files.is_whole and not len(missing) and len(columns) == len(names):
         sums[node_type] = [num_nodes, *(features.checksums[name] for name in names)]
-    return KnownNodes(keys=keys, ids=ids, times=_times(files, columns))
+    return KnownNodes(keys=keys, ids=ids, times=_times(files, node_type, columns))
 
 
 def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys: IntArray, ids: IntArray) -> None:
@@ -105,9 +112,9 @@ def check_range(findings: Findings, where: str, what: str, values: Array, stop: 
     return is_inside
 
 
-def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], ids: IntArray) -> None:
-    """The ids of keys are those of the rows that have the keys."""
-    findings, offsets = files.findings, files.manifest.book.key_offsets(node_type)
+def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], nodes: KnownNodes) -> None:
+    """The ids of keys are those of the rows that have the keys, where their parts are looked at."""
+    findings, offsets, ids = files.findings, files.manifest.book.key_offsets(node_type), nodes.ids
     for part, folder in enumerate(folders):
         stored = files.array(folder / "id_of_key.npy")
         if stored is None:
@@ -115,15 +122,30 @@ def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], 
         where, first = f"{folder}/id_of_key.npy", int(offsets[part])
         is_inside = check_range(findings, where, "ids", stored, len(ids))
         wanted = ids[first : first + len(stored)]
-        wrong = np.flatnonzero(is_inside & (wanted >= 0) & (stored != wanted))
+        differs = is_inside & (wanted >= 0) & (stored != wanted)
+        if not files.is_whole:  # a key that no part here has, and whose id is said to be of one
+            lost = np.flatnonzero(is_inside & (wanted < 0))
+            differs[lost] = nodes.keys[stored[lost]] != NOT_HERE
+        wrong = np.flatnonzero(differs)
         findings.checked("book", len(stored))
-        places = (f"key {first + row} is said to be id {stored[row]} and is {wanted[row]}" for row in wrong)
+        told = (f"is {wanted[row]}" if wanted[row] >= 0 else f"key {nodes.keys[stored[row]]} is that" for row in wrong)
+        places = (
+            f"key {first + row} is said to be id {stored[row]} and {what}"
+            for row, what in zip(wrong, told, strict=True)
+        )
         findings.add("book", where, "ids are not those of the keys", len(wrong), places)
 
 
-def _times(files: Files, columns: Mapping[str, Sequence[Column]]) -> IntArray | None:
-    times = columns.get(files.manifest.time_attr or "")
-    return np.concatenate([np.asarray(c, np.int64) for c in times if isinstance(c, np.ndarray)]) if times else None
+def _times(files: Files, node_type: str, columns: Mapping[str, Sequence[Column]]) -> IntArray | None:
+    stored = columns.get(files.manifest.time_attr or "")
+    if not stored:
+        return None
+    book = files.manifest.book
+    times, offsets = np.zeros(book.num_ids(node_type), np.int64), book.node_offsets[node_type]
+    for column, first in zip(stored, offsets, strict=False):
+        if isinstance(column, np.ndarray):
+            times[first : first + len(column)] = column
+    return times
 
 
 class Features:
@@ -210,7 +232,8 @@ def check_splits(files: Files, owner: str | EdgeType, reference: Reference | Non
         keys = np.concatenate(found)
         sums[name] = extend_checksum(0, keys)
         if name in wanted:
-            _compare_split(files.findings, f"split {name!r} of {type_label(owner)}", keys, wanted[name])
+            where = f"split {name!r} of {type_label(owner)}"
+            _compare_split(files.findings, where, keys, _of_slices(wanted[name], offsets, files.parts))
     return sums
 
 
@@ -222,6 +245,11 @@ def _checked_split(findings: Findings, where: str, keys: IntArray, first: int, s
     descends = np.flatnonzero(keys[1:] <= keys[:-1]) + 1
     findings.add("splits", where, "keys do not ascend", len(descends), (f"row {row}" for row in descends))
     return keys
+
+
+def _of_slices(keys: IntArray, offsets: IntArray, parts: Sequence[int]) -> IntArray:
+    """The keys that lie in the slices of some parts."""
+    return keys[np.isin(np.searchsorted(offsets, keys, side="right") - 1, parts)]
 
 
 def _compare_split(findings: Findings, where: str, keys: IntArray, wanted: IntArray) -> None:

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopstream.engine.settings import memory_bytes
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.checksums import fingerprint_of
-from hopstream.partition.audit.edges import EDGE_BYTES, Links, StoredEdges, check_by_key, check_stored
+from hopstream.partition.audit.edges import EDGE_BYTES, OF_EDGES, Links, StoredEdges, check_by_key, check_stored
 from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.halo import check_halo
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
-from hopstream.partition.audit.report import Findings, VerifyReport
+from hopstream.partition.audit.report import KINDS, Findings, Kind, VerifyReport
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST
+from hopstream.partition.roots import ROOTS, is_here, read_roots
 from hopstream.partition.settings import Progress
-from hopstream.schema import EdgeType, GraphSchema, type_label
+from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
 
 MIN_WINDOW_EDGES = 1 << 16
 MAX_FINDINGS = 100
 
 
 def verify_dataset(
-    root: str | Path, *, against: Against | None = None, memory: str = "1GiB", max_findings: int = MAX_FINDINGS,
-    progress: Progress | None = None,
+    root: str | Path, *, against: Against | None = None, parts: Sequence[int] | None = None, memory: str = "1GiB",
+    max_findings: int = MAX_FINDINGS, progress: Progress | None = None,
 ) -> VerifyReport:  # fmt: skip
     """Check everything that a dataset says, and find all that is wrong, not only the first.
 
@@ -40,18 +41,22 @@ def verify_dataset(
         root: The dataset.
         against: What it was written from: a chunked graph, which is read a stretch at a time, or whatever
             ``read_graph`` reads, a dataset, or a graph in memory.
+        parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
+            tell is skipped.
         memory: About how much memory edges may take while they are compared; more of it means fewer walks over them.
             Beside this 16 bytes are taken per node (24 with times).
-        max_findings: The most findings that are listed; the rest is counted.
+        max_findings: The most findings that are listed, shared out among the parts; the rest is counted.
         progress: Called as ``progress("verify", done, total)``.
 
     Returns:
-        What was checked and what was found.
+        What was checked, what was found, and what could not be checked.
 
     Raises:
-        FormatError: ``root`` is no dataset, or ``against`` cannot be read.
+        FormatError: ``root`` is no dataset, ``against`` cannot be read, or all parts are asked for and some lie in
+            other roots.
         SchemaError: ``against`` makes no graph.
-        SettingsError: ``memory`` is no size.
+        SettingsError: ``memory`` is no size, or ``parts`` are none.
+        UnknownNameError: The dataset has no such part.
     """
     root = Path(root)
     if not (root / MANIFEST).is_file():
@@ -63,11 +68,13 @@ def verify_dataset(
         manifest = read_manifest(root)
     except FormatError as error:
         findings.add("manifest", MANIFEST, str(error).removeprefix(f"{root / MANIFEST} "))
-        findings.skip("everything else: without a manifest nobody knows what a dataset holds")
+        others = [kind for kind in KINDS if kind != "manifest"]
+        findings.skip(others, "without a manifest nobody knows what the dataset holds")
         return findings.report()
+    wanted = _wanted_parts(root, manifest, parts)
     reference = open_reference(against) if against is not None else None
     _Run(
-        files=Files(root, manifest, findings),
+        files=Files(root, manifest, findings, wanted),
         manifest=manifest,
         findings=findings,
         reference=reference,
@@ -75,6 +82,45 @@ def verify_dataset(
         progress=progress or (lambda stage, done, total: None),
     ).run()
     return findings.report()
+
+
+def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -> list[int]:
+    """The parts to look at, ascending.
+
+    Raises:
+        UnknownNameError: The dataset has no such part.
+        SettingsError: There are none.
+        FormatError: All are asked for, and some lie in other roots.
+    """
+    num_parts = manifest.book.num_parts
+    if parts is not None:
+        wrong = [part for part in parts if not 0 <= part < num_parts]
+        if wrong:
+            raise UnknownNameError(f"{root} has no part {wrong[0]}; parts are numbered 0..{num_parts - 1}")
+        if not len(parts):
+            raise SettingsError(f"parts are none of 0..{num_parts - 1}; name some, or leave them out for all")
+        return sorted(set(parts))
+    here = [part for part in range(num_parts) if is_here(root, part)]
+    away = sorted(set(range(num_parts)) - set(here))
+    uris = _roots_of(root, manifest, away)
+    if uris:
+        check = f"check those that are here by --parts {','.join(map(str, here))}" if here else "check the roots"
+        raise FormatError(
+            f"{root} lacks part {', '.join(map(str, away[:20]))} of 0..{num_parts - 1}, which {ROOTS} says lie in "
+            f"{' and '.join(uris)}; {check}, and each other root by its own parts, or pull all parts into one folder"
+        )
+    return list(range(num_parts))
+
+
+def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]:
+    """The roots that have some parts, if it is known that all of them are elsewhere."""
+    try:
+        roots = read_roots(root)
+    except FormatError:
+        return []  # told as a finding
+    if roots is None or roots.dataset_id != manifest.dataset_id or not all(map(roots.uris_of, parts)):
+        return []
+    return list(dict.fromkeys(uri for part in parts for uri in roots.uris_of(part)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +165,30 @@ class _Run:
             self._advance()
         self._check_graph(sums, splits, edge_splits)
         check_halo(self.files)
+        self._tell_absent()
+
+    def _tell_absent(self) -> None:
+        """Say what a dataset does not have, or these parts alone cannot tell, so that no kind of check is just gone."""
+        manifest, schema, skip = self.manifest, self.manifest.schema, self.findings.skip
+        if self.reference is None:
+            skip(("schema", "features"), "no source was given to compare with")
+        if not manifest.has_neighbor_keys:
+            skip("neighbors", "the dataset keeps no keys of neighbours")
+        if not any(timed_edge_types(schema, manifest.time_attr, d) for d in manifest.directions):
+            skip("times", "the dataset has no times")
+        if manifest.weight_attr is None:
+            skip("weights", "the dataset has no weights")
+        if not schema.edge_splits:
+            skip("links", "the dataset keeps no links")
+        if not _named_splits(schema):
+            skip("splits", "the dataset has no splits")
+        if not self.files.is_whole:
+            here = "only some parts are looked at"
+            skip("nodes", f"{here}, so nodes that no part has are not noticed")
+            skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
+            skip("book", f"{here}, so ids in other parts are not compared")
+            skip("ownership", f"{here}, so an edge whose node is in another part is not traced")
+            skip("features", f"{here}, so two directions are not compared")
 
     def _advance(self) -> None:
         total = len(self.files.records) + len(self.manifest.schema.nodes) + len(self.manifest.schema.edges)
@@ -137,12 +207,15 @@ class _Run:
             findings.checked("schema")
             ours, other = ours_by_name.get(label), theirs_by_name.get(label)
             if ours is None or other is None:
-                findings.add("schema", label, f"is a type of the {'source' if ours is None else 'dataset'} alone")
+                whose = "source" if ours is None else "dataset"
+                findings.add("schema", label, f"is a type of the {whose} alone")
+                findings.skip("features", f"{label} is a type of the {whose} alone")
                 continue
             for name in {**ours, **other}:
                 if ours.get(name) != other.get(name):
                     what = f"is {_shown(ours.get(name))}; in the source it is {_shown(other.get(name))}"
                     findings.add("schema", f"{label}.{name}", what)
+                    findings.skip("features", f"{label}.{name} is not the source's")
         self._compare_splits(theirs)
         return replace(
             source,
@@ -165,6 +238,9 @@ class _Run:
         got = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner)
         if got != count:
             self.findings.add("schema", type_label(owner), f"has {got} rows; the source has {count}")
+            kinds: list[Kind] = ["features"] if isinstance(owner, str) else ["features", "edges", "ownership"]
+            why = f"{type_label(owner)} has {got} rows and the source {count}, so they are not compared"
+            self.findings.skip(kinds, why)
         return got == count
 
     def _check_edges(
@@ -172,7 +248,7 @@ class _Run:
     ) -> list[int] | None:
         label = type_label(edge_type)
         if not {edge_type[0], edge_type[2]} <= nodes.keys():
-            self.findings.skip(f"edges of {label}: the keys of its nodes cannot be used")
+            self.findings.skip(OF_EDGES, f"{label}: the keys of its nodes cannot be used")
             return None
         stored = [StoredEdges(self.files, edge_type, d, nodes) for d in self.manifest.directions]
         usable = [edges for edges in stored if edges.is_usable]
@@ -187,7 +263,7 @@ class _Run:
             if usable:
                 why = "the dataset keeps no edge keys, and there is neither a source nor links to know them from"
                 why = "a file of keys cannot be used" if self.manifest.has_edge_keys else why
-                self.findings.skip(f"edges of {label} one by one: {why}")
+                self.findings.skip(("edges", "ownership", "links", "features"), f"{label}: {why}")
             return None
         return check_by_key(usable, links, of_source, self.max_edges)
 
@@ -198,6 +274,8 @@ class _Run:
         name = self.manifest.time_attr
         own_times = {name} & self.manifest.schema.edges[edges.edge_type].keys()
         is_timed_alike = reference is not None and own_times <= reference.schema.edges[edges.edge_type].keys()
+        if not self.files.is_whole:  # links of other parts, and times of their nodes, are not known
+            links, is_timed_alike = None, is_timed_alike and not edges.takes_times_of_others
         if not edges.knows_times or not (is_timed_alike or links is not None):
             return False
         if reference is not None and is_timed_alike:
@@ -216,7 +294,8 @@ class _Run:
         if any(label not in sums for label in wanted) or any(
             len(splits[t]) < len(names) for t, names in schema.splits.items()
         ):
-            self.findings.skip("graph_id: it is made of all that the graph holds, and some of that cannot be read")
+            what = "cannot be read" if self.files.is_whole else "lies in parts that are not looked at"
+            self.findings.skip("graph", f"its id is made of all that the graph holds, and some of that {what}")
             return
         got = graph_id_of(fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr)
         self.findings.checked("graph")
