@@ -29,7 +29,7 @@ def test_nothing_is_wrong(written, capsys):
         assert main(["verify", str(written / "d"), *source]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].split() == ["check", "checked", "wrong", "result"]
-        results = {line.split()[0]: line.split(maxsplit=3)[3] for line in lines[1:-1]}
+        results = {line.split()[0]: line.rsplit("  ", 1)[-1] for line in lines[1:-1]}
         assert set(results) == set(KINDS)
         assert results["halo"] == "skipped (the dataset has no halo)"
         assert results["features"] == ("ok" if source else "skipped (no source was given to compare with)")
@@ -73,7 +73,7 @@ def test_some_parts(written, capsys):
     for words in (["--parts", "1"], ["--parts", "here"], ["--parts", "1", "--against", str(written / "c")]):
         assert main(["verify", str(written / "b"), *words]) == 0, capsys.readouterr().out
         lines = capsys.readouterr().out.splitlines()
-        results = {line.split()[0]: line.split(maxsplit=3)[3] for line in lines[1:] if line.split()[0] in KINDS}
+        results = {line.split()[0]: line.rsplit("  ", 1)[-1] for line in lines[1:] if line.split()[0] in KINDS}
         assert results["files"] == results["order"] == "ok"
         assert results["edges"].startswith("ok; in part skipped (only some parts are looked at, so edges that no part")
         assert results["graph"].startswith("skipped (its id is made of all that the graph holds")

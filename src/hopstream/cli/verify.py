@@ -23,7 +23,7 @@ WRONG = 1
 
 
 @with_settings("settings", SourceSettings)
-def run(
+def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
     against: Annotated[
         Path | None,
@@ -34,7 +34,9 @@ def run(
         typer.Option(help="look at some parts alone: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
     ] = None,
     memory: Annotated[str, typer.Option(help="memory for edges while they are compared")] = "1GiB",
-    max_findings: Annotated[int, typer.Option(help="how many findings to list, shared out among the parts", min=1)] = 100,
+    max_findings: Annotated[
+        int, typer.Option(help="how many findings to list, shared out among the parts", min=1)
+    ] = 100,
     json: JsonFlag = False,
     *,
     settings: SourceSettings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hopstream
+from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.partition.audit.report import KINDS, NOTHING
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import read_manifest
+from hopstream.partition.roots import Root, Roots
 from tests.partition.audit.forging import (
     IN,
     OPTIONS,
@@ -273,6 +276,140 @@ def test_a_whole_dataset_has_no_findings(origins, root):
         assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links tell of other types whose edges are
 
 
+PARTLY = {
+    "flipped byte in features": ({"checksums"}, {"checksums", "features"}),
+    "flipped byte in features, forged": (set(), {"features"}),
+    "swapped weights": ({"weights"}, {"weights", "features"}),
+    "tags without order": ({"ranges"}, {"ranges"}),
+    "doubled edge": ({"edges"}, {"edges"}),
+    "id out of range": ({"ranges"}, {"ranges"}),
+    "node key twice": ({"nodes", "order"}, {"nodes", "order"}),
+    "book of keys wrong": ({"book"}, {"book"}),
+    "edge key twice": ({"edges"}, {"edges"}),
+    "times out of order": ({"order"}, {"order"}),
+    "weight sums wrong": ({"weights"}, {"weights"}),
+    "missing file": ({"files"}, {"files"}),
+    "extra file": ({"files"}, {"files"}),
+    "link wrong": ({"links"}, {"links"}),
+    "indptr descends": ({"ranges"}, {"ranges"}),
+}
+"""What the part that is damaged tells of it, alone and with the source."""
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_a_corruption_is_found_in_its_part_alone(origins, root, name):
+    CORRUPTIONS[name][0](root)
+    for part in (0, 2):
+        shutil.rmtree(root / f"part-0000{part}")
+    for wanted, against in zip(PARTLY[name], (None, origins[1]), strict=True):
+        report = verify_dataset(root, against=against, parts=[1])
+        assert set(report.kinds) >= wanted, [str(f) for f in report.findings]
+        assert wanted or report.is_ok
+        assert all(finding.group in ("", "part-00001") for finding in report.findings)
+        assert (report.checks["graph"].status, report.checks["halo"].status) == ("skipped", "skipped")
+
+
+@pytest.mark.parametrize("parts", [[0], [2, 1], [0, 1, 2]])
+def test_parts_are_not_slandered_for_what_others_have(origins, root, parts):
+    for part in {0, 1, 2} - set(parts):
+        shutil.rmtree(root / f"part-0000{part}")
+    for against in (None, origins[1]):
+        report = verify_dataset(root, against=against, parts=parts)
+        assert report.is_ok, [str(f) for f in report.findings]
+        of_parts = set(report.skipped) & {"nodes", "edges", "book", "graph", "times", "neighbors"}
+        assert len(of_parts) == (6 if len(parts) < 3 else 0)
+        assert {"nodes", "edges", "book", "times", "links"} <= {k for k, c in report.checks.items() if c.num_checked}
+
+
+def test_parts_without_edge_keys(tmp_path):
+    graph = full_graph(7)
+    hopstream.write_parts(graph, tmp_path / "d", direction="both", **OPTIONS, keep_edge_keys=False)
+    for against in (None, graph):
+        report = verify_dataset(tmp_path / "d", against=against, parts=[0, 2])
+        assert report.is_ok, [str(f) for f in report.findings]
+        assert "edges" in report.skipped
+    plain = hopstream.rmat_graph(6, edges_per_node=4)
+    hopstream.write_parts(plain, tmp_path / "e", num_parts=3, method="hash", direction="both", keep_edge_keys=False)
+    report = verify_dataset(tmp_path / "e", against=plain, parts=[1])
+    assert report.is_ok and report.checks["edges"].num_checked > 50
+
+
+def test_an_edge_of_one_part_that_leads_out_of_it(tmp_path):
+    graph = hopstream.rmat_graph(6, edges_per_node=4)
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
+    first, stop = read_manifest(tmp_path / "d").book.node_offsets["node"][1:3]
+
+    def lead_out(ids):
+        ids[np.flatnonzero((ids >= first) & (ids < stop))[0]] = 0
+
+    edit(tmp_path / "d", "part-00001/edge/node__to__node/in/indices.npy", lead_out)
+    (finding,) = verify_dataset(tmp_path / "d", against=graph, parts=[1]).findings
+    assert (finding.kind, finding.count) == ("edges", 1)
+    assert verify_dataset(tmp_path / "d", against=graph, parts=[0, 2]).is_ok
+
+
+def test_parts_that_there_are_not(root):
+    for parts, error, message in [
+        ([3], hopstream.errors.UnknownNameError, r"has no part 3; parts are numbered 0\.\.2"),
+        ([], hopstream.errors.SettingsError, "parts are none of"),
+    ]:
+        with pytest.raises(error, match=message):
+            verify_dataset(root, parts=parts)
+
+
+def test_a_list_of_roots_that_contradicts_the_dataset(root):
+    dataset_id = read_manifest(root).dataset_id
+
+    def told(entries):
+        (root / "roots.json").write_text(Roots(dataset_id, tuple(entries)).to_text())
+        return [str(finding) for finding in verify_dataset(root).findings]
+
+    assert told([Root(str(root), (0, 1, 2))]) == []
+    assert told([Root(str(root), (0, 2))]) == [
+        "roots.json: says of parts in no root where they lie; place the dataset again: part 1"
+    ]
+    assert told([Root(str(root), (0, 1, 2, 7))]) == ["roots.json: names parts that there are not: part 7"]
+    (root / "roots.json").write_text("{}")
+    assert "roots.json: cannot be read" in str(verify_dataset(root).findings[0])
+    dataset_id = "0" * 32  # of another state of the dataset: nobody heeds it
+    assert told([Root(str(root), (9,))]) == []
+
+
+def test_a_root_whose_parts_lie_elsewhere_names_the_roots(root):
+    text = Roots(read_manifest(root).dataset_id, (Root("/m0", (0, 1)), Root("s3://m/1", (2,)))).to_text()
+    (root / "roots.json").write_text(text)
+    shutil.rmtree(root / "part-00002")
+    message = r"lacks part 2 of 0\.\.2, which roots\.json says lie in s3://m/1; .* by --parts 0,1, and each other"
+    with pytest.raises(hopstream.errors.FormatError, match=message):
+        verify_dataset(root)
+    assert verify_dataset(root, parts=[0, 1]).is_ok
+    (root / "roots.json").unlink()
+    assert verify_dataset(root).kinds == ("files",)  # nobody says that they should be elsewhere
+
+
+def test_findings_are_listed_part_by_part_and_file_by_file(root):
+    for part in range(3):
+        for name in ("splits/train", "features/x", "features/time"):
+            flip(root, f"part-0000{part}/{USER}/{name}.npy")
+    report = verify_dataset(root)
+    assert [finding.group for finding in report.findings] == sorted(finding.group for finding in report.findings)
+    for part in range(3):
+        of_part = [finding.where for finding in report.findings if finding.group == f"part-0000{part}"]
+        assert of_part == sorted(of_part) and len(of_part) >= 3
+    few = verify_dataset(root, max_findings=4)
+    assert [finding.group for finding in few.findings] == ["", "part-00000", "part-00001", "part-00002"]
+    assert few.num_left_out == sum(few.left_out.values()) == len(report.findings) - 4
+    assert few.checks == report.checks
+
+
+def test_a_wrong_source_leaves_no_kind_out(root):
+    report = verify_dataset(root, against=hopstream.rmat_graph(5))
+    assert set(report.checks) == set(KINDS)
+    assert report.checks["features"].status == "skipped"
+    assert "user is a type of the dataset alone" in report.checks["features"].skipped
+    assert report.checks["schema"].status == "failed" and not report.is_ok
+
+
 def test_places_are_named(root):
     edit(root, f"part-00001/{IN}/neighbor_key.npy", lambda keys: (keys + 1) % 30)
     edit(root, f"part-00002/{USER}/id_of_key.npy", swap(0, 1))
@@ -306,6 +443,20 @@ def test_lost_edges_without_links(tmp_path):
     assert verify_dataset(tmp_path / "d", against=graph).kinds == ("schema", "graph")
     edit(tmp_path / "d", f"{folder.format(0)}/key.npy", put(0, last - 1))
     assert {"edges"} <= set(verify_dataset(tmp_path / "d").kinds)
+
+
+@pytest.mark.parametrize("data_format", ["numpy", "parquet"])
+def test_one_value_in_the_last_row_of_the_last_chunk(tmp_path, data_format):
+    graph = hopstream.rmat_graph(7, edges_per_node=5, num_features=3)
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
+    values = graph.nodes["node"].features["x"].copy()
+    values[-1, -1] += 1
+    other = replace(graph, nodes={"node": NodeTable(num_nodes=len(values), features={"x": values})})
+    write_chunked(other, tmp_path / "c", num_chunks=3, data_format=data_format)
+    report = verify_dataset(tmp_path / "d", against=tmp_path / "c")
+    (finding,) = report.findings
+    assert (finding.kind, finding.where, finding.count) == ("features", "node.x", 1)
+    assert finding.places[0].startswith(f"key {len(values) - 1} (part ")
 
 
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
@@ -372,6 +523,8 @@ def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
     for against in (None, graph):
         report = verify_dataset(root, against=against)
         assert report.is_ok, [str(f) for f in report.findings]
+    some = verify_dataset(root, against=graph, parts=[seed % 3])
+    assert some.is_ok, [str(f) for f in some.findings]
     assert not {"nodes", "edges", "graph"} & {k for k, why in report.skipped.items() if why != (NOTHING,)}
     assert report.checks["graph"].num_checked == 1
 

@@ -361,7 +361,12 @@ def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst
     """Compare the ends of some edges of a window, from key ``first`` on, with what somebody else says of them."""
     findings, at = edges.files.findings, slice(first - window.first, first - window.first + len(src))
     ids, got_src, got_dst = window.ids[at], window.src_keys[at], window.dst_keys[at]
-    wrong = np.flatnonzero((ids >= 0) & (_differs(got_src, src) | _differs(got_dst, dst)))
+    differs = _differs(got_src, src) | _differs(got_dst, dst)
+    if not edges.files.is_whole:  # an end that should be here and is said to be in another part
+        got, told = (got_src, src) if edges.direction == "in" else (got_dst, dst)
+        is_key = (told >= 0) & (told < len(edges.other.ids))
+        differs |= (got == NOT_HERE) & is_key & (edges.other.ids[np.where(is_key, told, 0)] >= 0)
+    wrong = np.flatnonzero((ids >= 0) & differs)
     places = (f"edge key {first + e} is {got_src[e]} to {got_dst[e]}, not {src[e]} to {dst[e]}" for e in wrong)
     findings.add("edges", edges.label, f"joins other nodes than {told_by}", len(wrong), places)
     book = edges.files.manifest.book

@@ -16,7 +16,6 @@ from hopstream.partition.audit.report import Findings
 from hopstream.partition.paths import link_folder, node_folder, split_path
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
-
 NOT_HERE = -2
 """Stands for a key that only parts know that are not looked at; -1 is that of what is no node."""
 
