@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -53,6 +54,28 @@ def test_json(places, capsys):
     assert {name: first[name] for name in wanted} == wanted
     assert main(["inspect", str(dataset), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["deltas"][0]["edges"] == 3
+
+
+def test_the_same_rows_are_not_added_twice_by_mistake(places, tmp_path, capsys):
+    dataset, delta, num_edges = places
+    assert main(["append", str(dataset), str(delta)]) == 0
+    before = (dataset / "manifest.json").read_bytes()
+    shutil.copytree(delta, tmp_path / "copy")
+    capsys.readouterr()
+    for folder in (delta, tmp_path / "copy"):
+        assert main(["append", str(dataset), str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert f"{folder} holds the rows that delta 1 of {dataset} added already; give again=True (--again)" in error
+    assert (dataset / "manifest.json").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+    assert main(["append", str(dataset), str(delta), "--again"]) == 0
+    manifest = hopstream.open_dataset(dataset, verify=True).manifest
+    assert manifest.book.num_ids("node") == 68
+    assert manifest.book.num_edges(("node", "to", "node")) == num_edges + 6
+    first, second = manifest.book.deltas
+    assert first.digest == second.digest
+    (delta / "edges/to.csv").write_text("64 0\n1 65\n1 64\n")
+    assert main(["append", str(dataset), str(delta)]) == 0  # other edges
 
 
 def test_what_is_refused(places, capsys):

@@ -19,7 +19,7 @@ from hopstream.errors import ChecksumError, FormatError, SettingsError, StateErr
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.lock import locked
 from hopstream.store.local import LocalStore
-from hopstream.transfer import copying, delivery
+from hopstream.transfer import copying, delivery, places
 from hopstream.transfer.place import is_being_placed, place
 from tests.partition.graphs import tree_of
 from tests.transfer.conftest import files_of, other_dataset, without_beside, write_tree
@@ -250,7 +250,9 @@ def test_a_damaged_file_does_not_travel(mag: Path, tmp_path: Path):
 
 def test_a_folder_without_all_parts_is_refused_before_anything_is_written(mag: Path, tmp_path: Path):
     shutil.rmtree(mag / "part-00001")
-    with pytest.raises(FormatError, match=rf"part-00001/.* is missing, and {tmp_path}/b does not have it"):
+    with pytest.raises(
+        FormatError, match=rf"mag lacks the folder part-00001, and {tmp_path}/b does not have it: place"
+    ):
         place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mag"]
     assert not (mag / "roots.json").exists()
@@ -317,6 +319,9 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
         ({"a": [0, 1, 2, 3], "b": []}, "b gets no part"),
         (["mag/part-00000/x"], "lie in each other"),
         ([".."], "lie in each other"),
+        (["a/b", "a"], "a/b lies in a, another root"),
+        (["a", "a/../a/b/../c"], "c lies in a, another root"),
+        (["file:///nowhere/a", "/nowhere/a/b"], "/nowhere/a/b lies in file:///nowhere/a, another root"),
         (["nope://x/y"], "nope://x/y cannot be opened"),
     ],
 )
@@ -407,6 +412,102 @@ def test_parts_that_are_there_get_the_halo_of_those_that_come(mag: Path, tmp_pat
     check_roots_without_beside(mag, tmp_path / "a", (0, 2))
     with LocalStore(open_dataset(tmp_path / "a"), [0, 2]) as store:
         assert len(store.open_halos()) == 2
+
+
+def test_a_root_in_another_dataset_is_refused(mag: Path, tmp_path: Path):
+    other_dataset(tmp_path / "other")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    before = tree_of(tmp_path / "other")
+    for inner in ("other/x", "other/part-00000/x", "link/x/y"):
+        for work in (lambda out: place(mag, [out], num_workers=0), lambda out: hopstream.pull(mag, out, num_workers=0)):
+            with pytest.raises(
+                SettingsError, match=rf"lies in the dataset {tmp_path}/other; give a folder outside of it"
+            ):
+                work(tmp_path / inner)
+    assert tree_of(tmp_path / "other") == before
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web/manifest.json").write_text('{"name": "a page of something else"}')
+    place(mag, [tmp_path / "web/mag"], num_workers=0)
+
+
+def test_a_root_of_several_is_not_placed_as_if_it_were_all(mag: Path, tmp_path: Path):
+    hopstream.append(mag, edges={"paper__cites__paper": ([0, 1], [2, 3])})
+    place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
+    message = rf"a lacks the folder part-00001, and {tmp_path}/c does not have it; roots.json says that it lies in "
+    with pytest.raises(FormatError, match=rf"{message}{tmp_path}/b: place a dataset that has all of its parts"):
+        place(tmp_path / "a", [tmp_path / "c"], num_workers=0)
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: Path, monkeypatch):
+    """Its bytes before it has its name, then every folder up to one that was there before."""
+    events: list[tuple[str, str]] = []
+    real_fsync, real_move, real_remove = os.fsync, places.Place._move, places.Place.remove
+
+    def fsync(descriptor):
+        events.append(("sync", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        real_fsync(descriptor)
+
+    def move(self, partial, path):
+        events.append(("rename", path))
+        assert ("sync", partial) in events
+        return real_move(self, partial, path)
+
+    def remove(self, name):
+        events.append(("remove", name))
+        real_remove(self, name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(places.Place, "_move", move)
+    monkeypatch.setattr(places.Place, "remove", remove)
+    roots = {str(tmp_path / "x/y/a"): [0, 1, 2], str(tmp_path / "b"): [2, 3]}  # part 2 leaves when both have it
+    place(mag, roots, move=True, num_workers=0)
+    removed = {name: i for i, (what, name) in enumerate(events) if what == "remove" and name.endswith(".npy")}
+    assert len(removed) > 20
+    for name, removal in removed.items():
+        homes = [root for root, parts in roots.items() if int(name[5:10]) in parts]
+        for root in homes:
+            path = Path(root) / name
+            renamed = events.index(("rename", str(path)))
+            synced = {what for kind, what in events[renamed:removal] if kind == "sync"}
+            folders = [folder for folder in path.parents if folder == Path(root) or Path(root) in folder.parents]
+            assert {str(folder) for folder in folders} <= synced
+    made = [what for kind, what in events[: min(removed.values())] if kind == "sync"]
+    assert {str(tmp_path), str(tmp_path / "x"), str(tmp_path / "x/y")} <= set(made)
+
+
+def test_roots_with_a_new_halo_are_pulled_beside_older_parts(mag: Path, tmp_path: Path):
+    """What the root that is pulled from does not have, the other one has."""
+    roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
+    hopstream.add_halo(mag, hops=1)
+    place(mag, roots, num_workers=0)
+    for root in roots:
+        hopstream.pull(root, out, num_workers=0)
+    for hops in (2, 0, 1):
+        hopstream.add_halo(mag, **({"hops": hops} if hops else {"hops": 0, "features": "none"}))
+        place(mag, roots, num_workers=0)
+        for root in roots:
+            hopstream.pull(root, out, num_workers=0)
+            check_roots_without_beside(mag, out, (0, 1, 2, 3))
+    assert hopstream.verify_dataset(out).is_ok
+
+
+def test_a_halo_that_no_root_has_is_refused_before_anything_is_written(mag: Path, tmp_path: Path):
+    roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
+    hopstream.add_halo(mag, hops=1)
+    place(mag, roots, num_workers=0)
+    hopstream.pull(roots[0], out, num_workers=0)
+    hopstream.add_halo(mag, hops=2)
+    place(mag, {str(tmp_path / "far"): [0, 2], str(roots[1]): [1, 3]}, num_workers=0)
+    shutil.rmtree(tmp_path / "far")  # no machine sees it
+    before = tree_of(out)
+    message = rf"c has part-00000 with another halo than {tmp_path}/b is to bring, and no root .* pull all parts into a"
+    with pytest.raises(FormatError, match=message):
+        hopstream.pull(roots[1], out, num_workers=0)
+    assert tree_of(out) == before
+    place(mag, roots, num_workers=0)
+    hopstream.pull(roots[1], out, num_workers=0)
+    check_roots_without_beside(mag, out, (0, 1, 2, 3))
 
 
 def check_roots_without_beside(dataset: Path, root: Path, parts: tuple[int, ...]) -> None:

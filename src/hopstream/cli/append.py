@@ -23,6 +23,9 @@ def run(
         ),
     ],
     metadata_filename: Annotated[str, typer.Option(help="the chunked graph's metadata")] = "metadata.json",
+    again: Annotated[
+        bool, typer.Option("--again", help="add the rows though the same were added before, as further nodes and edges")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Add nodes and edges to a dataset; whoever opens it next sees them."""
@@ -32,7 +35,7 @@ def run(
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
-        manifest = append_folder(root, delta, metadata_filename=metadata_filename, progress=progress)
+        manifest = append_folder(root, delta, metadata_filename=metadata_filename, again=again, progress=progress)
     book = manifest.book
     part, number, newest = book.num_parts - 1, len(book.deltas), book.deltas[-1]
     num_nodes = sum(int(offsets[-1] - offsets[-2]) for offsets in book.node_offsets.values())

@@ -49,10 +49,12 @@ class Delta:
     Attributes:
         num_edges: Edge type to its number of new edges, for every edge type.
         overlays: (edge type, direction) to the overlays, in the order of their parts; those without may be left out.
+        digest: Names the rows that were added, whatever they were added to.
     """
 
     num_edges: Mapping[EdgeType, int]
     overlays: Mapping[EdgeOwner, tuple[Overlay, ...]]
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from hopstream.errors import FormatError
@@ -13,6 +14,7 @@ def deltas_to_json(book: PartitionBook) -> list[dict[str, Any]]:
     """A JSON value that ``deltas_from_json`` reads back."""
     return [
         {
+            "digest": delta.digest,
             "edges": [{"type": list(edge_type), "new": count} for edge_type, count in delta.num_edges.items()],
             "overlays": [
                 {
@@ -52,7 +54,16 @@ def _delta(number: int, record: dict[str, Any]) -> Delta:
             num_new=_count(told["new"]),
         )  # fmt: skip
         overlays[owner] = (*overlays.get(owner, ()), overlay)
-    return Delta(num_edges={_edge_type(e["type"]): _count(e["new"]) for e in record["edges"]}, overlays=overlays)
+    return Delta(
+        num_edges={_edge_type(e["type"]): _count(e["new"]) for e in record["edges"]}, overlays=overlays,
+        digest=_digest(record["digest"]),
+    )  # fmt: skip
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{32}", value):
+        raise ValueError(f"{str(value)[:80]!r} is no digest")
+    return value
 
 
 def _edge_type(value: Any) -> EdgeType:

@@ -52,12 +52,19 @@ def copy_files(args: dict[str, Any]) -> int:
     source, target = Place(args["source"]), Place(args["target"])
     files = [CopiedFile(str(name), int(size), int(crc32c)) for name, size, crc32c in args["files"]]
     for file in files:
-        copy_file(source, target, file, move=bool(args["move"]))
+        copy_file(source, target, file, move=bool(args["move"]), is_durable=bool(args["is_durable"]))
     return sum(file.num_bytes for file in files)
 
 
-def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool) -> None:
+def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool, is_durable: bool) -> None:
     """Copy one file; a worker that was ended while it moved the file may have done so already.
+
+    Args:
+        source: Where it is.
+        target: Where it goes.
+        file: The file.
+        move: Remove it from the source then.
+        is_durable: The source will not keep it, so no power cut may take the copy.
 
     Raises:
         FormatError: The source has no such file, or one of another size.
@@ -77,9 +84,8 @@ def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool) -> 
         raise FormatError(
             f"{source.shown}/{file.name} is {size} bytes; the manifest says {file.num_bytes}; write the dataset again"
         )
-    target.write(file.name, lambda: checked_blocks(source, file), file.num_bytes)
+    target.write(file.name, lambda: checked_blocks(source, file), file.num_bytes, is_durable=is_durable)
     if move:
-        target.sync(file.name)
         source.remove(file.name)
 
 

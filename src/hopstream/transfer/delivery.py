@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
@@ -14,10 +15,11 @@ from hopstream.engine.resumed import remove_work, resumed_job
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
+from hopstream.partition.roots import ROOTS
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferSettings
-from hopstream.transfer.targets import Target, check_servers
+from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.transfer.uris import stored_uri
 
 FORMAT = 1
@@ -37,6 +39,8 @@ class Delivery:
         leaving: Parts whose folders are removed from the source at the end; those of ``moved`` and others.
         is_source_told: What stands beside the manifest in targets is to stand in the source too.
         hidden: A folder beside the dataset, on this machine, that says what has been done.
+        roots: Folder of a part to the roots that have it, as far as the source knows.
+        origins: Folder of a part to the root that its halo is read from, where the source lacks it; ``look`` finds it.
     """
 
     source: Place
@@ -47,6 +51,8 @@ class Delivery:
     leaving: frozenset[int] = frozenset()
     is_source_told: bool = False
     hidden: Path
+    roots: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    origins: dict[str, Place] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -73,6 +79,7 @@ class Delivery:
             check_servers(self.source, self.source.names())
         for target in self.targets:
             target.look(overwrite=overwrite)
+        self._find_origins()
         self._check_files()
         self._check_disks()
 
@@ -93,6 +100,7 @@ class Delivery:
             for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
                 self.source.write_text(name, beside[name])
             for target in self.targets:
+                target.place.make()
                 target.clear()
             job.run(stage, self._tasks())
             for target in self.targets:
@@ -121,7 +129,8 @@ class Delivery:
                     if not is_there:  # whatever a marker says
                         (self.hidden / DONE_FOLDER / f"{name}.json").unlink(missing_ok=True)
                     args: dict[str, Any] = {
-                        "source": self.source.uri, "target": target.place.uri, "move": folder in moved,
+                        "source": self.origins.get(folder, self.source).uri, "target": target.place.uri,
+                        "move": folder in moved, "is_durable": folder in leaving,
                         "files": [[file.name, file.num_bytes, file.crc32c] for file in group],
                     }  # fmt: skip
                     size = sum(file.num_bytes for file in group) + len(group)
@@ -144,10 +153,15 @@ class Delivery:
             FormatError: As said.
         """
         sizes = self.source.sizes()
+        folders = {name.partition("/")[0] for name in sizes}
+        for folder, place in self.origins.items():
+            sizes |= place.sizes(folder)
         for target in self.targets:
             for name in target.names:
                 record = self.manifest.all_files[name]
                 if not target.has(name) and sizes.get(name) != record.num_bytes:
+                    if name.partition("/")[0] not in {*folders, *self.origins}:
+                        self._refuse_part(target, name.partition("/")[0])
                     got = (
                         f"is {sizes[name]} bytes; the manifest says {record.num_bytes}"
                         if name in sizes
@@ -157,6 +171,37 @@ class Delivery:
                         f"{self.source.shown}/{name} {got}, and {target.place.shown} does not have it; place a dataset "
                         "that has all of its parts, or write it again"
                     )
+
+    def _refuse_part(self, target: Target, folder: str) -> NoReturn:
+        """Say that a part is not there, and where it is, if that is known."""
+        uris = self.roots.get(folder, ())
+        where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}" if uris else ""
+        raise FormatError(
+            f"{self.source.shown} lacks the folder {folder}, and {target.place.shown} does not have it{where}: place "
+            "a dataset that has all of its parts, such as the folder that it was first placed from, or pull all parts "
+            "into one folder (hopstream pull) and place that"
+        )
+
+    def _find_origins(self) -> None:
+        """Find the roots that have the halos of parts that are in a target and not in the source.
+
+        Raises:
+            FormatError: No root that is known has one.
+        """
+        wanted = (self.manifest.dataset_id, None if self.manifest.halo is None else self.manifest.halo.halo_id)
+        for target in self.targets:
+            for folder in target.others:
+                names = target.files[folder]
+                if not names or folder in self.origins or self.source.size(names[0]) is not None:
+                    continue
+                found = _root_with(self.roots.get(folder, ()), wanted)
+                if found is None:
+                    raise FormatError(
+                        f"{target.place.shown} has {folder} with another halo than {self.source.shown} is to bring, "
+                        f"and no root that is known there has the new one of {folder}: place the dataset again, so "
+                        f"that all roots are listed in {ROOTS} and have it, or pull all parts into a new folder"
+                    )
+                self.origins[folder] = found
 
     def _check_disks(self) -> None:
         """Refuse local targets whose disks have no room.
@@ -181,6 +226,16 @@ class Delivery:
                     f"{target.place.shown} needs {num_bytes / 1e9:.1f} GB; its disk has {free / 1e9:.1f} GB: make "
                     "room, or give another place"
                 )
+
+
+def _root_with(uris: Sequence[str], ids: tuple[str, str | None]) -> Place | None:
+    """The first root that has a dataset and its halo, of those that can be read from here."""
+    for uri in uris:
+        with suppress(OSError, SettingsError):
+            place = Place(uri)
+            if ids_of(place) == ids:
+                return place
+    return None
 
 
 def _existing(path: Path) -> Path:

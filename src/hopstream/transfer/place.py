@@ -18,9 +18,10 @@ from hopstream.engine.settings import Progress
 from hopstream.errors import SettingsError
 from hopstream.partition.lock import hold
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import MANIFEST
+from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferOptions, TransferSettings
 from hopstream.transfer.targets import Target, files_by_folder, target_of
@@ -143,16 +144,15 @@ def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = Fal
             for part in entry.parts:
                 check_is_here(source, part, manifest.dataset_id)
             continue
-        if there is not None and (source in there.parents or there in source.parents):
-            raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
         targets.append(target_of(place, manifest, entry.parts, folders))
+    check_apart(Place(str(source)), [target.place for target in targets])
     homes = Counter(part for target in targets for part in target.parts)
     leaving = frozenset(homes) - kept if move else frozenset()
     moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the others from here
     delivery = Delivery(
         source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
         targets=targets, moved=moved, leaving=leaving, is_source_told=bool(kept) or move or has_machines,
-        hidden=source.with_name(f".{source.name}.place.partial"),
+        hidden=source.with_name(f".{source.name}.place.partial"), roots=_known_roots(folder, manifest),
     )  # fmt: skip
     return delivery, Roots(manifest.dataset_id, tuple(stored))
 
@@ -163,6 +163,14 @@ def _present_roots(folder: Path, manifest: Manifest) -> RootList:
     if known is None or known.dataset_id != manifest.dataset_id:
         return [str(folder)]
     return {entry.uri: entry.parts for entry in known.entries}
+
+
+def _known_roots(folder: Path, manifest: Manifest) -> dict[str, list[str]]:
+    """Folder of a part to the roots that have it, where the dataset's folder says so."""
+    known = read_roots(folder)
+    if known is None or known.dataset_id != manifest.dataset_id:
+        return {}
+    return {str(part_folder(part)): known.uris_of(part) for part in range(manifest.book.num_parts)}
 
 
 def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls: bool) -> str:

@@ -6,6 +6,7 @@ stores do not rename; there an object appears when its writer closes it, and one
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -84,13 +85,25 @@ class Place:
             raise FormatError(f"{self.shown}/{name} has {size} bytes; at most {max_bytes} are read")
         return b"".join(self.blocks(name))
 
-    def write(self, name: str, blocks: Callable[[], Iterable[bytes]], num_bytes: int) -> None:
+    def make(self) -> None:
+        """Make the folder, on this machine so that it is still there after a power cut; elsewhere files make it."""
+        if self.local is not None:
+            self.local.mkdir(parents=True, exist_ok=True)
+            for folder in (self.local, *self.local.parents):
+                with suppress(PermissionError):  # who may not read a folder above has made nothing in it
+                    _sync(folder)
+
+    def write(
+        self, name: str, blocks: Callable[[], Iterable[bytes]], num_bytes: int, *, is_durable: bool = False
+    ) -> None:
         """Write one file so that nobody sees half of it.
 
         Args:
             name: Its path in the place.
             blocks: Called for its bytes; where it raises, no file is left.
             num_bytes: How many there are.
+            is_durable: On this machine, have the system bring the file and its folders to the disk, so that a power
+                cut does not take them. Other places answer for what they took.
 
         Raises:
             OSError: The system failed, or wrote fewer bytes than it was given; the error names the file.
@@ -102,20 +115,27 @@ class Place:
             if self._renames:
                 partial = f"{folder}/.{base}.{os.getpid()}{PARTIAL}"
                 self._write(partial, blocks, num_bytes)
+                if is_durable and self.local is not None:
+                    _sync(Path(partial))  # before it has its name: no name without all of its bytes
                 if self._move(partial, self._at(name)):
+                    if is_durable:
+                        self._sync_folders(name)
                     return
                 self._renames = False
             self._write(self._at(name), blocks, num_bytes)
 
     def write_text(self, name: str, data: bytes) -> None:
-        """Write one small file."""
-        self.write(name, lambda: [data], len(data))
+        """Write one small file, so that a power cut does not take it."""
+        self.write(name, lambda: [data], len(data), is_durable=True)
 
-    def sync(self, name: str) -> None:
-        """Have the system bring a file of this machine to its disk; other places answer for what they took."""
+    def _sync_folders(self, name: str) -> None:
+        """Have the system bring the folders of a file to the disk, that of the place itself included."""
         if self.local is not None:
-            with (self.local / name).open("rb") as file:
-                os.fsync(file.fileno())
+            folder = (self.local / name).parent
+            while folder != self.local:
+                _sync(folder)
+                folder = folder.parent
+            _sync(folder)
 
     def remove(self, name: str) -> None:
         """Remove one file; it may be gone already."""
@@ -177,6 +197,18 @@ class Place:
             if isinstance(error, OSError) and error.errno is not None:
                 raise OSError(error.errno, os.strerror(error.errno), where) from None
             raise _NamedError(f"{where}: {scrubbed(str(error), self.uri)}") from None
+
+
+def _sync(path: Path) -> None:
+    """Have the system bring a file, or the names in a folder, to the disk, where the file system can say so."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _open(uri: str) -> tuple[Any, str]:

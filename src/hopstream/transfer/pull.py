@@ -17,6 +17,7 @@ from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_mani
 from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
 from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
 from hopstream.transfer.settings import TransferOptions, TransferSettings
 from hopstream.transfer.targets import files_by_folder, target_of
@@ -56,8 +57,7 @@ def pull(
     origin = None if place.local is None else Path(os.path.realpath(place.local))
     if origin == folder:
         raise SettingsError(f"{out} is the folder to pull from; give another one")
-    if origin is not None and (origin in folder.parents or folder in origin.parents):
-        raise SettingsError(f"{out} and {source}, the folder to pull from, lie in each other; give another one")
+    check_apart(place, [Place(str(folder))])
     with ExitStack() as locks:
         hold(locks, place.local, is_reader=True)
         hold(locks, folder)
@@ -69,9 +69,11 @@ def pull(
         target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
         delivery = Delivery(
             source=place, manifest=manifest, manifest_bytes=data, targets=[target],
-            hidden=folder.with_name(f".{folder.name}.pull.partial"),
+            hidden=folder.with_name(f".{folder.name}.pull.partial"), roots=_known_roots(place, manifest),
         )  # fmt: skip
         delivery.look(overwrite=overwrite)
+        for root in delivery.origins.values():
+            hold(locks, root.local, is_reader=True)
         delivery.run("pull", settings, _beside(place), progress)
         return manifest
 
@@ -106,15 +108,18 @@ def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: 
             raise UnknownNameError(f"{place.shown} has no part {part}; parts are numbered 0..{num_parts - 1}")
     missing = sorted(set(wanted) - set(here))
     if missing:
-        uris = _uris_of(place, manifest, missing[0])
+        uris = _known_roots(place, manifest).get(str(part_folder(missing[0])), [])
         where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}; pull it from there" if uris else ""
         raise FormatError(f"{place.shown} does not have part {missing[0]}{where}")
     if not wanted:
         raise FormatError(f"{place.shown} has a manifest and no part; pull from a root that has parts")
 
 
-def _uris_of(place: Place, manifest: Manifest, part: int) -> list[str]:
+def _known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
+    """Folder of a part to the roots that have it, where the source says so."""
     if place.size(ROOTS) is None:
-        return []
+        return {}
     roots = parse_roots(place.read(ROOTS, MAX_FILE_BYTES))
-    return roots.uris_of(part) if roots.dataset_id == manifest.dataset_id else []
+    if roots.dataset_id != manifest.dataset_id:
+        return {}
+    return {str(part_folder(part)): roots.uris_of(part) for part in range(manifest.book.num_parts)}

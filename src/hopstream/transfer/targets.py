@@ -30,6 +30,7 @@ class Target:
         dataset_id: Of the dataset that is there; None where none is.
         halo_id: Of its halo; None where it has none.
         sizes: Bytes of every file that was found there.
+        others: Folders of further parts that are there, of which only the halo is brought, because it is another now.
     """
 
     place: Place
@@ -39,6 +40,7 @@ class Target:
     dataset_id: str | None = None
     halo_id: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
     def look(self, *, overwrite: bool) -> None:
         """See what is there.
@@ -55,13 +57,14 @@ class Target:
             raise SettingsError(
                 f"{self.place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
             )
-        self.dataset_id, self.halo_id = _ids_of(self.place) if MANIFEST in names else (None, None)
+        self.dataset_id, self.halo_id = ids_of(self.place) if MANIFEST in names else (None, None)
         if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
             raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
         self.sizes = self.place.sizes()
         if self.is_finished and not self._has_halo:  # the manifest will name the new halo of every part that is here
             others = {name.partition("/")[0] for name in self.sizes if PART_FOLDER.match(name)} - set(self.files)
-            self.files = {**self.files, **{folder: self._halo_files(folder) for folder in sorted(others)}}
+            self.others = tuple(sorted(others))
+            self.files = {**self.files, **{folder: self._halo_files(folder) for folder in self.others}}
 
     def _halo_files(self, folder: str) -> list[str]:
         halo = self.manifest.halo
@@ -161,7 +164,7 @@ def check_servers(place: Place, names: Sequence[str]) -> None:
         )
 
 
-def _ids_of(place: Place) -> tuple[str, str | None]:
+def ids_of(place: Place) -> tuple[str, str | None]:
     """What the manifest in a place says of dataset and halo; what no dataset has where it cannot be read."""
     try:
         value = json.loads(place.read(MANIFEST, MAX_MANIFEST_BYTES))

@@ -52,6 +52,22 @@ def grown_manifest(
     )
 
 
+def digest_of_addition(manifest: Manifest, added: Graph) -> str:
+    """32 hexadecimal digits that name what is added, its splits by rows and not by keys: the same ones a second time.
+
+    Args:
+        manifest: The dataset's, as it is before.
+        added: The new rows.
+    """
+    book = manifest.book
+    splits = {t: {name: keys - book.num_ids(t) for name, keys in of.items()} for t, of in added.splits.items()}
+    edge_splits = {
+        t: {name: keys - book.num_edges(t) for name, keys in of.items()} for t, of in added.edge_splits.items()
+    }
+    sums = replace(added, splits=splits, edge_splits=edge_splits).checksums()
+    return sums.fingerprint(graph_schema(manifest.schema))
+
+
 def grown_checksums(manifest: Manifest, added: Graph) -> GraphChecksums:
     """What the fingerprint of the graph with its new rows is made of."""
     old = manifest.checksums

@@ -20,7 +20,7 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import open_chunked
 from hopstream.ingest.columns import ColumnLike
 from hopstream.partition.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
-from hopstream.partition.append.described import grown_manifest
+from hopstream.partition.append.described import digest_of_addition, grown_manifest
 from hopstream.partition.append.known import KnownNodes
 from hopstream.partition.append.write import AddedEnds, DeltaWriter
 from hopstream.partition.book import neighbor_dtype
@@ -74,27 +74,44 @@ def append(
 
 
 def append_folder(
-    dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json",
+    dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json", again: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add what a chunked graph holds to a dataset; see ``append`` for the rest.
+
+    The same rows are not added twice by mistake: what deltas of the dataset added already is refused.
 
     Args:
         dataset: The folder of the dataset.
         delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of
             old and new nodes.
         metadata_filename: Name of its metadata.
+        again: Add the rows, as further nodes and edges, though a delta added the same before.
         progress: As of ``append``.
+
+    Raises:
+        SettingsError: A delta added the same before, and ``again`` is not given.
     """
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
         first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
         return addition_of_chunks(manifest, open_chunked(delta, metadata_filename, first_keys), scratch)
 
-    return _append(Path(dataset), read, progress)
+    def check(manifest: Manifest, digest: str) -> None:
+        known = [number for number, known in enumerate(manifest.book.deltas, 1) if known.digest == digest]
+        if known and not again:
+            raise SettingsError(
+                f"{delta} holds the rows that delta {known[-1]} of {dataset} added already; give again=True (--again) "
+                "to add them once more, as further nodes and edges"
+            )
+
+    return _append(Path(dataset), read, progress, check)
 
 
-def _append(root: Path, read: Callable[[Manifest, Path], Graph], progress: Progress | None) -> Manifest:
+def _append(
+    root: Path, read: Callable[[Manifest, Path], Graph], progress: Progress | None,
+    check: Callable[[Manifest, str], None] | None = None,
+) -> Manifest:  # fmt: skip
     root = Path(os.path.realpath(root))
     started = time.perf_counter()
     with locked(root), errors_named(root):
@@ -104,10 +121,14 @@ def _append(root: Path, read: Callable[[Manifest, Path], Graph], progress: Progr
         with _scratch(root) as scratch:
             added = read(dataset.manifest, scratch)
             _check_room(dataset, added)
+            digest = digest_of_addition(dataset.manifest, added)
+            if check is not None:
+                check(dataset.manifest, digest)
             tell = _teller(dataset.manifest, progress)
             writer = DeltaWriter(
-                root=scratch / "dataset", dataset=dataset, added=added, nodes=KnownNodes(dataset, added), on_step=tell
-            )
+                root=scratch / "dataset", dataset=dataset, added=added, nodes=KnownNodes(dataset, added),
+                digest=digest, on_step=tell,
+            )  # fmt: skip
             ends = _write(writer)
             manifest = grown_manifest(dataset.manifest, writer, ends, started)
             check_same_folder(root, folder)

@@ -60,6 +60,7 @@ class DeltaWriter:
         dataset: The dataset as it was.
         added: What is added.
         nodes: What is known of old nodes and new ones.
+        digest: Names what is added.
         on_step: Called when a table is done.
         files: Path to record of what was written.
         overlays: (edge type, direction) to the overlays written.
@@ -70,6 +71,7 @@ class DeltaWriter:
     dataset: Dataset
     added: Graph
     nodes: KnownNodes
+    digest: str
     on_step: Callable[[], None]
     files: dict[str, FileRecord] = field(default_factory=dict)
     overlays: dict[EdgeOwner, tuple[Overlay, ...]] = field(default_factory=dict)
@@ -88,7 +90,10 @@ class DeltaWriter:
     @property
     def delta(self) -> Delta:
         """What was added, once all is written."""
-        return Delta(num_edges={t: edges.num_edges for t, edges in self.added.edges.items()}, overlays=self.overlays)
+        return Delta(
+            num_edges={t: edges.num_edges for t, edges in self.added.edges.items()}, overlays=self.overlays,
+            digest=self.digest,
+        )  # fmt: skip
 
     def write_nodes(self, node_type: str) -> None:
         """Write the new part's nodes of one type; their ids are their keys."""
