@@ -29,8 +29,8 @@ def test_uris_with_parts(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "lists no root"),
-        ("# nothing\n", "lists no root"),
+        ("", "names no root"),
+        ("# nothing\n", "names no root"),
         ("/a 1 2\n", r"roots\.txt:1 has 3 words"),
         ("\n/a 1\n/b\n", r"roots\.txt:3 and the lines before differ"),
         ("/a\n/b 0\n", r"roots\.txt:2 and the lines before differ"),

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.listing import read_listing
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.roots import Root
 from hopstream.store.cluster import Cluster, ServerEntry
 from hopstream.store.security import Location
 
 DEFAULT_PORT = 30050
-MAX_FILE_BYTES = 16 << 20
+LINE = "ip [port] [num_servers]"
 MAX_SERVERS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -45,36 +46,23 @@ class Machine:
 
 
 def read_ip_config(path: Path) -> tuple[Machine, ...]:
-    """Read a file of machines; blank lines and what follows a ``#`` are left out.
+    """Read a file of machines; blank lines, and what follows a ``#`` at a word's begin, are left out.
 
     Raises:
         FormatError: The file is missing, names no machine, or has a line that is none; the message has its number.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is no file of machines")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing; write a line 'ip [port] [num_servers]' for each machine") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} cannot be read: {error}") from error
     machines: list[Machine] = []
-    first_line: dict[tuple[str, int], int] = {}
-    for number, line in enumerate(lines, start=1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        machine = _machine(f"{path}:{number}", words)
+    first_line: dict[tuple[str, int], str] = {}
+    for where, words in read_listing(path, "machine", LINE):
+        machine = _machine(where, words)
         for port in machine.ports:
-            before = first_line.setdefault((machine.host, port), number)
-            if before != number:
+            before = first_line.setdefault((machine.host, port), where)
+            if before != where:
                 raise FormatError(
-                    f"{path}:{number} has a server at {machine.host} port {port}, as line {before} has; "
+                    f"{where} has a server at {machine.host} port {port}, as line {before.rpartition(':')[2]} has; "
                     "give each machine, or each port of one, a line of its own"
                 )
         machines.append(machine)
-    if not machines:
-        raise FormatError(f"{path} names no machine; write a line 'ip [port] [num_servers]' for each")
     return tuple(machines)
 
 
@@ -127,9 +115,7 @@ def _is_host(word: str) -> bool:
 
 
 def _machine(where: str, words: Sequence[str]) -> Machine:
-    wanted = "a line is 'ip [port] [num_servers]'"
-    if len(words) > 3:
-        raise FormatError(f"{where} has {len(words)} words; {wanted}")
+    wanted = f"a line is '{LINE}'"
     if not _is_host(words[0]):
         raise FormatError(f"{where} has the address {words[0][:80]!r}, which is no name and no IP address; {wanted}")
     numbers = []

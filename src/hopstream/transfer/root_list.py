@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.listing import read_listing
 from hopstream.partition.part_numbers import parse_parts
 from hopstream.transfer.place import RootList
 from hopstream.transfer.uris import shown_uri
 
-MAX_FILE_BYTES = 16 << 20
-
 
 def read_root_list(path: Path) -> list[tuple[str, str | None]]:
-    """Read a file with a line ``URI [parts]`` per root; blank lines and what follows ``#`` after a space are left out.
+    """Read a file with a line ``URI [parts]`` per root; see ``read_listing`` for what is left out.
 
     Returns:
         The URI of each root and the text of its parts, which all roots have or none.
@@ -22,27 +21,12 @@ def read_root_list(path: Path) -> list[tuple[str, str | None]]:
     Raises:
         FormatError: The file is missing, lists nothing, or has a line that is none; the message has its number.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is no list of roots")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing; write a line 'URI [parts]' for each root") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} cannot be read: {error}") from error
     found: list[tuple[str, str | None]] = []
-    for number, line in enumerate(lines, start=1):
-        words = [] if line.lstrip().startswith("#") else line.partition(" #")[0].split()
-        if not words:
-            continue
-        if len(words) > 2:
-            raise FormatError(f"{path}:{number} has {len(words)} words; a line is 'URI [parts]', parts as in 0,2-5")
+    for where, words in read_listing(path, "root", "URI [parts]"):
         parts = words[1] if len(words) == 2 else None
         if found and (found[0][1] is None) != (parts is None):
-            raise FormatError(f"{path}:{number} and the lines before differ: name the parts of all roots, or of none")
+            raise FormatError(f"{where} and the lines before differ: name the parts of all roots, or of none")
         found.append((words[0], parts))
-    if not found:
-        raise FormatError(f"{path} lists no root; write a line 'URI [parts]' for each")
     return found
 
 

@@ -126,7 +126,9 @@ def test_from_a_chunked_graph(tmp_path):
         np.save(tmp_path / "delta" / name, np.stack([src, dst], 1))
     manifest = append_folder(tmp_path / "d", tmp_path / "delta")
     assert manifest.dataset_id == read_manifest(tmp_path / "arrays").dataset_id
-    with pytest.raises(SettingsError, match=r"delta holds the rows that delta 1 of .*d added already; give again=True"):
+    with pytest.raises(
+        SettingsError, match=r"delta holds the rows that delta 1 of .*arrays added already; give again=True"
+    ):
         append_folder(tmp_path / "arrays", tmp_path / "delta")  # splits name other keys now, but the same rows
     assert append_folder(tmp_path / "d", tmp_path / "delta", again=True).book.num_parts == 4
 
