@@ -321,6 +321,7 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
         ([".."], "lie in each other"),
         (["a/b", "a"], "a/b lies in a, another root"),
         (["a", "a/../a/b/../c"], "c lies in a, another root"),
+        (["a", "a/../a"], "are one folder"),
         (["file:///nowhere/a", "/nowhere/a/b"], "/nowhere/a/b lies in file:///nowhere/a, another root"),
         (["nope://x/y"], "nope://x/y cannot be opened"),
     ],

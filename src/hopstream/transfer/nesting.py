@@ -17,7 +17,7 @@ from hopstream.transfer.targets import ids_of
 
 
 def check_apart(source: Place, targets: Sequence[Place]) -> None:
-    """Refuse places of which one lies in another, and those that lie in any dataset.
+    """Refuse places that are the same or lie in each other, and those that lie in any dataset.
 
     Args:
         source: The dataset.
@@ -32,6 +32,8 @@ def check_apart(source: Place, targets: Sequence[Place]) -> None:
                 f"{target.shown} and the dataset {source.shown} lie in each other; give a folder beside it"
             )
     for first, second in itertools.permutations(targets, 2):
+        if _where(first) == _where(second):
+            raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with all its parts")
         if _is_in(second, first):
             raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give folders beside each other")
     for target in targets:

@@ -84,6 +84,12 @@ def own_node(root):
     forge(root, {f"{USER}/id.npy": np.sort(ids)})
 
 
+def move_an_end(offsets):
+    """A row takes an item of the next one."""
+    offsets[int(np.argmax(np.diff(offsets)[1:])) + 1] += 1
+    return offsets
+
+
 def flip(root, name):
     data = bytearray((root / name).read_bytes())
     data[-1] ^= 4
@@ -103,11 +109,16 @@ CORRUPTIONS = {
     "rows end elsewhere": lambda r: edit(r, f"{EDGES}/indptr.npy", lambda p: np.array([*p[:1], p[1] + 1, *p[2:]])),
     "wrong time": lambda r: edit(r, f"{EDGES}/time.npy", lambda times: times + 1),
     "wrong weight": lambda r: edit(r, f"{EDGES}/weight.npy", put(0, 77)),
+    "wrong weight order": lambda r: edit(r, f"{EDGES}/weight_order.npy", put(0, 77)),
     "wrong weight sum": lambda r: edit(r, f"{EDGES}/weight_sums.npy", put(0, 77)),
     "wrong alias": lambda r: edit(r, f"{EDGES}/weight_alias.npy", put(0, 77)),
     "wrong neighbour key": lambda r: edit(r, f"{EDGES}/neighbor_key.npy", lambda keys: (keys + 1) % 5),
     "wrong feature": lambda r: edit(r, f"{CACHED}/features/x.npy", put((0, 1), 77)),
     "wrong string": lambda r: edit(r, f"{CACHED}/features/name.values.npy", put(0, 66)),
+    "wrong key of a copy": lambda r: edit(r, f"{CACHED}/key.npy", put(0, 77)),
+    "rows of tags end elsewhere": lambda r: edit(r, f"{CACHED}/features/tags.offsets.npy", move_an_end),
+    "two copies change places": lambda r: edit(r, f"{CACHED}/features/x.npy", lambda x: x[[1, 0, *range(2, len(x))]]),
+    "last value of the last copy": lambda r: edit(r, f"{CACHED}/features/x.npy", put((-1, -1), 77)),
     "hops say more than there is": lambda r: forge(r, {}, hops=2),
     "more than the budget": lambda r: forge(r, {}, budget_bytes=100),
 }
@@ -119,6 +130,17 @@ def test_a_corruption_is_found(root, name):
     report = hopstream.verify_dataset(root)
     assert report.kinds == ("halo",), [str(f) for f in report.findings]
     assert all("/halo/" in finding.where for finding in report.findings)
+
+
+@pytest.mark.parametrize("name", ["ids without order", "id twice", "id out of range", "id of the part's own"])
+def test_lists_of_nodes_are_checked_in_their_part_alone(root, name):
+    assert hopstream.verify_dataset(root, parts=[1]).is_ok
+    CORRUPTIONS[name](root)
+    for part in (0, 2):
+        shutil.rmtree(root / f"part-0000{part}")
+    report = hopstream.verify_dataset(root, parts=[1])
+    assert report.kinds == ("halo",)
+    assert report.skipped["halo"] == ("copies are compared with rows of parts that are not looked at",)
 
 
 def test_a_true_halo_has_no_findings(root):

@@ -9,12 +9,13 @@ from pathlib import Path
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.checksums import fingerprint_of
-from hopstream.partition.audit.edges import EDGE_BYTES, OF_EDGES, Links, StoredEdges, check_by_key, check_stored
+from hopstream.partition.audit.edges import EDGE_BYTES, Links, check_by_key
 from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.halo import check_halo
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import KINDS, Findings, Kind, VerifyReport
+from hopstream.partition.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.partition.audit.edges import Links, StoredEdges
+from hopstream.partition.audit.edges import Links
 from hopstream.partition.audit.reference import Reference
+from hopstream.partition.audit.stored_edges import StoredEdges
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.times import EdgeTimes
 from hopstream.schema import timed_edge_types
