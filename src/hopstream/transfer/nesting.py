@@ -33,7 +33,7 @@ def check_apart(source: Place, targets: Sequence[Place]) -> None:
             )
     for first, second in itertools.permutations(targets, 2):
         if _where(first) == _where(second):
-            raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with all its parts")
+            raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with its parts")
         if _is_in(second, first):
             raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give folders beside each other")
     for target in targets:

@@ -17,6 +17,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.partition.audit.report import KINDS, NOTHING
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import read_manifest
+from hopstream.partition.lock import locked
 from hopstream.partition.roots import Root, Roots
 from tests.partition.audit.forging import (
     IN,
@@ -536,3 +537,5 @@ def test_what_cannot_be_checked_is_an_error(tmp_path, root):
         verify_dataset(root, against=tmp_path / "nothing")
     with pytest.raises(hopstream.errors.SettingsError, match="memory is 'much'"):
         verify_dataset(root, memory="much")
+    with locked(root), pytest.raises(hopstream.errors.StateError, match="is being changed by another process"):
+        verify_dataset(root)  # or it would tell of files that are about to belong there

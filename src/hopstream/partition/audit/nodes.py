@@ -60,7 +60,7 @@ def check_keys(
     folders = [node_folder(part, node_type) for part in range(manifest.book.num_parts)]
     arrays = files.arrays([folder / "key.npy" for folder in folders])
     if arrays is None:
-        findings.skip(("nodes", "book", "features"), f"{node_type}: a file of keys cannot be used")
+        findings.skip(("ranges", "order", "nodes", "book", "features"), f"{node_type}: a file of keys cannot be used")
         return None
     keys, ids = np.full(num_nodes, NOT_HERE, np.int64), np.full(num_nodes, -1, np.int64)
     for part in files.parts:

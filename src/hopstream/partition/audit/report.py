@@ -147,6 +147,7 @@ class Findings:
     _checked: dict[Kind, int] = field(default_factory=dict)
     _wrong: dict[Kind, int] = field(default_factory=dict)
     _skipped: dict[Kind, dict[str, None]] = field(default_factory=dict)
+    _absent: dict[Kind, str] = field(default_factory=dict)
     _left_out: dict[str, int] = field(default_factory=dict)
 
     def checked(self, kind: Kind, count: int = 1) -> None:
@@ -176,6 +177,10 @@ class Findings:
         for kind in (kinds,) if isinstance(kinds, str) else kinds:
             self._skipped.setdefault(kind, {})[why] = None
 
+    def absent(self, kinds: Kind | Sequence[Kind], why: str) -> None:
+        """Tell why there is nothing to check of some kinds; no other reason counts then."""
+        self._absent.update(dict.fromkeys((kinds,) if isinstance(kinds, str) else kinds, why))
+
     def report(self) -> VerifyReport:
         """What was found so far."""
         groups = {group: _in_order(found.values()) for group, found in sorted(self._found.items())}
@@ -196,8 +201,8 @@ class Findings:
     def _check(self, kind: Kind) -> Check:
         num_checked, num_wrong = self._checked.get(kind, 0), self._wrong.get(kind, 0)
         skipped = tuple(self._skipped.get(kind, ()))
-        if not num_checked and not num_wrong and not skipped:
-            skipped = (NOTHING,)
+        if not num_checked and not num_wrong:
+            skipped = (self._absent[kind],) if kind in self._absent else skipped or (NOTHING,)
         return Check(num_checked=num_checked, num_wrong=num_wrong, skipped=skipped)
 
 

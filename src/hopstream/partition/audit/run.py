@@ -17,6 +17,7 @@ from hopstream.partition.audit.reference import Against, Reference, open_referen
 from hopstream.partition.audit.report import KINDS, Findings, Kind, VerifyReport
 from hopstream.partition.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
+from hopstream.partition.lock import locked
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.roots import ROOTS, is_here, read_roots
@@ -57,6 +58,7 @@ def verify_dataset(
             other roots.
         SchemaError: ``against`` makes no graph.
         SettingsError: ``memory`` is no size, or ``parts`` are none.
+        StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
     """
     root = Path(root)
@@ -64,6 +66,15 @@ def verify_dataset(
         raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
     max_edges = max(MIN_WINDOW_EDGES, memory_bytes(memory) // EDGE_BYTES)
     findings = Findings(max_findings)
+    with locked(root, is_reader=True):
+        _verify(root, against, parts, findings, max_edges, progress or (lambda stage, done, total: None))
+    return findings.report()
+
+
+def _verify(
+    root: Path, against: Against | None, parts: Sequence[int] | None, findings: Findings, max_edges: int,
+    progress: Progress,
+) -> None:  # fmt: skip
     findings.checked("manifest")
     try:
         manifest = read_manifest(root)
@@ -71,7 +82,7 @@ def verify_dataset(
         findings.add("manifest", MANIFEST, str(error).removeprefix(f"{root / MANIFEST} "))
         others = [kind for kind in KINDS if kind != "manifest"]
         findings.skip(others, "without a manifest nobody knows what the dataset holds")
-        return findings.report()
+        return
     wanted = _wanted_parts(root, manifest, parts)
     reference = open_reference(against) if against is not None else None
     _Run(
@@ -80,9 +91,8 @@ def verify_dataset(
         findings=findings,
         reference=reference,
         max_edges=max_edges,
-        progress=progress or (lambda stage, done, total: None),
+        progress=progress,
     ).run()
-    return findings.report()
 
 
 def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -> list[int]:
@@ -167,28 +177,34 @@ class _Run:
         self._check_graph(sums, splits, edge_splits)
         check_halo(self.files)
         self._tell_absent()
+        if not self.files.is_whole:
+            self._tell_of_other_parts()
 
     def _tell_absent(self) -> None:
-        """Say what a dataset does not have, or these parts alone cannot tell, so that no kind of check is just gone."""
-        manifest, schema, skip = self.manifest, self.manifest.schema, self.findings.skip
+        """Say what a dataset does not have, so that no kind of check is just gone."""
+        manifest, schema, absent = self.manifest, self.manifest.schema, self.findings.absent
         if self.reference is None:
-            skip(("schema", "features"), "no source was given to compare with")
+            absent(("schema", "features"), "no source was given to compare with")
         if not manifest.has_neighbor_keys:
-            skip("neighbors", "the dataset keeps no keys of neighbours")
+            absent("neighbors", "the dataset keeps no keys of neighbours")
         if not any(timed_edge_types(schema, manifest.time_attr, d) for d in manifest.directions):
-            skip("times", "the dataset has no times")
+            absent("times", "the dataset has no times")
         if manifest.weight_attr is None:
-            skip("weights", "the dataset has no weights")
+            absent("weights", "the dataset has no weights")
         if not schema.edge_splits:
-            skip("links", "the dataset keeps no links")
+            absent("links", "the dataset keeps no links")
         if not _named_splits(schema):
-            skip("splits", "the dataset has no splits")
-        if not self.files.is_whole:
-            here = "only some parts are looked at"
-            skip("nodes", f"{here}, so nodes that no part has are not noticed")
-            skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
-            skip("book", f"{here}, so ids in other parts are not compared")
-            skip("ownership", f"{here}, so an edge whose node is in another part is not traced")
+            absent("splits", "the dataset has no splits")
+        if manifest.halo is None:
+            absent("halo", "the dataset has no halo")
+
+    def _tell_of_other_parts(self) -> None:
+        """Say what these parts alone cannot tell."""
+        here, skip = "only some parts are looked at", self.findings.skip
+        skip("nodes", f"{here}, so nodes that no part has are not noticed")
+        skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
+        skip("book", f"{here}, so ids in other parts are not compared")
+        if len(self.manifest.directions) > 1:
             skip("features", f"{here}, so two directions are not compared")
 
     def _advance(self) -> None:

@@ -20,7 +20,7 @@ from hopstream.partition.paths import piece_folders
 from hopstream.partition.times import EdgeTimes, row_order
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
-OF_EDGES: tuple[Kind, ...] = ("edges", "ownership", "neighbors", "times", "weights", "links")
+OF_EDGES: tuple[Kind, ...] = ("ranges", "order", "edges", "ownership", "neighbors", "times", "weights", "links")
 """What is checked edge by edge."""
 
 
