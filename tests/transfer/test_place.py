@@ -493,6 +493,17 @@ def test_roots_with_a_new_halo_are_pulled_beside_older_parts(mag: Path, tmp_path
     assert hopstream.verify_dataset(out).is_ok
 
 
+def test_a_new_halo_of_parts_that_are_in_two_roots_is_moved_to_both(mag: Path, written, tmp_path: Path):
+    roots = [tmp_path / "a", tmp_path / "b"]
+    hopstream.pull(mag, roots[0], num_workers=0)
+    hopstream.add_halo(mag, hops=1)
+    before = tree_of(mag)
+    place(mag, roots, move=True, num_workers=0)
+    assert without_beside(tree_of(roots[0])) == before
+    assert without_beside(tree_of(roots[1])) == files_of(before, (1, 3))
+    assert sorted(tree_of(mag)) == ["manifest.json", "roots.json"]
+
+
 def test_a_halo_that_no_root_has_is_refused_before_anything_is_written(mag: Path, tmp_path: Path):
     roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
     hopstream.add_halo(mag, hops=1)

@@ -115,6 +115,7 @@ class Delivery:
         But not before the source loses it: a size is no proof that the other copy is good.
         """
         moved = {str(part_folder(part)) for part in self.moved}
+        moved -= {folder for target in self.targets for folder in target.others}  # more than one target reads these
         leaving = {str(part_folder(part)) for part in self.leaving}
         sizes = self.source.sizes() if leaving else {}
         tasks = []
