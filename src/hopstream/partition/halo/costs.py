@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hopstream.engine.settings import memory_bytes
+from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
 from hopstream.partition.halo.record import edge_column_names
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import Contents, feature_paths, node_folder
 
+PROCESS_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels."""
 WORK_BYTES = 40 << 20
 """What is taken beside tables of nodes: blocks that are copied, and where the rows of some nodes lie."""
 ID_BYTES, OFFSET_BYTES, HEAD_BYTES, NUMBER_BYTES = 16, 16, 136, 8
@@ -36,6 +40,20 @@ class HaloCosts:
     copied_bytes: int = 0
     budget_bytes: int = 0
     table_bytes: int = 0
+
+
+def table_bytes_of(memory: str) -> int:
+    """What tables of nodes may take in memory, of what all may take.
+
+    Raises:
+        SettingsError: It is no size, or too little to work with.
+    """
+    left = memory_bytes(memory) - PROCESS_BYTES - WORK_BYTES
+    if left < 0:
+        raise SettingsError(
+            f"memory is {memory}; halos need {PROCESS_BYTES + WORK_BYTES >> 20} MiB at least: give more memory"
+        )
+    return left
 
 
 def halo_costs(

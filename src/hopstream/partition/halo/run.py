@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
-from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
-from hopstream.partition.dispatch.plan import budget_of
-from hopstream.partition.halo.costs import WORK_BYTES, HaloCosts, feature_bytes_of, halo_costs
+from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
 from hopstream.partition.halo.node_sets import NodeSet
 from hopstream.partition.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
 from hopstream.partition.halo.record import MAX_GENERATION, Halo, halo_root
@@ -110,7 +108,7 @@ def add_halo(
         OSError: The system failed; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
-    table_bytes = max(0, budget_of(memory_bytes(memory), 0, 0) - WORK_BYTES)
+    table_bytes = table_bytes_of(memory)
     root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
     with errors_named(root), locked(root):
         opened = open_dataset(root)
