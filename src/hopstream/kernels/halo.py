@@ -8,8 +8,8 @@
     and a binary search goes on from there.
 [Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id, whatever the halo's size.
 [Not chosen] A table of all nodes, which takes the memory of the graph where a halo takes that of a part. A hash table:
-    as fast, and it would have to be built and kept beside the ids, which are there. Sorting nodes by chance: it takes
-    some 90 bytes per node of the graph, and ten times as long.
+    as fast, and it would have to be built and kept beside the ids, which are there. Sorting nodes by chance: it took
+    70 bytes per node of other parts, and forty times as long (8 million nodes, 1.2 s against 0.03 s).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
         with pytest.raises(SettingsError, match="of disk while it is written"):
             hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "e", halo=halo, **job)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(told[0].halo.budget_bytes - 1))
-        with pytest.raises(SettingsError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
+        with pytest.raises(OSError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
             hopstream.add_halo(tmp_path / "d", **options)
 
 

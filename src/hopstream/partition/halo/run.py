@@ -6,6 +6,7 @@ them; then the old one is removed. Whatever the manifest does not name is what a
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -99,13 +100,13 @@ def add_halo(
         What was written, and what it is expected to save.
 
     Raises:
-        SettingsError: A setting is outside what it accepts, the memory is too small, the disk has no room for the
-            budget, or the dataset was appended to; compact it first.
+        SettingsError: A setting is outside what it accepts, the memory is too small, or the dataset was appended to;
+            compact it first.
         UnknownNameError: A feature or type is not there.
         FormatError: The folder is no dataset, or a part is missing or damaged.
         ChecksumError: The manifest is not the one that was written.
         StateError: Another process changes the dataset now.
-        OSError: The system failed; the dataset is as it was.
+        OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
     table_bytes = table_bytes_of(memory)
@@ -129,10 +130,10 @@ def _check_room(
     dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
     on_estimate: Callable[[HaloCosts], None] | None, *, has_savings: bool,
 ) -> None:  # fmt: skip
-    """Tell what halos take, and refuse a budget that the disk has no room for.
+    """Tell what halos take, and stop before a budget that the disk has no room for.
 
     Raises:
-        SettingsError: It has none.
+        OSError: It has none. It is no fault of the settings, or ``dispatch`` would throw away the parts that it wrote.
     """
     manifest = dataset.manifest
     if settings.is_nothing or manifest.book.num_parts == 1:
@@ -142,9 +143,10 @@ def _check_room(
         on_estimate(costs)
     free = shutil.disk_usage(dataset.root).free
     if costs.budget_bytes > free:
-        raise SettingsError(
+        raise OSError(
+            errno.ENOSPC,
             f"budget is {settings.budget} for each of {manifest.book.num_parts} parts, {costs.budget_bytes / 1e9:.1f} "
-            f"GB in all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget"
+            f"GB in all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
         )
 
 
