@@ -9,6 +9,7 @@ import pytest
 
 import hopstream
 from hopstream.cli import main
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked
 
 
@@ -26,7 +27,7 @@ def root(graph, tmp_path):
 def test_lines(root, capsys):
     assert main(["halo", str(root), "--hops", "2", "--budget", "1kB", "--fanouts", "4,3", "--batch-size", "9"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["halo", "expected", "part", "0", "1", "2", "all"]
+    assert [line.split()[0] for line in lines] == ["plan", "halo", "expected", "part", "0", "1", "2", "all"]
     halo = hopstream.open_dataset(root, verify=True).manifest.halo
     assert (halo.hops, halo.budget_bytes, halo.fanouts, halo.batch_size) == (2, 1000, (4, 3), 9)
     assert main(["inspect", str(root)]) == 0
@@ -38,12 +39,38 @@ def test_lines(root, capsys):
 
 def test_json(root, capsys):
     assert main(["halo", str(root), "--features", "node:x", "--json"]) == 0
-    stage, *parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    plan, stage, *parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert plan["halo_bytes"] >= sum(stage["bytes"])
     halo = hopstream.open_dataset(root).manifest.halo
     assert (stage["halo_id"], stage["bytes"], stage["hops"]) == (halo.halo_id, list(halo.bytes), 1)
     assert [part["part"] for part in parts] == ["0", "1", "2", "all"]
     assert all(0 < part["rows_saved"] <= 1 and 0 < part["expanded_saved"] <= 1 for part in parts)
     assert parts[-1]["remote_rows"] == pytest.approx(sum(part["remote_rows"] for part in parts[:-1]), abs=0.01)
+
+
+def test_savings_that_nobody_asked_for(root, capsys):
+    words = ["halo", str(root), "--features", "node:x", "--memory", "500MB", "--no-savings"]
+    assert main(words) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["plan", "halo"]
+    assert main([*words, "--memory", "1MB"]) == 2
+    assert "memory is" in capsys.readouterr().err
+
+
+def test_features_that_are_never_reached(tmp_path, capsys):
+    """Edges lead from a to b and are stored with b, so no node of b is next to another part."""
+    nodes = {t: NodeTable(num_nodes=8, features={"x": np.ones((8, 2), np.float32)}) for t in "ab"}
+    edges = {("a", "to", "b"): EdgeTable(src_keys=np.arange(8), dst_keys=np.arange(8)[::-1].copy())}
+    hopstream.write_parts(Graph(nodes=nodes, edges=edges).check(), tmp_path / "d", num_parts=2, method="random")
+    words = ["halo", str(tmp_path / "d"), "--features", "a:x,b:x"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "warning: no features of 'b' were copied; no node of it lies within 1 hop" in out
+    assert "features of 'a'" not in out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[1])["unreached"] == ["b"]
+    assert hopstream.open_dataset(tmp_path / "d").manifest.halo.unreached == ("b",)
+    assert main(["halo", str(tmp_path / "d"), "--hops", "0", "--budget", "1"]) == 0
+    assert "or none fits the budget" in capsys.readouterr().out
 
 
 def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
@@ -57,7 +84,8 @@ def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
     folders = ["--in-dir", "in", "--partitions-dir", "owners", "--out-dir", "out"]
     places = [word if word.startswith("--") else str(tmp_path / word) for word in folders]
     assert main(["dispatch", "--workers", "0", *places, *words]) == 0
-    assert "\nhalo " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nhalo " in out and " of halos;" in out and "up to" in out
     ours, theirs = (hopstream.open_dataset(tmp_path / name, verify=True).manifest for name in ("p", "out"))
     assert ours.halo.halo_id == theirs.halo.halo_id
     only_budget = ["--halo-budget", "1kB", "--overwrite", "--parts", "2"]

@@ -11,10 +11,14 @@ from hopstream.kernels.halo import (
     find_edge_rows,
     find_rows,
     list_marks,
+    mark_above,
+    mark_ids,
     mark_neighbors,
+    mark_range,
     number_edges,
     split_replicated,
     spread_chances,
+    weigh_chances,
 )
 from hopstream.kernels.memory import address_table
 
@@ -26,9 +30,13 @@ def rows_of(rng, num_rows, num_others, dtype=np.uint32):
 
 
 def listed(marks):
-    ids = np.empty(count_marks(marks), np.int64)
-    list_marks(marks, ids)
-    return ids.tolist()
+    """All bits, read in stretches that just hold one word."""
+    found, word, out = [], 0, np.empty(64, np.int64)
+    while word < len(marks):
+        word, count = list_marks(marks, word, out)
+        found += out[:count].tolist()
+    assert len(found) == count_marks(marks)
+    return found
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
@@ -54,6 +62,34 @@ def test_neighbors_are_marked(dtype):
     assert mark_neighbors(ids, offsets, *tables, np.empty(0, dtype), high, full) < 0, "a neighbour is out of range"
     parts[2][0][3] = 10_000
     assert mark_neighbors(ids, offsets, *tables, np.empty(0, dtype), 130, full) == -1 - 11
+
+
+def test_sets_of_bits():
+    marks = np.zeros(4, np.uint64)
+    mark_range(marks, 60, 130)
+    mark_ids(np.array([0, 63, 64, 255]), marks)
+    assert listed(marks) == [0, *range(60, 130), 255]
+    out = np.empty(70, np.int64)
+    assert list_marks(marks, 0, out) == (2, 69) and out[:6].tolist() == [0, 60, 61, 62, 63, 64]
+    assert list_marks(marks, 1, out) == (2, 64) and list_marks(marks, 4, out) == (4, 0)
+
+
+@pytest.mark.parametrize("num_widths", [1, 50])
+def test_rows_are_weighed_by_the_bits_of_their_chances(num_widths):
+    rng = np.random.default_rng(5)
+    chances = np.where(rng.random(50) < 0.2, 0, rng.choice([1.0, 0.5, 0.3, 1e-9, 5e-324], 50))
+    bits, row_bytes = chances.view(np.uint64), rng.integers(1, 9, num_widths)
+    widths = np.broadcast_to(row_bytes, 50)
+    for shift, prefix in ((48, 0), (32, 0x3FE0), (16, 0x3FD33333), (0, 0)):
+        totals, wanted = np.zeros((2, 1 << 16), np.int64)
+        weigh_chances(bits, prefix, shift, row_bytes, totals)
+        for value, width in zip(bits.tolist(), widths.tolist(), strict=True):
+            if value and value >> (shift + 16) == prefix:
+                wanted[value >> shift & 0xFFFF] += width
+        assert totals.tolist() == wanted.tolist() and wanted.any()
+    marks = np.zeros(2, np.uint64)
+    mark_above(bits, 30, int(np.float64(0.3).view(np.uint64)), marks)
+    assert listed(marks) == (30 + np.flatnonzero(chances > 0.3)).tolist()
 
 
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 3, 100])

@@ -104,13 +104,17 @@ def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
 
 def _show_plan(output: Output, costs: Estimate, plan: Plan, settings: DispatchSettings) -> None:
     """Write what the work will take."""
+    halos = costs.halo.copied_bytes
     text = (
-        f"{bytes_text(costs.input_bytes)} to read, {bytes_text(costs.disk_bytes)} of disk while it runs, "
-        f"{bytes_text(costs.dataset_bytes)} after; {settings.memory} of memory, "
+        f"{bytes_text(costs.input_bytes)} to read, {'up to ' * bool(halos)}{bytes_text(costs.disk_bytes)} of disk "
+        f"while it runs, {bytes_text(costs.dataset_bytes)} after"
+        + (f" and up to {bytes_text(halos)} of halos" if halos else "")
+        + f"; {settings.memory} of memory, "
         f"{bytes_text(plan.budget_bytes)} for the work of each of {plural_text(plan.num_workers, 'worker')}"
     )
     facts: Facts = {
         "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "dataset_bytes": costs.dataset_bytes,
+        "halo_bytes": halos,
         "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
     }  # fmt: skip
     output.stage("plan", plural_text(plan.settings.num_parts, "part"), text, facts)

@@ -15,6 +15,7 @@ from hopstream.errors import SettingsError
 from hopstream.partition.halo.settings import HaloSettings
 
 if TYPE_CHECKING:
+    from hopstream.partition.halo.costs import HaloCosts
     from hopstream.partition.halo.record import Halo
     from hopstream.partition.halo.run import HaloReport
 
@@ -34,6 +35,10 @@ class HaloFlags:
         metadata={"help": "neighbours per hop that training draws, joined by commas; what is likeliest depends on it"},
     )
     batch_size: int = field(default=1024, metadata={"help": "seeds per batch of training, likewise"})
+    memory: str = field(default="4GiB", metadata={"help": "memory that may be taken, for example 500MB or 4GiB"})
+    savings: bool = field(
+        default=True, metadata={"help": "say what the halo is expected to save, which takes passes over all edges"}
+    )
     settings: HaloSettings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,15 +88,22 @@ def run(
     from hopstream.partition.halo.run import add_halo
 
     output, clock = Output(is_json=json), Clock()
+
+    def show_plan(costs: HaloCosts) -> None:
+        text = f"up to {bytes_text(costs.copied_bytes)} of copies; {flags.memory} of memory"
+        output.stage("plan", "halo", text, {"halo_bytes": costs.copied_bytes})
+
     with progress_bars() as progress:
         report = add_halo(
-            path.parent if path.name == "manifest.json" else path, settings=flags.settings, progress=progress
-        )
+            path.parent if path.name == "manifest.json" else path, settings=flags.settings, memory=flags.memory,
+            with_savings=flags.savings, progress=progress, on_estimate=show_plan,
+        )  # fmt: skip
     if report.manifest.halo is None:
         output.stage("done", "halo", _why_none(report.manifest.book.num_parts), {"halo": None}, clock.cost())
         return
     show_halo(output, report.manifest.halo, clock)
-    _show_savings(output, report)
+    if report.savings:
+        _show_savings(output, report)
 
 
 def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
@@ -103,9 +115,17 @@ def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
     text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}, {rows} of features"
     facts: Facts = {
         "hops": halo.hops, "nodes": num_nodes, "edges": num_edges, "feature_rows": num_cached,
-        "bytes": list(halo.bytes), "halo_id": halo.halo_id,
+        "bytes": list(halo.bytes), "unreached": list(halo.unreached), "halo_id": halo.halo_id,
     }  # fmt: skip
     output.stage("halo", bytes_text(sum(halo.bytes)), text, facts, None if clock is None else clock.cost())
+    for node_type in halo.unreached:
+        why = (
+            f"no node of it lies within {plural_text(halo.hops, 'hop')} of another part: give more hops, a budget, or "
+            "store edges in both directions"
+            if halo.budget_bytes is None
+            else f"no row of it is sampled by {','.join(map(str, halo.fanouts))}, or none fits the budget"
+        )
+        output.text(f"warning: no features of {node_type!r} were copied; {why}")
 
 
 def _show_savings(output: Output, report: HaloReport) -> None:

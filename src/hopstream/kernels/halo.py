@@ -2,12 +2,14 @@
 
 [Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread
     along edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural
-    Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). An id is found among the
+    Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). The likeliest rows that fit
+    a budget are found by their bits, 16 at a time, in four passes. An id is found among the
     ascending ids of a halo in two steps: a directory says where ids of the same leading bits are, about one of them,
     and a binary search goes on from there.
 [Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id, whatever the halo's size.
 [Not chosen] A table of all nodes, which takes the memory of the graph where a halo takes that of a part. A hash table:
-    as fast, and it would have to be built and kept beside the ids, which are there.
+    as fast, and it would have to be built and kept beside the ids, which are there. Sorting nodes by chance: it took
+    70 bytes per node of other parts, and forty times as long (8 million nodes, 1.2 s against 0.03 s).
 """
 
 from __future__ import annotations
@@ -68,17 +70,34 @@ def count_marks(marks: np.ndarray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def list_marks(marks: np.ndarray, out: np.ndarray) -> None:
-    """Write the numbers of the bits that are set, ascending, to int64[count_marks(marks)]."""
-    written = 0
-    for i in range(len(marks)):
-        word = marks[i]
-        if word == np.uint64(0):
-            continue
-        for bit in range(WORD_BITS):
-            if (word >> np.uint64(bit)) & np.uint64(1) != np.uint64(0):
-                out[written] = i * WORD_BITS + bit
-                written += 1
+def list_marks(marks: np.ndarray, first_word: int, out: np.ndarray) -> tuple[int, int]:
+    """Write the numbers of the bits that are set from a word on, ascending, while those of another word fit.
+
+    Args:
+        marks: uint64[n].
+        first_word: Where to begin.
+        out: int64[m], of 64 at least, out.
+
+    Returns:
+        The word to go on with, n where all are written, and how many were written.
+    """
+    written, word = 0, first_word
+    while word < len(marks) and written + WORD_BITS <= len(out):
+        bits = marks[np.uint64(word)]
+        if bits != np.uint64(0):
+            for bit in range(WORD_BITS):
+                if (bits >> np.uint64(bit)) & np.uint64(1) != np.uint64(0):
+                    out[np.uint64(written)] = word * WORD_BITS + bit
+                    written += 1
+        word += 1
+    return word, written
+
+
+@njit(cache=True, nogil=True)
+def mark_range(marks: np.ndarray, first: int, stop: int) -> None:
+    """Set the bits ``[first, stop)`` of uint64[n]."""
+    for other in range(first, stop):
+        marks[np.uint64(other >> 6)] |= np.uint64(1) << np.uint64(other & 63)
 
 
 @njit(cache=True, nogil=True)
@@ -86,6 +105,52 @@ def clear_range(marks: np.ndarray, first: int, stop: int) -> None:
     """Clear the bits ``[first, stop)`` of uint64[n]."""
     for other in range(first, stop):
         marks[np.uint64(other >> 6)] &= ~(np.uint64(1) << np.uint64(other & 63))
+
+
+@njit(cache=True, nogil=True)
+def mark_ids(ids: np.ndarray, marks: np.ndarray) -> None:
+    """Set the bits of int64[n] in uint64[m]."""
+    for i in range(len(ids)):
+        marks[np.uint64(ids[i] >> 6)] |= np.uint64(1) << np.uint64(ids[i] & 63)
+
+
+@njit(cache=True, nogil=True)
+def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarray, totals: np.ndarray) -> None:
+    """Add up the bytes of rows by 16 bits of their chances, of those rows whose chances begin with the bits ``prefix``.
+
+    Positive numbers have the order of their bits, so totals of the leading 16 bits, then of the next ones, lead to the
+    chance up to which rows fit.
+
+    Args:
+        bits: uint64[n], chances as bits; rows of chance 0 do not count.
+        prefix: What ``bits >> (shift + 16)`` must be.
+        shift: 48, 32, 16 or 0.
+        row_bytes: int64[n], or int64[1] where all are alike.
+        totals: int64[65536], added to.
+    """
+    step = 1 if len(row_bytes) > 1 else 0
+    wanted, low = np.uint64(prefix), np.uint64(shift)
+    for i in range(len(bits)):
+        leading = bits[i] >> low
+        if bits[i] != np.uint64(0) and leading >> np.uint64(16) == wanted:
+            totals[leading & np.uint64(0xFFFF)] += row_bytes[np.uint64(i * step)]
+
+
+@njit(cache=True, nogil=True)
+def mark_above(bits: np.ndarray, first_id: int, threshold: int, marks: np.ndarray) -> None:
+    """Set the bit of each node whose chance, as bits, is larger.
+
+    Args:
+        bits: uint64[n], chances of the nodes ``first_id``, ``first_id + 1`` and so on.
+        first_id: See ``bits``.
+        threshold: What they must exceed.
+        marks: uint64[ceil(num_nodes / 64)], in and out.
+    """
+    least = np.uint64(threshold)
+    for i in range(len(bits)):
+        if bits[i] > least:
+            other = first_id + i
+            marks[np.uint64(other >> 6)] |= np.uint64(1) << np.uint64(other & 63)
 
 
 @njit(cache=True, nogil=True)

@@ -39,6 +39,26 @@ def move_rows(
 
 
 @njit(cache=True, nogil=True)
+def scatter_rows(
+    starts: np.ndarray, targets: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy rows to where they belong.
+
+    Args:
+        starts: int64[n], the first item of each row in ``values``.
+        targets: int64[n], where it goes in ``out``.
+        counts: int64[n], the items of each row.
+        width: Words per item.
+        values: words[m], what was read.
+        out: words[k], out; what no row goes to stays as it is.
+    """
+    for i in range(len(starts)):
+        source, target = np.uint64(starts[i] * width), np.uint64(targets[i] * width)
+        for word in range(np.uint64(counts[i] * width)):
+            out[target + np.uint64(word)] = values[source + np.uint64(word)]
+
+
+@njit(cache=True, nogil=True)
 def count_parts(ids: np.ndarray, offsets: np.ndarray, counts: np.ndarray) -> None:
     """Count the ids of each part.
 

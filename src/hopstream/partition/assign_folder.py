@@ -7,7 +7,7 @@ version, number of parts and method. Folders from elsewhere may lack the last, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array
+from hopstream.arrays import Array, array_header
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.partition.paths import path_name
 from hopstream.partition.replace import replaceable, replaced_folder
@@ -27,6 +27,25 @@ META_VERSION = "1.0.0"
 BLOCK_ROWS = 1 << 20
 
 OwnerArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerBlocks:
+    """The parts of nodes that are made while they are written.
+
+    Attributes:
+        num_nodes: How many nodes.
+        blocks: int32 arrays, one after the other.
+    """
+
+    num_nodes: int
+    blocks: Iterable[OwnerArray]
+
+    @classmethod
+    def of(cls, owner: OwnerArray) -> OwnerBlocks:
+        """Those of an array."""
+        starts = range(0, len(owner), BLOCK_ROWS)
+        return cls(len(owner), (owner[start : start + BLOCK_ROWS] for start in starts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +64,7 @@ class AssignMeta:
 @contextmanager
 def write_owners(
     out: Path, num_parts: int, method: str, *, overwrite: bool = False
-) -> Iterator[tuple[Path, Callable[[Mapping[str, OwnerArray]], None]]]:
+) -> Iterator[tuple[Path, Callable[[Mapping[str, OwnerArray | OwnerBlocks]], None]]]:
     """Write the parts of all nodes as a folder, which is there as a whole or not at all.
 
     Yields:
@@ -55,13 +74,15 @@ def write_owners(
         SettingsError: ``out`` holds something that must not be replaced.
     """
 
-    def write(owners: Mapping[str, OwnerArray]) -> None:
+    def write(owners: Mapping[str, OwnerArray | OwnerBlocks]) -> None:
         for node_type, owner in owners.items():
-            with (folder / f"{path_name(node_type)}.npy").open("wb") as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(owner, np.int32), allow_pickle=False)
-            with (folder / f"{path_name(node_type)}.txt").open("wb") as file:
-                for start in range(0, len(owner), BLOCK_ROWS):
-                    file.write(_lines(owner[start : start + BLOCK_ROWS], num_parts))
+            of_type = owner if isinstance(owner, OwnerBlocks) else OwnerBlocks.of(owner)
+            path = folder / f"{path_name(node_type)}.npy"
+            with path.open("wb") as file, path.with_suffix(".txt").open("wb") as lines:
+                file.write(array_header(np.dtype(np.int32), (of_type.num_nodes,)))
+                for block in of_type.blocks:
+                    file.write(np.ascontiguousarray(block, np.int32).data)
+                    lines.write(_lines(block, num_parts))
         meta = {"version": META_VERSION, "num_parts": num_parts, "algo_name": method}
         (folder / META).write_text(json.dumps(meta) + "\n")
 

@@ -90,11 +90,11 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         return manifest if halo is None else with_halo(root, halo, progress)
 
 
-def with_halo(root: Path, halo: HaloSettings, progress: Progress | None) -> Manifest:
-    """Give a dataset that was just written a halo; returns its new manifest."""
+def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str = "4GiB") -> Manifest:
+    """Give a dataset that was just written a halo, in so much memory; returns its new manifest."""
     from hopstream.partition.halo.run import add_halo  # which opens datasets, as the modules do that import this one
 
-    return add_halo(root, settings=halo, progress=progress).manifest
+    return add_halo(root, settings=halo, memory=memory, with_savings=False, progress=progress).manifest
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

@@ -19,9 +19,10 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.partition.book import ends_of
 from hopstream.partition.halo import run as halo_run
 from hopstream.partition.halo.layout import open_halo
-from hopstream.partition.halo.reach import inclusion_of
+from hopstream.partition.halo.reach import InclusionModel
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.halo.sources import Parts
+from hopstream.partition.halo.tables import Tables
 from hopstream.partition.manifest import Manifest
 from tests.partition.audit.forging import OPTIONS, full_graph
 from tests.partition.graphs import same_column, tree_of, typed_graphs
@@ -96,6 +97,11 @@ def check_truth(dataset, hops):
                     one, other = (c.take(np.array([r])) if isinstance(c, RaggedArray) else np.array(c[r : r + 1])
                                   for c, r in ((column, row), (theirs, at)))  # fmt: skip
                     assert same_column(one, other)
+
+
+def inclusion_of(parts, part, settings):
+    tables = Tables(parts.dataset.root, 1 << 30)
+    return InclusionModel(parts, settings, tables, is_expanding=True).of(part)
 
 
 def halo_budget(dataset):

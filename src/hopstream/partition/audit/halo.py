@@ -80,7 +80,7 @@ class _Check:
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings = halo_root(self.part, self.halo.generation), self.files.findings
-        wanted = nodes_within(self.parts, self.part, self.halo.hops)
+        wanted = {t: nodes.ids() for t, nodes in nodes_within(self.parts, self.part, self.halo.hops).items()}
         lists = [(node_path(root, t), wanted[t], ids) for t, ids in node_ids.items()]
         if self.halo.budget_bytes is None:
             lists += [(cached_path(root, t), wanted[t], ids) for t, ids in cached_ids.items()]

@@ -3,68 +3,76 @@
 [Algorithm] Nodes that were there keep their parts. Of the bytes of new nodes each part gets what it lacks of an even
     share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row and its
     edges.
-[Cost] 4 bytes per node for its part, and 16 more per new node of one type.
+[Cost] One look at the ids of nodes, and two at the offsets of new rows, ``BLOCK_KEYS`` at a time.
 [Not chosen] To cut by edges again: that moves old nodes too, and is what ``reshard`` is for.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.partition.assign_folder import OwnerBlocks
 from hopstream.partition.book import Owner, ends_of
 from hopstream.partition.reshard.rows import DatasetRows, owners_of
 
-BLOCK_KEYS = 1 << 20
+BLOCK_KEYS = 1 << 18
 ROW_BYTES, EDGE_BYTES = 24, 16
 """What a node and an edge take beside their features, roughly: keys, offsets, ids."""
 
 
-def kept_owners(rows: DatasetRows) -> dict[str, NDArray[np.int32]]:
-    """Node type to int32[num_nodes], the part of each node by key, among the parts that were written first."""
+def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
+    """Node type to the part of each node by key, among the parts that were written first; made while it is read."""
     book = rows.book
-    new_bytes = {t: _new_bytes(rows, t) for t in rows.contents.schema.nodes}
+    totals = {t: sum(float(block.sum()) for block in _new_bytes(rows, t)) for t in rows.contents.schema.nodes}
     loads = _loads(rows)[: book.num_base_parts]
-    even = (loads.sum() + sum(float(of.sum()) for of in new_bytes.values())) / book.num_base_parts
+    even = (loads.sum() + sum(totals.values())) / book.num_base_parts
     lacking = np.maximum(even - loads, 0)
     # No part lacks anything where nothing is new, or where all of it is empty.
     shares = lacking / lacking.sum() if lacking.sum() > 0 else np.full(len(loads), 1 / len(loads))
     bounds = np.cumsum(shares)[:-1]
-    return {t: np.concatenate([_old_parts(rows, t), _shared_out(new_bytes[t], bounds)]) for t in new_bytes}
+    return {
+        t: OwnerBlocks(book.num_ids(t), itertools.chain(_old_parts(rows, t), _new_parts(rows, t, total, bounds)))
+        for t, total in totals.items()
+    }
 
 
-def _old_parts(rows: DatasetRows, node_type: str) -> NDArray[np.int32]:
-    """int32[n], the parts of the nodes that were written first."""
-    offsets = rows.book.node_offsets[node_type]
-    parts = np.empty(int(offsets[rows.book.num_base_parts]), np.int32)
-    for first in range(0, len(parts), BLOCK_KEYS):
-        stop = min(first + BLOCK_KEYS, len(parts))
-        parts[first:stop] = rows.book.parts_of(node_type, rows.ids_of_keys(node_type, first, stop))
-    return parts
+def _old_parts(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.int32]]:
+    """The parts of the nodes that were written first."""
+    num_nodes = int(rows.book.node_offsets[node_type][rows.book.num_base_parts])
+    for first in range(0, num_nodes, BLOCK_KEYS):
+        ids = rows.ids_of_keys(node_type, first, min(first + BLOCK_KEYS, num_nodes))
+        yield rows.book.parts_of(node_type, ids).astype(np.int32)
 
 
-def _shared_out(num_bytes: NDArray[np.float64], bounds: NDArray[np.float64]) -> NDArray[np.int32]:
-    """int32[n], the part of each of some nodes; ``bounds`` are the shares up to each part but the last."""
-    ends = np.cumsum(num_bytes)
-    middles = (ends - num_bytes / 2) / max(1.0, float(num_bytes.sum()))
-    return np.searchsorted(bounds, middles, side="right").astype(np.int32)
+def _new_parts(
+    rows: DatasetRows, node_type: str, total: float, bounds: NDArray[np.float64]
+) -> Iterator[NDArray[np.int32]]:
+    """The parts of appended nodes; ``bounds`` are the shares of their bytes up to each part but the last."""
+    before = 0.0
+    for num_bytes in _new_bytes(rows, node_type):
+        ends = before + np.cumsum(num_bytes)
+        middles = (ends - num_bytes / 2) / max(1.0, total)
+        yield np.searchsorted(bounds, middles, side="right").astype(np.int32)
+        before = float(ends[-1])
 
 
-def _new_bytes(rows: DatasetRows, node_type: str) -> NDArray[np.float64]:
-    """float64[n], the bytes of each appended node of a type, in the order of keys."""
+def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64]]:
+    """The bytes of each appended node of a type, in the order of keys."""
     book = rows.book
-    offsets = book.node_offsets[node_type]
-    first_id = int(offsets[book.num_base_parts])
-    num_bytes = np.full(int(offsets[-1]) - first_id, _item_bytes(rows, node_type))
-    for owner in owners_of(rows.contents):
-        if isinstance(owner, str) or ends_of(*owner)[0] != node_type:
-            continue
-        for part in range(book.num_base_parts, book.num_parts):
-            begin, end = int(offsets[part]), int(offsets[part + 1])
-            degrees = np.diff(rows.starts(owner, part, 0, end - begin))
-            num_bytes[begin - first_id : end - first_id] += degrees * _item_bytes(rows, owner)
-    return num_bytes
+    owners = [o for o in owners_of(rows.contents) if not isinstance(o, str) and ends_of(*o)[0] == node_type]
+    for part in range(book.num_base_parts, book.num_parts):
+        num_rows = int(np.diff(book.node_offsets[node_type])[part])
+        for first in range(0, num_rows, BLOCK_KEYS):
+            stop = min(first + BLOCK_KEYS, num_rows)
+            num_bytes = np.full(stop - first, _item_bytes(rows, node_type))
+            for owner in owners:
+                num_bytes += np.diff(rows.starts(owner, part, first, stop)) * _item_bytes(rows, owner)
+            yield num_bytes
 
 
 def _loads(rows: DatasetRows) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@
     the workers, and no piece, run or block of columns is larger than its worker's share allows. Tables of ids are
     mapped, not read: they count for the processes that look ids up in them.
 [Disk] The dataset itself; the spilled edges of one edge type at a time; four bytes per node for its id; little else.
+    Halos are made when spilled edges are gone; see ``halo.costs``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph
-from hopstream.partition.book import ends_of, neighbor_dtype
+from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
+from hopstream.partition.halo.costs import HaloCosts, halo_costs
+from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.staged import PlannedContents
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
 
 REST_BYTES = 180 << 20
@@ -201,20 +205,30 @@ class Estimate:
         spill_bytes: Of the spilled edges of the largest edge type.
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read: rows and ends as they are in memory.
+        halo: What halos take, which are made when spilled edges are gone.
     """
 
     dataset_bytes: int
     spill_bytes: int
     scratch_bytes: int
     input_bytes: int
+    halo: HaloCosts = field(default_factory=HaloCosts)
 
     @property
     def disk_bytes(self) -> int:
-        """The most that is on the disk at any time."""
-        return self.dataset_bytes + self.spill_bytes + self.scratch_bytes
+        """The most that is on the disk at any time; of halos, what they take at most."""
+        of_halos = self.halo.copied_bytes + self.halo.table_bytes
+        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, of_halos)
+
+    @property
+    def least_disk_bytes(self) -> int:
+        """The same, of halos only what is known before nodes around parts were looked for: their budget."""
+        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, self.halo.budget_bytes)
 
 
-def estimate(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings) -> Estimate:
+def estimate(
+    graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings | None = None
+) -> Estimate:
     """What a job will take."""
     dataset = scratch = spill = read = 0
     for node_type, nodes in graph.nodes.items():
@@ -239,7 +253,28 @@ def estimate(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettin
             dataset += edges.num_edges * per_edge + 8 * graph.nodes[own_type].num_nodes
         if edge_type in schema.edge_splits:
             dataset += edges.num_edges * (16 + 8 * (settings.time_attr in edges.features))
-    return Estimate(dataset_bytes=dataset, spill_bytes=spill, scratch_bytes=scratch, input_bytes=read)
+    of_halos = HaloCosts() if halo is None else _halo_costs(graph, schema, settings, halo)
+    return Estimate(
+        dataset_bytes=dataset, spill_bytes=spill, scratch_bytes=scratch, input_bytes=read, halo=of_halos
+    )  # fmt: skip
+
+
+def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings) -> HaloCosts:
+    """What halos take of parts whose sizes are not known yet: all is counted for the last one."""
+
+    def in_last(total: int) -> IntArray:
+        return np.append(np.zeros(settings.num_parts, np.int64), total)
+
+    edges = {(t, d): in_last(graph.edges[t].num_edges) for t in graph.edges for d in settings.directions}
+    book = PartitionBook(
+        num_parts=settings.num_parts, node_offsets={t: in_last(n.num_nodes) for t, n in graph.nodes.items()},
+        edge_offsets=edges,
+    )  # fmt: skip
+    feature_bytes = {
+        t: graph.nodes[t].num_nodes * sum(graph.nodes[t].features[name].row_bytes for name in names)
+        for t, names in halo.choose(schema).items()
+    }
+    return halo_costs(PlannedContents.of(schema, settings, book), halo, feature_bytes)
 
 
 def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Direction) -> int:

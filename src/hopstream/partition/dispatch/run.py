@@ -29,7 +29,7 @@ from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
-from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
+from hopstream.partition.dispatch.plan import REST_BYTES, Estimate, Plan, budget_of, estimate, mapped_bytes
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
@@ -109,8 +109,8 @@ def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
     if halo is not None:
         halo.choose(schema)
     check_target(out, overwrite=overwrite)
-    costs = estimate(graph, schema, plan.settings)
-    check_disk(out, costs.disk_bytes, costs.dataset_bytes)
+    costs = estimate(graph, schema, plan.settings, halo)
+    check_disk(out, costs.least_disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
     digest = _digest(plan, graph)
@@ -126,7 +126,9 @@ def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
         if halo is None:
             remove_halos(workplace.dataset, manifest, None)  # of a run with one that was ended
             return manifest
-        return with_halo(workplace.dataset, halo, progress)
+        # Workers are idle by then, but they are still there.
+        left = memory_bytes(settings.memory) - _num_workers(settings) * REST_BYTES
+        return with_halo(workplace.dataset, halo, progress, str(left))
 
     return write_staged(
         out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,

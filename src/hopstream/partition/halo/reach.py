@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.kernels.halo import clear_range, count_marks, list_marks, spread_chances
+from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
 from hopstream.partition.book import ends_of
+from hopstream.partition.halo.node_sets import CHUNK_ROWS, NodeSet, chunks_of
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.halo.sources import CHUNK_ROWS, Parts, chunks_of
+from hopstream.partition.halo.sources import Parts
+from hopstream.partition.halo.tables import Chances, Tables
 
-Chances = NDArray[np.float64]
+MAX_BUDGET = 1 << 62
 
 
-def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, IntArray]:
-    """Node type to int64[n], ascending: ids of other parts at a distance of 1 to ``hops`` from what a part owns.
+def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeSet]:
+    """Node type to the nodes of other parts at a distance of 1 to ``hops`` from what a part owns.
 
-    Takes two bits per node of the graph, beside what it finds.
+    Takes three bits per node of the graph.
 
     Raises:
         FormatError: A part is damaged.
     """
     book, schema = parts.book, parts.manifest.schema
-    found = {t: _bitmap(book.num_ids(t)) for t in schema.nodes}
-    frontier = {t: np.arange(*_range(parts, t, part)) for t in schema.nodes}
+    found = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
+    frontier = {t: NodeSet.of_range(book.num_ids(t), *_range(parts, t, part)) for t in schema.nodes}
     for _ in range(hops):
-        reached = {t: _bitmap(book.num_ids(t)) for t in schema.nodes}
+        reached = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
         for owner in book.edge_offsets:
             near, far = ends_of(*owner)
-            for ids in chunks_of(frontier[near]):
-                parts.mark(owner, ids, reached[far])
-        for node_type, marks in reached.items():
-            clear_range(marks, *_range(parts, node_type, part))
-            marks &= ~found[node_type]
-            found[node_type] |= marks
-            frontier[node_type] = _listed(marks)
-    return {t: _listed(marks) for t, marks in found.items()}
+            for ids in frontier[near].chunks():
+                parts.mark(owner, ids, reached[far].marks)
+        for node_type, nodes in reached.items():
+            clear_range(nodes.marks, *_range(parts, node_type, part))
+            nodes.marks[:] &= ~found[node_type].marks
+            found[node_type].marks[:] |= nodes.marks
+        frontier = reached
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,105 +50,181 @@ class Inclusion:
 
     Attributes:
         sampled: Node type to float64[num_nodes], the chance that a node is in a batch.
-        expanded: Node type to float64[num_nodes], how often its neighbours are asked for in a batch, on average.
+        expanded: Node type to float64[num_nodes], how often its neighbours are asked for in a batch, on average; no
+            types where nobody asked for it.
     """
 
     sampled: Mapping[str, Chances]
     expanded: Mapping[str, Chances]
 
 
-def inclusion_of(parts: Parts, part: int, settings: HaloSettings) -> Inclusion:
-    """The vertex inclusion probabilities of a part.
+class InclusionModel:
+    """The vertex inclusion probabilities of parts, in tables that are filled anew for each part.
 
-    Takes four numbers of 64 bits per node of the graph.
+    Takes three numbers of 64 bits per node of the graph, and one more for how often nodes are expanded.
 
     Source: Kaler et al., "Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion
     Analysis and Caching", MLSys 2023, section 3; here a node may have several edge types, each with the fan-out.
-
-    Raises:
-        FormatError: A part is damaged.
     """
-    book = parts.book
-    chances = _seed_chances(parts, part, settings.batch_size)
-    missed = {t: 1 - chance for t, chance in chances.items()}
-    expanded = {t: np.zeros(book.num_ids(t)) for t in chances}
-    for fanout in settings.fanouts:
-        for node_type, chance in chances.items():
-            expanded[node_type] += chance
-        chances = _spread(parts, chances, fanout)
-        for node_type, chance in chances.items():
-            missed[node_type] *= 1 - chance
-    for of_type in missed.values():
-        np.subtract(1, of_type, out=of_type)
-    return Inclusion(sampled=missed, expanded=expanded)
+
+    def __init__(self, parts: Parts, settings: HaloSettings, tables: Tables, *, is_expanding: bool) -> None:
+        """Make the tables.
+
+        Raises:
+            OSError: The disk has no room for those that do not fit into memory.
+        """
+        self._parts, self._settings = parts, settings
+        sizes = {t: parts.book.num_ids(t) for t in parts.book.node_offsets}
+        self._chances, self._misses, self._missed, self._expanded = (
+            {t: tables.new(n) for t, n in sizes.items()} if is_made else {}
+            for is_made in (True, True, True, is_expanding)
+        )
+
+    def of(self, part: int) -> Inclusion:
+        """Those of a part; what was told of another is gone.
+
+        Raises:
+            FormatError: A part is damaged.
+        """
+        chances, misses, missed = self._chances, self._misses, self._missed
+        self._set_seeds(part, chances)
+        for node_type, of_type in chances.items():
+            np.subtract(1, of_type, out=missed[node_type])
+        for table in self._expanded.values():
+            table[:] = 0
+        for fanout in self._settings.fanouts:
+            for node_type, expanded in self._expanded.items():
+                expanded += chances[node_type]
+            self._spread(chances, fanout, misses)
+            for node_type, of_type in misses.items():
+                for rows in _chunks(len(of_type)):
+                    missed[node_type][rows] *= 1 - of_type[rows]
+            chances, misses = misses, chances
+        for of_type in missed.values():
+            np.subtract(1, of_type, out=of_type)
+        return Inclusion(sampled=missed, expanded=self._expanded)
+
+    def _spread(self, chances: Mapping[str, Chances], fanout: int, drawn: Mapping[str, Chances]) -> None:
+        """Write the chance of each node to be drawn by nodes that are expanded with these chances."""
+        parts = self._parts
+        for of_type in drawn.values():
+            of_type[:] = 1
+        for owner in parts.book.edge_offsets:
+            near, far = ends_of(*owner)
+            offsets = parts.book.offsets(near)
+            for part, edges in enumerate(parts.edges(owner)):
+                own = chances[near][offsets[part] : offsets[part + 1]]
+                wrong = spread_chances(edges.indptr, edges.indices, own, fanout, drawn[far])
+                if wrong:
+                    parts.refuse(owner, int(offsets[part]) - 1 - wrong)
+        for of_type in drawn.values():
+            np.subtract(1, of_type, out=of_type)
+
+    def _set_seeds(self, part: int, chances: Mapping[str, Chances]) -> None:
+        """Seeds are the nodes of ``train`` splits that the part owns, or all that it owns if there is no such split."""
+        parts, batch_size = self._parts, self._settings.batch_size
+        splits = parts.manifest.schema.splits
+        is_split = any("train" in names for names in splits.values())
+        for node_type, of_type in chances.items():
+            of_type[:] = 0
+            first, stop = _range(parts, node_type, part)
+            if not is_split and stop > first:
+                of_type[first:stop] = min(1.0, batch_size / (stop - first))
+            if "train" not in splits.get(node_type, ()):
+                continue
+            num_seeds = sum(len(ids) for ids in _train_ids(parts, node_type, first, stop))
+            for ids in _train_ids(parts, node_type, first, stop):
+                of_type[ids] = min(1.0, batch_size / max(1, num_seeds))
 
 
-def _spread(parts: Parts, chances: Mapping[str, Chances], fanout: int) -> dict[str, Chances]:
-    """The chance of each node to be drawn by nodes that are expanded with these chances."""
-    misses = {t: np.ones(len(chance)) for t, chance in chances.items()}
-    for owner in parts.book.edge_offsets:
-        near, far = ends_of(*owner)
-        offsets = parts.book.offsets(near)
-        for part, edges in enumerate(parts.edges(owner)):
-            own = chances[near][offsets[part] : offsets[part + 1]]
-            wrong = spread_chances(edges.indptr, edges.indices, own, fanout, misses[far])
-            if wrong:
-                parts.refuse(owner, int(offsets[part]) - 1 - wrong)
-    for of_type in misses.values():
-        np.subtract(1, of_type, out=of_type)
-    return misses
-
-
-def _seed_chances(parts: Parts, part: int, batch_size: int) -> dict[str, Chances]:
-    """Seeds are the nodes of ``train`` splits that the part owns, or all that it owns where there is no such split."""
-    book, splits = parts.book, parts.manifest.schema.splits
-    is_split = any("train" in names for names in splits.values())
-    chances = {t: np.zeros(book.num_ids(t)) for t in book.node_offsets}
-    for node_type, of_type in chances.items():
-        first, stop = _range(parts, node_type, part)
-        if not is_split and stop > first:
-            of_type[first:stop] = min(1.0, batch_size / (stop - first))
-        if "train" not in splits.get(node_type, ()):
-            continue
-        own = [ids[(ids >= first) & (ids < stop)] for ids in _train_ids(parts, node_type)]
-        num_seeds = sum(map(len, own))
-        for ids in own:
-            of_type[ids] = min(1.0, batch_size / max(1, num_seeds))
-    return chances
-
-
-def _train_ids(parts: Parts, node_type: str) -> list[IntArray]:
-    """Ids of the training nodes, those of each slice of keys."""
+def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[IntArray]:
+    """Ids of the training nodes in ``[first, stop)``, in stretches."""
     starts = parts.book.key_offsets(node_type)
-    return [
-        arrays.ids_of_keys[node_type][arrays.splits[node_type]["train"] - start]
-        for arrays, start in zip(parts.arrays, starts, strict=False)
-    ]
+    for arrays, start in zip(parts.arrays, starts, strict=False):
+        for keys in chunks_of(arrays.splits[node_type]["train"]):
+            ids = arrays.ids_of_keys[node_type][keys - start]
+            yield ids[(ids >= first) & (ids < stop)]
 
 
 def hottest(
     parts: Parts, part: int, sampled: Mapping[str, Chances], features: Mapping[str, tuple[str, ...]], budget: int
-) -> dict[str, IntArray]:
-    """Node type to int64[n], ascending: the nodes of other parts that are likeliest sampled, in VIP order, by bytes.
+) -> dict[str, NodeSet]:
+    """Node type to the nodes of other parts that are likeliest sampled, in VIP order, by bytes.
 
-    Nodes are taken in the order of their chance, equal ones by type and id, until the next one does not fit.
+    Nodes are taken in the order of their chance, equal ones by type and id, until the next one does not fit. Takes a
+    bit per node of the graph.
     """
-    types, all_ids, all_chances, all_bytes = [], [], [], []
-    for number, node_type in enumerate(features):
-        chance = sampled[node_type].copy()
-        chance[slice(*_range(parts, node_type, part))] = 0
-        ids = np.flatnonzero(chance > 0)
-        types.append(np.full(len(ids), number, np.int16))
-        all_ids.append(ids)
-        all_chances.append(chance[ids])
-        all_bytes.append(row_bytes(parts, node_type, features[node_type], ids))
-    if not types:
-        return {}
-    of_type, ids = np.concatenate(types), np.concatenate(all_ids)
-    order = np.argsort(-np.concatenate(all_chances), kind="stable")
-    num_fitting = int(np.searchsorted(np.cumsum(np.concatenate(all_bytes)[order]), budget, side="right"))
-    taken = order[:num_fitting]
-    return {t: np.sort(ids[taken][of_type[taken] == number]) for number, t in enumerate(features)}
+    others = [_Others(parts, t, part, sampled[t].view(np.uint64), names) for t, names in features.items()]
+    threshold, left = _threshold(others, min(budget, MAX_BUDGET))
+    taken = {of.node_type: of.above(threshold) for of in others}
+    for of in others if threshold else ():
+        for ids in of.equal_to(threshold):
+            num_fitting = int(np.searchsorted(np.cumsum(of.row_bytes(ids)), left, side="right"))
+            mark_ids(ids[:num_fitting], taken[of.node_type].marks)
+            left -= int(of.row_bytes(ids[:num_fitting]).sum())
+            if num_fitting < len(ids):
+                return taken
+    return taken
+
+
+def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
+    """The chance, as bits, above which all rows fit while not all of this chance do, and the bytes that are left.
+
+    It is 0 where everything fits.
+    """
+    prefix = 0
+    for shift in (48, 32, 16, 0):
+        totals = np.zeros(1 << 16, np.int64)
+        for of in others:
+            of.weigh(prefix, shift, totals)
+        sums = np.cumsum(totals[::-1])
+        num_fitting = int(np.searchsorted(sums, budget, side="right"))
+        if num_fitting == len(sums):  # only of the first 16 bits, for what was chosen by them did not fit
+            return 0, budget - int(sums[-1])
+        budget -= int(sums[num_fitting - 1]) if num_fitting else 0
+        prefix = prefix << 16 | len(sums) - 1 - num_fitting
+    return prefix, budget
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Others:
+    """Nodes of one type that a part does not own, with their chances as bits: uint64[num_nodes]."""
+
+    parts: Parts
+    node_type: str
+    part: int
+    bits: NDArray[np.uint64]
+    names: tuple[str, ...]
+
+    def weigh(self, prefix: int, shift: int, totals: IntArray) -> None:
+        """As ``weigh_chances``."""
+        is_ragged = any(self.parts.ragged(self.node_type, name) is not None for name in self.names)
+        alike = self.row_bytes(np.zeros(0 if is_ragged else 1, np.int64))
+        for first, stop in self._stretches():
+            row_bytes = self.row_bytes(np.arange(first, stop)) if is_ragged else alike
+            weigh_chances(self.bits[first:stop], prefix, shift, row_bytes, totals)
+
+    def above(self, threshold: int) -> NodeSet:
+        """The nodes with a larger chance."""
+        found = NodeSet.empty(len(self.bits))
+        for first, stop in self._stretches():
+            mark_above(self.bits[first:stop], first, threshold, found.marks)
+        return found
+
+    def equal_to(self, threshold: int) -> Iterator[IntArray]:
+        """The nodes with just this chance, ascending, in stretches."""
+        for first, stop in self._stretches():
+            yield first + np.flatnonzero(self.bits[first:stop] == np.uint64(threshold))
+
+    def row_bytes(self, ids: IntArray) -> IntArray:
+        """As ``row_bytes``."""
+        return row_bytes(self.parts, self.node_type, self.names, ids)
+
+    def _stretches(self) -> Iterator[tuple[int, int]]:
+        own_first, own_stop = _range(self.parts, self.node_type, self.part)
+        for begin, end in ((0, own_first), (own_stop, len(self.bits))):
+            for first in range(begin, end, CHUNK_ROWS):
+                yield first, min(first + CHUNK_ROWS, end)
 
 
 def row_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArray) -> IntArray:
@@ -165,14 +243,9 @@ def row_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArra
     return total
 
 
-def _bitmap(num_nodes: int) -> NDArray[np.uint64]:
-    return np.zeros(-(-num_nodes // 64), np.uint64)
-
-
-def _listed(marks: NDArray[np.uint64]) -> IntArray:
-    ids = np.empty(count_marks(marks), np.int64)
-    list_marks(marks, ids)
-    return ids
+def _chunks(num_rows: int) -> Iterator[slice]:
+    for start in range(0, num_rows, CHUNK_ROWS):
+        yield slice(start, start + CHUNK_ROWS)
 
 
 def _range(parts: Parts, node_type: str, part: int) -> tuple[int, int]:

@@ -91,6 +91,11 @@ class Halo:
             totals[name.partition("/")[0]] += record.num_bytes
         return tuple(totals.values())
 
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Node types of whose features copies were asked for, and of which no part got any."""
+        return tuple(t for t, names in self.features.items() if names and not any(p.cached[t] for p in self.parts))
+
     def files_of(self, part: int) -> dict[str, FileRecord]:
         """The files of one part's halo."""
         root = f"{part_folder(part)}/"

@@ -6,18 +6,21 @@ them; then the old one is removed. Whatever the manifest does not name is what a
 
 from __future__ import annotations
 
+import errno
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
-from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
-from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nodes_within
-from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
+from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
+from hopstream.partition.halo.node_sets import NodeSet
+from hopstream.partition.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
+from hopstream.partition.halo.record import MAX_GENERATION, Halo, halo_root
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
+from hopstream.partition.halo.tables import Tables
 from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.partition.lock import locked
@@ -60,7 +63,7 @@ class HaloReport:
 
     Attributes:
         manifest: The manifest that was written; its ``halo`` says what was copied, None where it was removed.
-        savings: What each part's halo is expected to save; empty where it was removed.
+        savings: What each part's halo is expected to save; empty where it was removed, or nobody asked for it.
     """
 
     manifest: Manifest
@@ -74,50 +77,90 @@ class HaloReport:
 
 
 def add_halo(
-    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, progress: Progress | None = None,
-    **options: Unpack[HaloOptions],
+    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, memory: str = "4GiB",
+    with_savings: bool = True, progress: Progress | None = None,
+    on_estimate: Callable[[HaloCosts], None] | None = None, **options: Unpack[HaloOptions],
 ) -> HaloReport:  # fmt: skip
     """Give every part of a dataset copies of rows of other parts, so that fewer are asked for over the network.
 
     The halo is a cache: whoever samples a part that is here with servers for the rest gets the same batches with and
-    without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here. Memory
-    for one part's halo at a time is taken for lists of its nodes, and about 60 bytes per node of the graph.
+    without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here.
 
     Args:
         dataset: A dataset or its folder.
         settings: What is copied; the defaults if it is not given.
+        memory: What may be taken, for example ``500MB``. Numbers of all nodes that do not fit are kept in files.
+        with_savings: Find out what the halo is expected to save, which takes a pass over all edges for each entry of
+            ``fanouts`` and part. With a budget the passes are made anyway.
         progress: Called as ``progress("halo", done, total)`` in parts.
+        on_estimate: Called once with what halos take at most, before they are made; not where they are removed.
         **options: Fields of ``HaloSettings``; they go before ``settings``.
 
     Returns:
         What was written, and what it is expected to save.
 
     Raises:
-        SettingsError: A setting is outside what it accepts, or the dataset was appended to; compact it first.
+        SettingsError: A setting is outside what it accepts, the memory is too small, or the dataset was appended to;
+            compact it first.
         UnknownNameError: A feature or type is not there.
         FormatError: The folder is no dataset, or a part is missing or damaged.
         ChecksumError: The manifest is not the one that was written.
         StateError: Another process changes the dataset now.
-        OSError: The system failed; the dataset is as it was.
+        OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
+    table_bytes = table_bytes_of(memory)
     root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
     with errors_named(root), locked(root):
-        return _replace_halo(open_dataset(root), settings, progress or _no_progress)
+        opened = open_dataset(root)
+        features = settings.choose(opened.manifest.schema)
+        if opened.manifest.book.deltas and not settings.is_nothing:
+            raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
+        _check_room(opened, settings, features, on_estimate, has_savings=with_savings)
+
+        def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
+            tables = Tables(root, table_bytes)
+            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or _no_progress)
+            return run.run()
+
+        return _replace_halo(opened, settings, make)
 
 
-def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) -> HaloReport:
+def _check_room(
+    dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
+    on_estimate: Callable[[HaloCosts], None] | None, *, has_savings: bool,
+) -> None:  # fmt: skip
+    """Tell what halos take, and stop before a budget that the disk has no room for.
+
+    Raises:
+        OSError: It has none. It is no fault of the settings, or ``dispatch`` would throw away the parts that it wrote.
+    """
+    manifest = dataset.manifest
+    if settings.is_nothing or manifest.book.num_parts == 1:
+        return
+    costs = halo_costs(manifest, settings, feature_bytes_of(manifest, features), has_savings=has_savings)
+    if on_estimate is not None:
+        on_estimate(costs)
+    free = shutil.disk_usage(dataset.root).free
+    if costs.budget_bytes > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"budget is {settings.budget} for each of {manifest.book.num_parts} parts, {costs.budget_bytes / 1e9:.1f} "
+            f"GB in all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
+        )
+
+
+def _replace_halo(
+    dataset: Dataset, settings: HaloSettings, make: Callable[[int], tuple[Halo, tuple[Saving, ...]]]
+) -> HaloReport:
+    """Bring a halo that ``make`` writes, as one of another generation, into its place."""
     root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
-    features = settings.choose(manifest.schema)
-    if manifest.book.deltas and not settings.is_nothing:
-        raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
     remove_halos(root, manifest, before)
     try:
         if not settings.is_nothing and manifest.book.num_parts > 1:
-            generation = 1 if before is None else before.generation % MAX_GENERATION + 1
-            halo, savings = _Run(Parts(dataset), settings, features, generation, progress).run()
+            halo, savings = make(1 if before is None else before.generation % MAX_GENERATION + 1)
         written = replace(manifest, halo=halo)
         written.write(root)
     except BaseException:
@@ -137,6 +180,8 @@ class _Run:
     settings: HaloSettings
     features: Mapping[str, tuple[str, ...]]
     generation: int
+    tables: Tables
+    with_savings: bool
     progress: Progress
 
     def run(self) -> tuple[Halo, tuple[Saving, ...]]:
@@ -144,12 +189,17 @@ class _Run:
         sink = FileSink(self.parts.dataset.root)
         writer = HaloWriter(self.parts, self.generation, sink)
         num_parts = self.parts.book.num_parts
+        model = None
+        if self.with_savings or self.settings.budget is not None:
+            model = InclusionModel(self.parts, self.settings, self.tables, is_expanding=self.with_savings)
         counts, savings = [], []
         for part in range(num_parts):
             self.progress("halo", part, num_parts)
-            of_part, saving = self._write(writer, part)
-            counts.append(of_part)
-            savings.append(saving)
+            inclusion = None if model is None else model.of(part)
+            node_ids, cached = self._chosen(part, inclusion)
+            counts.append(writer.write(part, node_ids, self.features, cached))
+            if inclusion is not None and self.with_savings:
+                savings.append(self._saving(part, inclusion, node_ids, cached))
         self.progress("halo", num_parts, num_parts)
         settings = self.settings
         halo = Halo(
@@ -159,29 +209,28 @@ class _Run:
         )  # fmt: skip
         return halo, tuple(savings)
 
-    def _write(self, writer: HaloWriter, part: int) -> tuple[HaloCounts, Saving]:
+    def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeSet], dict[str, NodeSet]]:
+        """The nodes whose edges a part gets copies of, and those whose features."""
         reached = nodes_within(self.parts, part, self.settings.hops)
-        inclusion = inclusion_of(self.parts, part, self.settings)
         budget = self.settings.budget_bytes
-        if budget is None:
+        if budget is None or inclusion is None:
             cached = {t: reached[t] for t in self.features}
         else:
             cached = hottest(self.parts, part, inclusion.sampled, self.features, budget)
-        node_ids = reached if self.settings.hops else {}
-        return writer.write(part, node_ids, self.features, cached), self._saving(part, inclusion, node_ids, cached)
+        return reached if self.settings.hops else {}, cached
 
     def _saving(
-        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, IntArray], cached: Mapping[str, IntArray]
+        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, NodeSet], cached: Mapping[str, NodeSet]
     ) -> Saving:
         totals = [0.0] * 4
         for node_type, offsets in self.parts.book.node_offsets.items():
             own = slice(int(offsets[part]), int(offsets[part + 1]))
-            for at, (chances, ids) in enumerate((
+            for at, (chances, nodes) in enumerate((
                 (inclusion.sampled[node_type], cached.get(node_type)),
                 (inclusion.expanded[node_type], node_ids.get(node_type)),
             )):  # fmt: skip
-                totals[2 * at] += float(chances.sum() - chances[own].sum())
-                totals[2 * at + 1] += float(chances[ids].sum()) if ids is not None else 0.0
+                totals[2 * at] += float(chances[: own.start].sum() + chances[own.stop :].sum())
+                totals[2 * at + 1] += sum(float(chances[ids].sum()) for ids in nodes.chunks()) if nodes else 0.0
         return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
 
 

@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
 from hopstream.kernels.halo import mark_neighbors
 from hopstream.kernels.memory import address_table
 from hopstream.partition.book import Owner, ends_of, owner_label
 from hopstream.partition.chunks import row_chunks
+from hopstream.partition.halo.node_sets import NodeSet, chunks_of
 from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.schema import Direction, EdgeType
 
-CHUNK_ROWS = 1 << 18
-"""Nodes that are looked at, or whose rows of one width are copied, at a time."""
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 8 << 20
+"""Of a column that are copied at a time, or one row."""
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
 
@@ -75,13 +75,17 @@ class RowRanges:
             )
         return parts, starts, lengths
 
-    def blocks(self, values: Values, ids: IntArray, indptr: IntArray) -> Iterator[Array]:
-        """The items of some rows, one row after the other, in blocks; ``indptr`` is their running number."""
-        for first, stop, start, end in row_chunks(indptr, max(1, CHUNK_BYTES // max(1, values.item_bytes))):
-            words: NDArray[Any] = np.empty((end - start, values.width), values.word)
-            if words.size:
-                gather_elements(values.table, *self.of(ids[first:stop], values), words)
-            yield values.as_items(words, end - start)
+    def blocks(self, values: Values, nodes: NodeSet | IntArray) -> Iterator[Array]:
+        """The items of some rows, one row after the other, in blocks."""
+        for ids in chunks_of(nodes):
+            places = self.of(ids, values)
+            max_items = max(1, CHUNK_BYTES // max(1, values.item_bytes))
+            for first, stop, start, end in row_chunks(offsets_of(places[2]), max_items):
+                words: NDArray[Any] = np.empty((end - start, values.width), values.word)
+                if words.size:
+                    parts, starts, lengths = (array[first:stop] for array in places)
+                    gather_elements(values.table, parts, starts, lengths, words)
+                yield values.as_items(words, end - start)
 
 
 class Parts:
@@ -121,16 +125,17 @@ class Parts:
         starts, where = address_table([c.offsets for c in ragged]), f"{self.dataset.root}: {node_type}.{name}"
         return RowRanges(self.book.offsets(node_type), starts, where), Values([c.values for c in ragged])
 
-    def fixed_blocks(self, node_type: str, columns: Sequence[Column], ids: IntArray) -> Iterator[Array]:
+    def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeSet | IntArray) -> Iterator[Array]:
         """Rows of a column of fixed width, in blocks."""
         values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(node_type)
-        step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, values.item_bytes)))
-        for start in range(0, len(ids), step):
-            num_rows = min(step, len(ids) - start)
-            words: NDArray[Any] = np.empty((num_rows, values.width), values.word)
-            if words.size:
-                gather_rows(ids[start : start + step], offsets, values.table, words, NO_POSITIONS)
-            yield values.as_items(words, num_rows)
+        step = max(1, CHUNK_BYTES // max(1, values.item_bytes))
+        for ids in chunks_of(nodes):
+            for start in range(0, len(ids), step):
+                num_rows = min(step, len(ids) - start)
+                words: NDArray[Any] = np.empty((num_rows, values.width), values.word)
+                if words.size:
+                    gather_rows(ids[start : start + step], offsets, values.table, words, NO_POSITIONS)
+                yield values.as_items(words, num_rows)
 
     def mark(self, owner: tuple[EdgeType, Direction], ids: IntArray, marks: NDArray[np.uint64]) -> None:
         """Mark the neighbours of some nodes in a bitmap of the other end's type.
@@ -151,9 +156,3 @@ class Parts:
             f"{self.dataset.root}: {owner_label(owner)}: the row of id {identifier} lies outside its file, or names a "
             "node that is not there; verify the dataset"
         )
-
-
-def chunks_of(ids: IntArray) -> Iterator[IntArray]:
-    """Stretches of ids."""
-    for start in range(0, len(ids), CHUNK_ROWS):
-        yield ids[start : start + CHUNK_ROWS]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
 
-from hopstream.arrays import Array, FileRecord, IntArray, offsets_of, write_blocks
+from hopstream.arrays import Array, FileRecord, IntArray, write_blocks
 from hopstream.partition.book import ends_of
+from hopstream.partition.halo.node_sets import NodeSet, chunks_of
 from hopstream.partition.halo.record import (
     HaloCounts,
     cached_path,
@@ -19,7 +20,7 @@ from hopstream.partition.halo.record import (
     halo_root,
     node_path,
 )
-from hopstream.partition.halo.sources import Parts, Values, chunks_of
+from hopstream.partition.halo.sources import Parts, RowRanges, Values
 from hopstream.partition.layout import EdgeArrays
 from hopstream.partition.paths import feature_paths
 from hopstream.schema import Direction, EdgeType
@@ -62,17 +63,17 @@ class HaloWriter:
     def write(
         self,
         part: int,
-        node_ids: Mapping[str, IntArray],
+        node_ids: Mapping[str, NodeSet | IntArray],
         features: Mapping[str, tuple[str, ...]],
-        cached_ids: Mapping[str, IntArray],
+        cached_ids: Mapping[str, NodeSet | IntArray],
     ) -> HaloCounts:
         """Write the halo of one part.
 
         Args:
             part: The part.
-            node_ids: Node type to int64[n], ascending: nodes whose edges are copied; empty where none are.
+            node_ids: Node type to the nodes whose edges are copied, a set or int64[n], ascending; empty where none are.
             features: Node type to the features that are copied.
-            cached_ids: Node type to int64[n], ascending: nodes whose features are copied.
+            cached_ids: Node type to the nodes whose features are copied, likewise.
 
         Returns:
             How much that is.
@@ -94,47 +95,59 @@ class HaloWriter:
             cached={t: len(cached_ids[t]) for t in features},
         )
 
-    def _write_ids(self, folder: PurePosixPath, node_type: str, ids: IntArray) -> None:
-        self._write_array(folder / "id.npy", ids)
-        keys = self.parts.fixed_blocks(node_type, [a.node_keys[node_type] for a in self.parts.arrays], ids)
-        self.sink.put(folder / "key.npy", np.dtype(np.int64), (len(ids),), keys)
+    def _write_ids(self, folder: PurePosixPath, node_type: str, nodes: NodeSet | IntArray) -> None:
+        int64, shape = np.dtype(np.int64), (len(nodes),)
+        self.sink.put(folder / "id.npy", int64, shape, chunks_of(nodes))
+        keys = self.parts.fixed_blocks(node_type, [a.node_keys[node_type] for a in self.parts.arrays], nodes)
+        self.sink.put(folder / "key.npy", int64, shape, keys)
 
-    def _write_edges(self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], ids: IntArray) -> int:
+    def _write_edges(self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], nodes: NodeSet | IntArray) -> int:
         parts, ranges = self.parts, self.parts.edge_ranges[owner]
         edges = parts.edges(owner)
         indices, edge_offsets = Values([e.indices for e in edges]), parts.book.offsets(owner)
-        starts, lengths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        done = 0
-        for chunk in chunks_of(ids):
-            of_part, first, count = ranges.of(chunk, indices)
-            starts[done : done + len(chunk)] = first + edge_offsets[of_part]
-            lengths[done : done + len(chunk)] = count
-            done += len(chunk)
-        indptr = offsets_of(lengths)
-        self._write_array(folder / "indptr.npy", indptr)
-        self._write_array(folder / "edge_start.npy", starts)
+
+        def starts() -> Iterator[Array]:
+            for ids in chunks_of(nodes):
+                of_part, first, _ = ranges.of(ids, indices)
+                yield first + edge_offsets[of_part]
+
+        num_edges = self._write_offsets(folder / "indptr.npy", ranges, indices, nodes)
+        self.sink.put(folder / "edge_start.npy", np.dtype(np.int64), (len(nodes),), starts())
         for name in edge_column_names(parts.manifest, *owner):
             values = Values(_columns(edges, ATTRIBUTES[name]))
-            self.sink.put(folder / name, values.dtype, (int(indptr[-1]),), ranges.blocks(values, ids, indptr))
-        return int(indptr[-1])
+            self.sink.put(folder / name, values.dtype, (num_edges,), ranges.blocks(values, nodes))
+        return num_edges
 
-    def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, ids: IntArray) -> None:
+    def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, nodes: NodeSet | IntArray) -> None:
         feature = self.parts.manifest.schema.nodes[node_type][name]
         paths, ragged = feature_paths(folder, name, feature), self.parts.ragged(node_type, name)
         if ragged is None:
             columns = [arrays.node_features[node_type][name] for arrays in self.parts.arrays]
-            blocks = self.parts.fixed_blocks(node_type, columns, ids)
-            self.sink.put(paths[0], feature.numpy_dtype, (len(ids), *feature.shape), blocks)
+            blocks = self.parts.fixed_blocks(node_type, columns, nodes)
+            self.sink.put(paths[0], feature.numpy_dtype, (len(nodes), *feature.shape), blocks)
             return
         ranges, values = ragged
-        lengths = [ranges.of(chunk, values)[2] for chunk in chunks_of(ids)]
-        offsets = offsets_of(np.concatenate(lengths) if lengths else np.empty(0, np.int64))
-        shape = (int(offsets[-1]), *feature.shape)
-        self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, ids, offsets))
-        self._write_array(paths[1], offsets)
+        num_elements = self._write_offsets(paths[1], ranges, values, nodes)
+        shape = (num_elements, *feature.shape)
+        self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, nodes))
 
-    def _write_array(self, path: PurePosixPath, array: IntArray) -> None:
-        self.sink.put(path, array.dtype, array.shape, chunks_of(array))
+    def _write_offsets(self, path: PurePosixPath, ranges: RowRanges, values: Values, nodes: NodeSet | IntArray) -> int:
+        """Write where the items of each row begin in the halo; return how many there are."""
+        total = 0
+
+        def offsets() -> Iterator[Array]:
+            nonlocal total
+            yield np.zeros(1, np.int64)
+            for ids in chunks_of(nodes):
+                ends = total + np.cumsum(ranges.of(ids, values)[2])
+                total = int(ends[-1])
+                yield ends
+
+        blocks = offsets()
+        self.sink.put(path, np.dtype(np.int64), (len(nodes) + 1,), blocks)
+        for _ in blocks:  # a sink need not take them all
+            pass
+        return total
 
 
 def _columns(edges: list[EdgeArrays], attribute: str) -> list[Array]:

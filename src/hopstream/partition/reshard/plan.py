@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def block_rows(self) -> int:
-        """How many rows are looked at together: some 200 bytes for each."""
+        """How many rows are looked at together: some 200 bytes for each, and 16 for each ragged column of edges."""
         return max(1, min(self.limits.block_rows, self.budget_bytes // 1024))
 
     def piece_items(self, item_bytes: int) -> int:

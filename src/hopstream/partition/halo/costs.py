@@ -1,0 +1,108 @@
+"""How much disk and memory may halos take, said before they are made?
+
+How many nodes lie around a part is known when they have been looked for, and not before. So what is said is what halos
+take at most: each part has copies of all that the others have, or of features up to the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hopstream.engine.settings import memory_bytes
+from hopstream.errors import SettingsError
+from hopstream.partition.book import ends_of
+from hopstream.partition.halo.record import edge_column_names
+from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.manifest import Manifest
+from hopstream.partition.paths import Contents, feature_paths, node_folder
+
+PROCESS_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels."""
+WORK_BYTES = 40 << 20
+"""What is taken beside tables of nodes: blocks that are copied, and where the rows of some nodes lie."""
+ID_BYTES, OFFSET_BYTES, HEAD_BYTES, NUMBER_BYTES = 16, 16, 136, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloCosts:
+    """What halos of all parts take.
+
+    Attributes:
+        copied_bytes: Of copies, at most.
+        budget_bytes: Those of ``copied_bytes`` that are features within a budget, which is filled as far as nodes
+            are ever sampled.
+        table_bytes: Of numbers of all nodes while halos are made, in files where they do not fit into memory.
+    """
+
+    copied_bytes: int = 0
+    budget_bytes: int = 0
+    table_bytes: int = 0
+
+
+def table_bytes_of(memory: str) -> int:
+    """What tables of nodes may take in memory, of what all may take.
+
+    Raises:
+        SettingsError: It is no size, or too little to work with.
+    """
+    left = memory_bytes(memory) - PROCESS_BYTES - WORK_BYTES
+    if left < 0:
+        raise SettingsError(
+            f"memory is {memory}; halos need {PROCESS_BYTES + WORK_BYTES >> 20} MiB at least: give more memory"
+        )
+    return left
+
+
+def halo_costs(
+    contents: Contents, settings: HaloSettings, feature_bytes: Mapping[str, int], *, has_savings: bool = False
+) -> HaloCosts:
+    """What halos take.
+
+    Args:
+        contents: Of the dataset, as it will be written; only the numbers of nodes and edges in its book are looked at.
+        settings: What is copied.
+        feature_bytes: Node type to the bytes of the features that are copied, of all nodes; of types of which any are.
+        has_savings: What halos save is to be told.
+    """
+    book, schema = contents.book, contents.schema
+    num_others = book.num_parts - 1
+    if settings.is_nothing or not num_others:
+        return HaloCosts()
+    sizes = {t: book.num_ids(t) for t in schema.nodes}
+    rows = num_files = 0
+    if settings.hops:
+        rows = sum(ID_BYTES * n for n in sizes.values())
+        num_files = 2 * len(sizes)
+        for owner in book.edge_offsets:
+            dtypes = edge_column_names(contents, *owner).values()
+            rows += OFFSET_BYTES * sizes[ends_of(*owner)[0]]
+            rows += book.num_ids(owner) * sum(np.dtype(dtype).itemsize for dtype in dtypes)
+            num_files += 2 + len(dtypes)
+    features = num_others * sum(ID_BYTES * sizes[t] + num_bytes for t, num_bytes in feature_bytes.items())
+    num_files += sum(2 + 2 * len(schema.nodes[t]) for t in feature_bytes)
+    budget = settings.budget_bytes
+    if budget is not None:
+        features = min(features, budget * book.num_parts)
+    num_tables = 0 if budget is None and not has_savings else 3 + has_savings
+    return HaloCosts(
+        copied_bytes=num_others * rows + features + book.num_parts * num_files * HEAD_BYTES,
+        budget_bytes=0 if budget is None else features,
+        table_bytes=num_tables * NUMBER_BYTES * sum(sizes.values()),
+    )
+
+
+def feature_bytes_of(manifest: Manifest, features: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Node type to the bytes of some features of all nodes of a dataset."""
+    num_parts = manifest.book.num_parts
+    return {
+        node_type: sum(
+            manifest.files[str(path)].num_bytes
+            for part in range(num_parts)
+            for name in names
+            for path in feature_paths(node_folder(part, node_type), name, manifest.schema.nodes[node_type][name])
+        )
+        for node_type, names in features.items()
+    }

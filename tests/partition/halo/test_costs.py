@@ -1,0 +1,82 @@
+"""Is what halos take said before they are made, and kept within?"""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.errors import SettingsError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked import open_chunked, write_chunked
+from hopstream.partition.dispatch.plan import estimate
+from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.settings import PartitionSettings
+from tests.memory import peak_private_bytes
+from tests.partition.audit.forging import OPTIONS, full_graph
+
+CHOICES = [
+    {"hops": 1}, {"hops": 3, "features": "all"}, {"hops": 0, "budget": 500}, {"hops": 2, "budget": "1MB"},
+    {"hops": 1, "features": "user:*"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CHOICES)
+def test_no_more_is_written_than_was_said(tmp_path, options):
+    hopstream.write_parts(full_graph(3), tmp_path / "d", direction="both", **OPTIONS)
+    told = []
+    halo = hopstream.add_halo(tmp_path / "d", on_estimate=told.append, **options).manifest.halo
+    (costs,) = told
+    assert sum(halo.bytes) <= costs.copied_bytes < 40 * sum(halo.bytes) + 100_000
+    cached = sum(record.num_bytes for name, record in halo.files.items() if "/cached/" in name)
+    assert (costs.budget_bytes > 0) == ("budget" in options)
+    assert "budget" not in options or cached <= costs.budget_bytes + 136 * len(halo.files)
+    hopstream.add_halo(tmp_path / "d", hops=0, on_estimate=told.append)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("options", [{"hops": 2, "features": "all"}, {"hops": 1, "budget": "20kB"}])
+def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
+    graph, halo = hopstream.rmat_graph(8, num_features=6, num_classes=2), HaloSettings(**options)
+    write_chunked(graph, tmp_path / "c", num_chunks=2)
+    (tmp_path / "o").mkdir()
+    np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
+    told = []
+    job = {"num_workers": 0, "on_estimate": lambda costs, plan: told.append(costs), "overwrite": True}
+    manifest = hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=halo, **job)
+    assert 0 < sum(manifest.halo.bytes) <= told[0].halo.copied_bytes
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "d").rglob("*.npy"))
+    heads = 136 * sum(1 for _ in (tmp_path / "d").rglob("*.npy"))
+    assert on_disk <= told[0].disk_bytes + heads
+    without = estimate(open_chunked(tmp_path / "c"), graph.schema, PartitionSettings(num_parts=3))
+    assert without.disk_bytes == without.least_disk_bytes <= told[0].least_disk_bytes <= told[0].disk_bytes
+    usage = namedtuple("usage", "free")
+    needed = without.dataset_bytes + without.scratch_bytes + told[0].halo.budget_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed - 1))
+    if "budget" in options:
+        with pytest.raises(SettingsError, match="of disk while it is written"):
+            hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "e", halo=halo, **job)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(told[0].halo.budget_bytes - 1))
+        with pytest.raises(OSError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
+            hopstream.add_halo(tmp_path / "d", **options)
+
+
+HALO = """
+import sys
+from hopstream.partition.halo.run import add_halo
+add_halo(sys.argv[1], hops=1, budget="40MB", memory=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_memory_stays_within_what_was_given(tmp_path, rng):
+    """Tables of 16 million nodes are 512 MB, beside lists of nodes."""
+    num_nodes, num_edges = 16_000_000, 4_000_000
+    table = EdgeTable(src_keys=rng.integers(0, num_nodes, num_edges), dst_keys=rng.integers(0, num_nodes, num_edges))
+    nodes = {"node": NodeTable(num_nodes=num_nodes, features={"x": np.ones((num_nodes, 2), np.float32)})}
+    graph = Graph(nodes=nodes, edges={("node", "to", "node"): table}).check()
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash", direction="both")
+    assert peak_private_bytes(HALO, str(tmp_path / "d"), "300MiB") < 300 << 20
