@@ -201,12 +201,14 @@ class Estimate:
         spill_bytes: Of the spilled edges of the largest edge type.
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read: rows and ends as they are in memory.
+        num_done: Tasks that an earlier call has done, which was ended.
     """
 
     dataset_bytes: int
     spill_bytes: int
     scratch_bytes: int
     input_bytes: int
+    num_done: int = 0
 
     @property
     def disk_bytes(self) -> int:

@@ -1,13 +1,12 @@
 """How does a finished dataset get a halo, or another one, so that whoever looks finds the old state or the new one?
 
 The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
-them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and is removed first.
+them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and goes first.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -15,16 +14,16 @@ from typing import Unpack
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.partition.halo.reach import Inclusion, hottest, inclusion_of, nodes_within
-from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts, halo_root
+from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
-from hopstream.partition.lock import locked
+from hopstream.partition.lock import dataset_to_change
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import part_folder
 from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import Progress
+from hopstream.partition.unnamed import remove_halos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +100,9 @@ def add_halo(
         OSError: The system failed; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
-    root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
-    with errors_named(root), locked(root):
+    root = dataset.root if isinstance(dataset, Dataset) else Path(dataset)
+    with errors_named(root), dataset_to_change(root) as work:
+        work.clear()
         return _replace_halo(open_dataset(root), settings, progress or _no_progress)
 
 
@@ -113,7 +113,6 @@ def _replace_halo(dataset: Dataset, settings: HaloSettings, progress: Progress) 
         raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
-    remove_halos(root, manifest, before)
     try:
         if not settings.is_nothing and manifest.book.num_parts > 1:
             generation = 1 if before is None else before.generation % MAX_GENERATION + 1
@@ -183,20 +182,3 @@ class _Run:
                 totals[2 * at] += float(chances.sum() - chances[own].sum())
                 totals[2 * at + 1] += float(chances[ids].sum()) if ids is not None else 0.0
         return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
-
-
-def remove_halos(root: Path, manifest: Manifest, halo: Halo | None) -> None:
-    """Remove the folders of every halo but one."""
-    for part in range(manifest.book.num_parts):
-        kept = None if halo is None else root / halo_root(part, halo.generation)
-        for folder in _halo_folders(root, part):
-            if folder != kept:
-                shutil.rmtree(folder, ignore_errors=True)
-        if kept is None:
-            shutil.rmtree(root / part_folder(part) / "halo", ignore_errors=True)
-
-
-def _halo_folders(root: Path, part: int) -> Iterator[Path]:
-    place = root / part_folder(part) / "halo"
-    if place.is_dir():
-        yield from sorted(place.iterdir())
