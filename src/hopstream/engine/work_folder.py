@@ -122,7 +122,9 @@ def _locked(top: Path, root: Path) -> int:
         try:
             top.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(top / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # removed by who held it
+        except (FileNotFoundError, FileExistsError):  # removed by who held it
+            if top.exists() and not top.is_dir():
+                raise
             continue
         try:
             _lock(descriptor, root)
