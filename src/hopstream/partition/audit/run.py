@@ -16,6 +16,7 @@ from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import Findings, VerifyReport
 from hopstream.partition.audit.unkeyed import derive_keys, told_by_links, told_by_source
+from hopstream.partition.lock import locked
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.settings import Progress
@@ -52,10 +53,19 @@ def verify_dataset(
         FormatError: ``root`` is no dataset, or ``against`` cannot be read.
         SchemaError: ``against`` makes no graph.
         SettingsError: ``memory`` is no size.
+        StateError: Another process changes the dataset.
     """
     root = Path(root)
     if not (root / MANIFEST).is_file():
         raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
+    with locked(root, is_reader=True):
+        return _verify(root, against, memory, max_findings, progress)
+
+
+def _verify(
+    root: Path, against: Against | None, memory: str, max_findings: int, progress: Progress | None
+) -> VerifyReport:
+    """Do it, while nobody changes the dataset."""
     max_edges = max(MIN_WINDOW_EDGES, memory_bytes(memory) // EDGE_BYTES)
     findings = Findings(max_findings)
     findings.checked("manifest")
