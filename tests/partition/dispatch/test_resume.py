@@ -158,12 +158,12 @@ def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng,
 
     end()
     before = (tmp_path / "got").stat().st_ino
-    assert dispatch(*places, num_workers=0, num_parts=2) == read_manifest(tmp_path / "got")
+    assert dispatch(*places, num_workers=0, num_parts=2).dataset_id == read_manifest(tmp_path / "got").dataset_id
     assert (tmp_path / "got").stat().st_ino == before and left_beside(tmp_path) == []
     shutil.rmtree(tmp_path / "got")
     end()
     with pytest.raises(SettingsError, match="holds a dataset"):
-        dispatch(*places, num_workers=0, num_parts=2, direction="in")
+        dispatch(*places, num_workers=0, num_parts=2, direction="out")
     assert left_beside(tmp_path) == []
     shutil.rmtree(tmp_path / "got")
     end()
