@@ -118,12 +118,12 @@ def open_work(out: str | os.PathLike[str]) -> Iterator[WorkFolder]:
 
 def _locked(top: Path, root: Path) -> int:
     """The open and locked file; it is still the one that others find."""
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
             top.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(top / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except (FileNotFoundError, FileExistsError):  # removed by who held it
-            if top.exists() and not top.is_dir():
+        except (FileNotFoundError, FileExistsError):  # removed by who held it, or it can never be made
+            if attempt == ATTEMPTS - 1:
                 raise
             continue
         try:
