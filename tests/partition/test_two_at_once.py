@@ -152,6 +152,7 @@ def test_nothing_is_replaced_that_is_being_read(folder: Path):
     check_done(folder, 62, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_place_where_nothing_is_yet(folder: Path):
     shutil.rmtree(folder / "d")
     with stopped(folder, "prepare"):
