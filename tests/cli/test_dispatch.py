@@ -44,6 +44,18 @@ def test_json(tmp_path, words, capsys):
     assert not hopstream.open_dataset(tmp_path / "out").manifest.has_edge_keys
 
 
+def test_what_was_done_before_is_said(tmp_path, words, capsys, monkeypatch):
+    def stop(*_: object) -> None:
+        raise OSError(28, "no space left on device", str(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hopstream.partition.dispatch.run._Run._spill", stop)
+        assert main(words) == 1
+    assert "resume" not in capsys.readouterr().out
+    assert main(words) == 0
+    assert "resume  dispatch 4 tasks done before" in capsys.readouterr().out
+
+
 def test_what_is_refused(tmp_path, words, capsys):
     for more, message in [
         (["--memory", "10MB"], "give more memory or fewer workers"),

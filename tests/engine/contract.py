@@ -103,13 +103,13 @@ class EngineContract:
     def test_a_job_that_failed_goes_on_with_what_is_left(self, engine, tmp_path):
         said = []
         tasks = [Task(f"w{i}", f"{PROBE}:write", {"path": str(tmp_path / f"f{i}"), "text": f"{i}"}) for i in range(3)]
-        with Job(tmp_path / "job", "a", engine) as job:
-            job.run("write", tasks[:2])
-            with pytest.raises(FormatError):
-                job.run("more", [tasks[2], failing("FormatError")])
+        job = Job(tmp_path / "job", "a", engine)
+        job.run("write", tasks[:2])
+        with pytest.raises(FormatError):
+            job.run("more", [tasks[2], failing("FormatError")])
         (tmp_path / "f0").unlink()
-        with Job(tmp_path / "job", "a", engine, lambda *what: said.append(what)) as job:
-            assert job.run("write", tasks) == {"w0": 1, "w1": 1, "w2": 1}
+        job = Job(tmp_path / "job", "a", engine, lambda *what: said.append(what))
+        assert job.run("write", tasks) == {"w0": 1, "w1": 1, "w2": 1}
         assert not (tmp_path / "f0").exists(), "it was done before"
         assert said[-1] == ("write", 3, 3)
         assert said[0][1] >= 2

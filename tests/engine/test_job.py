@@ -27,7 +27,8 @@ def progress(stage, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 args = [{"path": str(folder / f"file-{i}"), "text": f"{i} ", "times": 1000} for i in range(count)]
-with open_engine("local", num_workers=2) as engine, Job(folder / "job", "same", engine, progress) as job:
+with open_engine("local", num_workers=2) as engine:
+    job = Job(folder / "job", "same", engine, progress)
     job.run("write", [Task(f"t{i}", "hopstream.engine.probe:write", one) for i, one in enumerate(args)])
 """
 
@@ -52,33 +53,31 @@ def engine():
 def test_what_was_done_is_not_done_again(engine, tmp_path):
     said = []
     tasks = [Task(f"t{i}", f"{PROBE}:echo", {"i": i}, size=10 + i) for i in range(3)]
-    with Job(tmp_path, "a", engine) as job:
-        first = job.run("stage", tasks[:2])
-    with Job(tmp_path, "a", engine, lambda *what: said.append(what)) as job:
-        assert job.run("stage", tasks) == {**first, "t2": {"i": 2}}
-        assert list(job.run("stage", tasks[::-1])) == ["t2", "t1", "t0"]
+    first = Job(tmp_path, "a", engine).run("stage", tasks[:2])
+    job = Job(tmp_path, "a", engine, lambda *what: said.append(what))
+    assert job.run("stage", tasks) == {**first, "t2": {"i": 2}}
+    assert list(job.run("stage", tasks[::-1])) == ["t2", "t1", "t0"]
     assert engine.ran == ["t0", "t1", "t2"]
     assert said == [("stage", 21, 33), ("stage", 33, 33), ("stage", 33, 33)]
 
 
 def test_a_task_of_other_arguments_is_done_again(engine, tmp_path):
-    with Job(tmp_path, "a", engine) as job:
-        job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 1})])
-        assert job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 2})]) == {"t": {"i": 2}}
+    job = Job(tmp_path, "a", engine)
+    job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 1})])
+    assert job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 2})]) == {"t": {"i": 2}}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": "x", "result": 1}'])
 def test_a_broken_marker_counts_for_nothing(engine, tmp_path, text):
-    with Job(tmp_path, "a", engine) as job:
-        job.run("stage", echoes(2))
-        (tmp_path / "done" / "echo-000.json").write_text(text)
-        assert job.run("stage", echoes(2))["echo-000"] == echoes(1)[0].args
+    job = Job(tmp_path, "a", engine)
+    job.run("stage", echoes(2))
+    (tmp_path / "done" / "echo-000.json").write_text(text)
+    assert job.run("stage", echoes(2))["echo-000"] == echoes(1)[0].args
     assert engine.ran == ["echo-000", "echo-001", "echo-000"]
 
 
 def test_a_job_of_another_digest_is_refused(engine, tmp_path):
-    with Job(tmp_path, "a", engine) as job:
-        job.run("stage", echoes(1))
+    Job(tmp_path, "a", engine).run("stage", echoes(1))
     assert job_digest(tmp_path) == "a"
     with pytest.raises(StateError, match=r"holds the work of another job \(digest a; this one has b\)"):
         Job(tmp_path, "b", engine)
@@ -88,14 +87,9 @@ def test_a_job_of_another_digest_is_refused(engine, tmp_path):
         Job(tmp_path, "a", engine)
 
 
-def test_one_process_at_a_time_works_in_a_folder(engine, tmp_path):
-    with Job(tmp_path, "a", engine), pytest.raises(StateError, match="being worked in by another process"):
-        Job(tmp_path, "a", engine)
-    Job(tmp_path, "a", engine).close()
-
-
 def test_names_are_unique_and_fit_for_files(engine, tmp_path):
-    with Job(tmp_path, "a", engine) as job, pytest.raises(SettingsError, match="two tasks are named"):
+    job = Job(tmp_path, "a", engine)
+    with pytest.raises(SettingsError, match="two tasks are named"):
         job.run("stage", [*echoes(1), *echoes(1)])
     for name in ("", "a/b", "../x", ".x", "x" * 201, "a b"):
         with pytest.raises(SettingsError, match="task name"):

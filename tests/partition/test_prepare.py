@@ -71,16 +71,16 @@ def test_it_goes_on_where_it_was(tmp_path, monkeypatch, rng):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "dispatch_assigned", stop)
+        patch.setattr(module, "dispatch_staged", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
     assert not (tmp_path / "got").exists()
-    owners = tmp_path / ".got.prepare.partial/owners/node.npy"
+    (owners,) = tmp_path.glob(".got.work/*/owners/node.npy")
     before = owners.stat().st_mtime_ns
     seen = []
-    real = module.dispatch_assigned
+    real = module.dispatch_staged
     monkeypatch.setattr(
-        module, "dispatch_assigned", lambda *a, **k: seen.append(owners.stat().st_mtime_ns) or real(*a, **k)
+        module, "dispatch_staged", lambda *a, **k: seen.append(owners.stat().st_mtime_ns) or real(*a, **k)
     )
     got = prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
     assert seen == [before]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.replace import check_target, replaced_folder, shown_path
 from tests.partition.graphs import tree_of
 
-DEAD = 999_999_999
-"""No process has this number: the system numbers them up to 2**22."""
-
 
 @pytest.fixture
 def dataset(typed_graph: Graph, tmp_path: Path) -> Path:
@@ -27,7 +23,7 @@ def dataset(typed_graph: Graph, tmp_path: Path) -> Path:
 def test_the_old_folder_stays_until_the_new_one_is_complete(dataset: Path):
     before = tree_of(dataset)
     with replaced_folder(dataset, overwrite=True) as new:
-        assert new.parent == dataset.parent and tree_of(dataset) == before
+        assert new.parent == dataset.with_name(".d.work") and tree_of(dataset) == before
         (new / "manifest.json").write_text("new")
     assert tree_of(dataset.parent) == {"d/manifest.json": b"new"}
 
@@ -37,7 +33,7 @@ def test_a_failed_swap_puts_the_old_folder_back(dataset: Path, monkeypatch: pyte
     real = Path.rename
 
     def rename(path: Path, target: Path) -> Path:
-        if path.name.endswith(".partial"):
+        if path.name == "new":
             raise OSError(5, "input/output error", str(path), None, str(target))
         return real(path, target)
 
@@ -52,18 +48,18 @@ def test_a_failed_swap_puts_the_old_folder_back(dataset: Path, monkeypatch: pyte
 
 def test_a_swap_that_was_killed_is_undone(dataset: Path, typed_graph: Graph):
     before = tree_of(dataset)
-    dataset.rename(dataset.with_name(f".d.{DEAD}.old"))
+    dataset.with_name(".d.work").mkdir()
+    dataset.rename(dataset.with_name(".d.work") / "old")
     with pytest.raises(SettingsError, match="holds a dataset; give overwrite=True"):
         write_parts(typed_graph, dataset, num_parts=2)
     assert tree_of(dataset) == before
 
 
-@pytest.mark.parametrize("process", [DEAD, os.getpid()], ids=["dead", "this"])
-def test_leftovers_of_dead_processes_go(dataset: Path, process: int):
-    """This process has its number from an earlier one, as happens in containers."""
-    for what in ("partial", "old"):
-        (dataset.with_name(f".d.{process}.{what}") / "part-00000").mkdir(parents=True)
-    others = [f".d.{os.getppid()}.partial", f".e.{DEAD}.partial", f".d.{DEAD}.partial.npy", "d.old"]
+def test_what_ended_processes_left_goes(dataset: Path):
+    for name in ("new", "old", "0123456789abcdef", "append"):
+        (dataset.with_name(".d.work") / name / "part-00000").mkdir(parents=True)
+    (dataset / ".manifest.json.17.partial").touch()
+    others = [".e.work", ".d.work.npy", "d.old"]
     for name in others:
         dataset.with_name(name).mkdir()
     with replaced_folder(dataset, overwrite=True):
@@ -123,5 +119,8 @@ def test_errors_name_a_path_that_the_caller_knows(tmp_path: Path, number: int):
 
 
 def test_shown_path():
-    assert shown_path("/a/.b.c.12.partial/part-00000/.x.npy.12.partial") == "/a/b.c/part-00000/x.npy"
+    inside = "part-00000/.x.npy.12.partial"
+    for hidden in ("new", "append/dataset", "0123456789abcdef/dataset", "01abcdef/dispatch/23abcdef/dataset"):
+        assert shown_path(f"/a/.b.c.work/{hidden}/{inside}") == "/a/b.c/part-00000/x.npy"
+    assert shown_path("/a/.b.work/new/part-00000/node/new/key.npy") == "/a/b/part-00000/node/new/key.npy"
     assert shown_path("/a/.hidden/x.partial") == "/a/.hidden/x.partial"

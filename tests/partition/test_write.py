@@ -196,7 +196,7 @@ def test_a_killed_write_leaves_what_was_there_and_can_be_done_again(
         write_parts(typed_graph, tmp_path / "other")
         os.kill(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert in_use == [f".d.{process.pid}.partial"]
+    assert in_use == [".d.work"]
     assert tree_of(root) == {name.removeprefix("d/"): data for name, data in before.items()}
     write_parts(typed_graph, root, num_parts=2, overwrite=not is_new)
     open_dataset(root, verify=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from hopstream.partition.lock import locked
 from hopstream.store.local import LocalStore
 from hopstream.transfer import copying, delivery, places
 from hopstream.transfer.place import is_being_placed, place
+from tests.killing import kill_again_and_again, left_beside
 from tests.partition.graphs import tree_of
 from tests.transfer.conftest import files_of, other_dataset, without_beside, write_tree
 from tests.transfer.faulty_files import Faults, mounted
@@ -165,24 +165,20 @@ def test_a_killed_process_goes_on(mag: Path, written, tmp_path: Path, how: str):
 @pytest.mark.parametrize("how", ["copy", "move"])
 def test_twenty_kills(mag: Path, written, tmp_path: Path, how: str):
     """Worker processes are ended with the process that started them, at moments of any kind."""
-    chance, num_kills, roots = random.Random(5), 0, (tmp_path / "a", tmp_path / "b")
-    words = [sys.executable, "-c", SLOW_PROGRAM, str(mag), *map(str, roots), how]
-    while num_kills < 20:
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-            for _ in zip(range(chance.randrange(1, 6)), process.stdout, strict=False):
-                pass
-            process.send_signal(signal.SIGKILL)
-            process.stdout.read()
-            num_kills += process.wait(60) == -signal.SIGKILL
-        if (tmp_path / "b/manifest.json").exists():
-            check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
-            shutil.rmtree(mag)
-            for root in roots:
-                shutil.rmtree(root)
-            write_tree(mag, written)
-    place(mag, roots, move=how == "move", num_workers=2)
-    check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
-    assert list(tmp_path.glob(".*")) == []
+    roots = (tmp_path / "a", tmp_path / "b")
+
+    def check() -> None:
+        check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
+        assert left_beside(tmp_path) == []
+
+    def again() -> None:
+        shutil.rmtree(mag)
+        for root in roots:
+            shutil.rmtree(root)
+        write_tree(mag, written)
+
+    args = [mag, *roots, how]
+    kill_again_and_again(SLOW_PROGRAM, args, num_kills=20, max_lines=8, check=check, again=again)
 
 
 SLOW_PROGRAM = """

@@ -89,6 +89,7 @@ def _chunk_tables(
             "workers": plan.num_workers,
         }  # fmt: skip
         output.stage("plan", "tables", text, facts)
+        output.resumed("chunk", costs.num_done)
 
     clock = Clock()
     with progress_bars() as progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.written import show_measured, show_written
 from hopstream.partition.compact.settings import CompactSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.reshard.plan import Estimate, Plan
 
 
 @with_settings("settings", CompactSettings)
@@ -32,7 +35,18 @@ def run(
 
     output = Output(is_json=json)
     root = path.parent if path.name == "manifest.json" else path
+    planned: list[Estimate] = []
+
+    def show_plan(costs: Estimate, plan: Plan) -> None:
+        planned.append(costs)
+        output.resumed("compact", costs.num_done)
+
     with progress_bars() as progress:
-        manifest = compact(root, partitions_dir=partitions_dir, settings=settings, progress=progress)
+        manifest = compact(
+            root, partitions_dir=partitions_dir, settings=settings, progress=progress, on_estimate=show_plan
+        )
+    if not planned:
+        output.stage("done", str(root), "nothing is left to fold in", {"dataset": str(root), "is_changed": False})
+        return
     show_measured(output, manifest)
     show_written(output, root, manifest)

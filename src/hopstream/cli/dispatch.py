@@ -65,6 +65,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
     def show_plan(costs: Estimate, plan: Plan) -> None:
         _show_plan(output, costs, plan, settings)
+        output.resumed("dispatch", costs.num_done)
 
     with progress_bars() as progress:
         manifest = dispatch(

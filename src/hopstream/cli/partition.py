@@ -80,8 +80,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         raise SettingsError("--method file needs --owners, the folder with the part of each node")
     if settings.method != "file" and owners is not None:
         raise SettingsError(f"--owners is for --method file, and --method is {settings.method}; leave one of them out")
-    check_out(out, source, overwrite=overwrite)
     work = bounded.settings
+    check_out(out, source, overwrite=overwrite or work is not None)  # prepare may find that it is done
     if work is None:
         found = read_and_show(output, source, tables)
         with progress_bars() as progress:
@@ -120,4 +120,5 @@ def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
         return prepare(
             source, out, settings=settings, tables=reading, work=work, halo=halo.settings, overwrite=overwrite,
             progress=progress, on_chunked=lambda report: show_chunked(output, report, clock),
+            on_resume=output.resumed,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hopstream.cli.units import bytes_text, seconds_text
+from hopstream.cli.units import bytes_text, plural_text, seconds_text
 from hopstream.partition.costs import peak_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ class Output:
             width = STAGE_WIDTH + SUBJECT_WIDTH + TEXT_WIDTH + 2
             line = f"{line:<{width}} {seconds_text(cost.seconds):>7}  {bytes_text(cost.peak_bytes):>8} peak"
         write_line(line.rstrip())
+
+    def resumed(self, what: str, num_tasks: int) -> None:
+        """Write a line where an earlier command, which was ended, has done tasks of the same work."""
+        if num_tasks:
+            self.stage("resume", what, f"{plural_text(num_tasks, 'task')} done before", {"tasks": num_tasks})
 
     def facts(self, facts: Facts) -> None:
         """Write one JSON object, where JSON was asked for."""

@@ -48,6 +48,7 @@ def run(
             "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
         }  # fmt: skip
         output.stage("plan", plural_text(plan.settings.num_parts, "part"), text, facts)
+        output.resumed("reshard", costs.num_done)
 
     with progress_bars() as progress:
         manifest = reshard(

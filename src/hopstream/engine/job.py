@@ -6,10 +6,8 @@ what came of it; a job that is started again skips the tasks that have one.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from hopstream.engine.settings import Progress
 from hopstream.engine.tasks import Task, check_names
 from hopstream.errors import StateError
 
-JOB_FILE, DONE_FOLDER, LOCK_FILE, OUTCOMES_FOLDER = "job.json", "done", "lock", "outcomes"
+JOB_FILE, DONE_FOLDER, OUTCOMES_FOLDER = "job.json", "done", "outcomes"
 FORMAT = 1
 
 
@@ -43,7 +41,7 @@ def digest_of(value: Any) -> str:
 class Job:
     """Tasks in stages, each of which is done once.
 
-    Use it as a context, or ``close`` it: while it is open no other process opens a job in the same folder.
+    Who makes one is the only one to do so in the folder; see ``engine.work_folder``.
     """
 
     def __init__(self, folder: Path, digest: str, engine: Engine, progress: Progress | None = None) -> None:
@@ -58,17 +56,12 @@ class Job:
 
         Raises:
             StateError: The folder holds a job of another digest (``job_digest`` tells; who knows that it can go removes
-                it), or another process is at work in it.
+                it).
         """
         self._folder, self._digest, self._engine = folder, digest, engine
         self._progress = progress or _no_progress
         (folder / DONE_FOLDER).mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = _locked(folder / LOCK_FILE)
-        try:
-            self._check_digest()
-        except BaseException:
-            self.close()
-            raise
+        self._check_digest()
 
     def run(self, stage: str, tasks: Sequence[Task]) -> dict[str, Any]:
         """Run those tasks of a stage that have not been done, each with the same arguments, before.
@@ -100,20 +93,6 @@ class Job:
             self._engine.map(waiting, on_done, folder=self._folder / OUTCOMES_FOLDER)
         return {task.name: results[task.name] for task in tasks}
 
-    def close(self) -> None:
-        """Let others work in the folder; it may be called again."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def __enter__(self) -> Job:
-        """The job itself."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Close."""
-        self.close()
-
     def _check_digest(self) -> None:
         found = job_digest(self._folder)
         if found is None and not any((self._folder / DONE_FOLDER).iterdir()):
@@ -139,17 +118,6 @@ class Job:
         if not isinstance(marker, dict) or marker.get("digest") != self._digest_of(task) or "result" not in marker:
             return None
         return marker
-
-
-def _locked(path: Path) -> int:
-    """An open file that this process alone has locked; the system unlocks it when the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StateError(f"{path.parent} is being worked in by another process; wait for it, or end it") from error
-    return descriptor
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

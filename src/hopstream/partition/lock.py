@@ -1,17 +1,65 @@
-"""How is it made sure that one process at a time changes a dataset that is there?"""
+"""How is it made sure that one process at a time changes a dataset, and none while another one reads it?
+
+Who writes to a place holds its work folder, which may be there without a dataset, and the folder of the dataset that is
+there, for as long as it works. Who reads a dataset file by file holds that folder together with other readers. Who has
+opened a dataset holds nothing: what is mapped stays.
+"""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from hopstream.errors import FormatError, SettingsError, StateError
+from hopstream.engine.work_folder import ATTEMPTS, NO_LOCKS, WorkFolder, open_work, work_path
+from hopstream.errors import FormatError, StateError
+from hopstream.partition.manifest import read_manifest
+from hopstream.partition.unnamed import remove_unnamed
 
-ATTEMPTS = 10
+UNFINISHED = re.compile(r"\.(manifest|roots|cluster)\.json\.[0-9]+\.partial")
+"""A file beside the manifest that a process was writing when it was ended."""
+
+
+@contextmanager
+def place_to_write(out: Path) -> Iterator[WorkFolder]:
+    """Be the only one who writes to a place, and who is at the dataset that is there.
+
+    Raises:
+        StateError: Another process, or thread, writes to the place or reads the dataset.
+        SettingsError: The place is the root of all file systems.
+    """
+    with open_work(out) as work, ExitStack() as locks:
+        hold(locks, work.root)
+        for path in work.root.iterdir() if work.root.is_dir() else ():
+            if UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        yield work
+
+
+@contextmanager
+def dataset_to_change(folder: Path) -> Iterator[WorkFolder]:
+    """The same for a dataset that is there; what processes that were ended left in it is removed.
+
+    Raises:
+        FormatError: There is no such folder, or it is no dataset.
+        ChecksumError: The manifest is not the one that was written.
+        StateError: See ``place_to_write``.
+    """
+    root = Path(os.path.realpath(folder))
+    if not (root.is_dir() or work_path(root).is_dir()):
+        raise _no_folder(root)
+    with place_to_write(root) as work:
+        if not root.is_dir():
+            raise _no_folder(root)
+        remove_unnamed(root, read_manifest(root))
+        yield work
+
+
+def _no_folder(root: Path) -> FormatError:
+    return FormatError(f"{root} is no folder; give the folder of a dataset")
 
 
 @contextmanager
@@ -27,7 +75,7 @@ def locked(root: Path, *, is_reader: bool = False) -> Iterator[None]:
     for _ in range(ATTEMPTS):
         descriptor = _open(root)
         try:
-            _lock(root, descriptor, fcntl.LOCK_SH if is_reader else fcntl.LOCK_EX)
+            _lock(root, descriptor, is_reader=is_reader)
             if _is_still(root, descriptor):  # else it was replaced between opening and locking
                 yield
                 return
@@ -40,16 +88,17 @@ def _open(root: Path) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FormatError(f"{root} is no folder; give the folder of a dataset") from error
+        raise _no_folder(root) from error
 
 
-def _lock(root: Path, descriptor: int, kind: int) -> None:
+def _lock(root: Path, descriptor: int, *, is_reader: bool) -> None:
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_reader else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StateError(f"{root} is being changed by another process; wait for it, or end it") from error
+        how = "changed" if is_reader else "read or changed"
+        raise StateError(f"{root} is being {how} by another process; wait for it, or end it") from error
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL):
+        if error.errno not in NO_LOCKS:
             raise
 
 
@@ -60,20 +109,6 @@ def _is_still(root: Path, descriptor: int) -> bool:
     except FileNotFoundError:
         return False
     return (now.st_dev, now.st_ino) == (held.st_dev, held.st_ino)
-
-
-def check_same_folder(root: Path, before: os.stat_result) -> None:
-    """Refuse to go on where the folder has been replaced since.
-
-    Raises:
-        SettingsError: It has been.
-    """
-    try:
-        now = root.stat()
-    except FileNotFoundError as error:
-        raise SettingsError(f"{root} was removed in the meantime; nothing was added") from error
-    if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
-        raise SettingsError(f"{root} was written again in the meantime; nothing was added: append to the new one")
 
 
 def hold(locks: ExitStack, folder: Path | None, *, is_reader: bool = False) -> None:

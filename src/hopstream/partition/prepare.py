@@ -1,20 +1,19 @@
 """How do tables or a chunked graph become a dataset in one call, in bounded memory?
 
 Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
-and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
+and it is dispatched. What lies between the steps is kept in the work folder beside the dataset's place.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import remove_work, resumed_job
+from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
@@ -24,15 +23,16 @@ from hopstream.ingest.tables import TableSettings
 from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.plan import REST_BYTES
-from hopstream.partition.dispatch.run import dispatch_assigned, input_states
+from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.libraries import BIG_ENDS
+from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
-from hopstream.partition.replace import check_target
+from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
-from hopstream.partition.staged import INPUT_ERRORS
+from hopstream.partition.staged import INPUT_ERRORS, Staging
 
 FORMAT = 1
 METADATA = "metadata.json"
@@ -49,7 +49,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
-    on_chunked: Callable[[ChunkReport], None] | None = None, **options: Unpack[PartitionOptions],
+    on_chunked: Callable[[ChunkReport], None] | None = None, on_resume: Callable[[str, int], None] | None = None,
+    **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
     """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
 
@@ -66,6 +67,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         overwrite: Replace a dataset that is in ``out``, when the new one is complete.
         progress: Called as ``progress(stage, done, total)``; the stages are ``chunk``, ``assign`` and ``dispatch``.
         on_chunked: Called with what became of tables, what was dropped foremost; not again where a call goes on.
+        on_resume: Called as ``on_resume(stage, num_tasks)`` for each stage of which an earlier call has done tasks.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Returns:
@@ -84,34 +86,79 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
-    check_target(out, overwrite=overwrite)
     metadata = _metadata_of(Path(source))
-    root = Path(os.path.realpath(out))
-    hidden = root.with_name(f".{root.name}.prepare.partial")
     is_streamed = is_chunked(metadata)
     states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
     digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
-    with (
-        open_engine("local", num_workers=1) as engine,
-        resumed_job(hidden, digest, engine, progress) as job,
-    ):
-        chunks, owners = (metadata if is_streamed else hidden / "chunks" / METADATA), hidden / "owners"
+    call = digest_of([digest, None if halo is None else asdict(halo)])
+    steps = _Steps(
+        metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
+        halo=halo, progress=progress, on_chunked=on_chunked, on_resume=on_resume or _no_resume,
+    )  # fmt: skip
+    with errors_named(out), place_to_write(out) as held:
+        staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
+        done = staging.placed()
+        if done is not None:
+            return done
+        check_target(out, overwrite=overwrite)
         try:
-            if not is_streamed and not chunks.exists():
-                report = chunk_tables(metadata, chunks.parent, progress=progress, **asdict(tables), **asdict(work))
-                if on_chunked is not None:
-                    on_chunked(report)
-            job.run("assign", [_assign_task(chunks, owners, settings, work)])
-            engine.close()  # its worker's memory is for the others
-            manifest = dispatch_assigned(
-                chunks.parent, owners, out, metadata_filename=chunks.name, settings=_dispatch_settings(settings, work),
-                assigned=settings, halo=halo, overwrite=overwrite, progress=progress,
-            )  # fmt: skip
+            return steps.run(staging)
         except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
-            remove_work(hidden)
+            held.clear()
             raise
-        remove_work(hidden)
-    return manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """The steps of one call, in a place that is held."""
+
+    metadata: Path
+    is_streamed: bool
+    digest: str
+    settings: PartitionSettings
+    tables: TableSettings
+    work: WorkSettings
+    halo: HaloSettings | None
+    progress: Progress | None
+    on_chunked: Callable[[ChunkReport], None] | None
+    on_resume: Callable[[str, int], None]
+
+    def run(self, staging: Staging) -> Manifest:
+        """Do what an earlier call has not done."""
+        held = staging.work
+        self._tell("assign", num_done(held, self.digest))
+        with open_engine("local", num_workers=1) as engine:  # its worker's memory is for the others afterwards
+            job = resumed_job(held, self.digest, engine, self.progress)
+            folder = job_folder(held, self.digest)
+            owners = folder / "owners"
+            chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
+            if not chunks.exists():
+                self._chunk(chunks.parent)
+            job.run("assign", [_assign_task(chunks, owners, self.settings, self.work)])
+        inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
+        settings = _dispatch_settings(self.settings, self.work)
+        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.settings)
+        return dispatch_staged(
+            planned, inner, settings, self.halo, self.progress,
+            lambda costs, _: self._tell("dispatch", costs.num_done),
+        )  # fmt: skip
+
+    def _chunk(self, out: Path) -> None:
+        report = chunk_tables(
+            self.metadata, out, progress=self.progress,
+            on_estimate=lambda costs, _: self._tell("chunk", costs.num_done), **asdict(self.tables),
+            **asdict(self.work),
+        )  # fmt: skip
+        if self.on_chunked is not None:
+            self.on_chunked(report)
+
+    def _tell(self, stage: str, num_tasks: int) -> None:
+        if num_tasks:
+            self.on_resume(stage, num_tasks)
+
+
+def _no_resume(stage: str, num_tasks: int) -> None:
+    """Tell nobody."""
 
 
 def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: WorkSettings) -> Task:

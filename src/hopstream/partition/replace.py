@@ -1,29 +1,26 @@
 """How does a folder come into its place whole, and the one that was there stay whole until then?
 
-A dataset is written in a hidden folder beside its place, ``.<name>.<process>.partial``, and renamed when it is
-complete. What it replaces is renamed to ``.<name>.<process>.old`` first and removed last. What a killed process left of
-either is found by the next write to the same place.
+A dataset is written in the work folder beside its place and renamed when it is complete. What it replaces is moved into
+the work folder first and removed last. What a killed process left of either is found by whoever writes to the place
+next.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import HopstreamError, SettingsError
+from hopstream.partition.lock import place_to_write
 from hopstream.partition.paths import MANIFEST, PART_FOLDER
 from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS
 
-_HIDDEN_NAME = re.compile(
-    r"\.([^/]+)\.(?:\d+\.(?:partial|old)|append\.partial(?:/dataset)?|dispatch\.partial(?:/[0-9a-f]{16}/dataset)?)(?=/|$)"
-)
-_BEING_WRITTEN: set[Path] = set()
-"""Hidden folders of this process, whose number an earlier process may have had."""
+_HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.partial|work(?:/(?:[0-9a-z]+/)*(?:new|dataset))?)(?=/|$)")
 
 
 class CheckTarget(Protocol):
@@ -44,10 +41,42 @@ def replaced_folder(out: Path, *, overwrite: bool, check: CheckTarget | None = N
 
     Raises:
         SettingsError: ``out`` may not be written, or came to be while the folder was written.
+        StateError: Another process writes to the place, or reads the dataset that is there.
         OSError: The system failed; the error names a path that the caller knows.
     """
-    with errors_named(out), _hidden_folder(out, overwrite, check or check_target) as new:
-        yield new
+    check = check or check_target
+    with errors_named(out), place_to_write(out) as work:
+        check(out, overwrite=overwrite)
+        work.clear()
+        new = work.path / "new"
+        try:
+            new.mkdir()
+            yield new
+            place_folder(new, work, out, overwrite=overwrite, check=check)
+        except BaseException:
+            work.clear()
+            raise
+
+
+def place_folder(
+    new: Path, work: WorkFolder, out: Path, *, overwrite: bool, check: CheckTarget | None = None,
+    call: str | None = None,
+) -> None:  # fmt: skip
+    """Bring a whole folder into its place; one that is there is replaced where that is allowed.
+
+    Args:
+        new: A folder in ``work``.
+        work: The work folder of the place.
+        out: The place, as the caller named it.
+        overwrite: Replace what is there.
+        check: As of ``replaced_folder``.
+        call: As of ``WorkFolder.put_in_place``.
+
+    Raises:
+        SettingsError: ``out`` may not be written.
+    """
+    (check or check_target)(out, overwrite=overwrite)
+    work.put_in_place(new, call)
 
 
 @contextmanager
@@ -59,62 +88,6 @@ def errors_named(path: Path) -> Iterator[None]:
         if error.errno is None or isinstance(error, HopstreamError):
             raise
         raise OSError(error.errno, error.strerror, shown_path(error.filename or path)) from error
-
-
-@contextmanager
-def _hidden_folder(out: Path, overwrite: bool, check: CheckTarget) -> Iterator[Path]:
-    root = Path(os.path.realpath(out))
-    new, old = (root.with_name(f".{root.name}.{os.getpid()}.{what}") for what in ("partial", "old"))
-    missing = [folder for folder in root.parents if not folder.exists()]
-    try:
-        _put_back(root)
-        check(out, overwrite=overwrite)
-        _remove_leftovers(root)
-        root.parent.mkdir(parents=True, exist_ok=True)
-        new.mkdir()
-        _BEING_WRITTEN.add(new)
-        yield new
-        check(out, overwrite=overwrite)
-        _swap(new, root, old)
-    except BaseException:
-        if new in _BEING_WRITTEN:
-            _undo(new, root, old)
-        for folder in missing:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
-    finally:
-        _BEING_WRITTEN.discard(new)
-
-
-def resumed_folder(out: Path) -> Path:
-    """The hidden folder beside ``out`` in which work goes on that was ended; it may not be there."""
-    root = Path(os.path.realpath(out))
-    return root.with_name(f".{root.name}.dispatch.partial")
-
-
-def place_folder(new: Path, out: Path, *, overwrite: bool) -> None:
-    """Bring a whole dataset into its place; one that is there is replaced where that is allowed.
-
-    Raises:
-        SettingsError: ``out`` may not be written.
-    """
-    root = Path(os.path.realpath(out))
-    old = root.with_name(f".{root.name}.{os.getpid()}.old")
-    check_target(out, overwrite=overwrite)
-    try:
-        _swap(new, root, old)
-    except BaseException:
-        if old.exists() and not root.exists():
-            old.rename(root)
-        raise
-
-
-def put_back(out: Path) -> None:
-    """Put back what a process that was killed while it replaced ``out`` had moved away, and remove what it left."""
-    root = Path(os.path.realpath(out))
-    _put_back(root)
-    _remove_leftovers(root)
 
 
 def replaceable(out: Path) -> Path | None:
@@ -170,53 +143,3 @@ def _foreign_name(root: Path) -> str | None:
             if path.is_symlink() or not (path.is_dir() or path.name.endswith(".npy")):
                 return str(path.relative_to(root))
     return None
-
-
-def _swap(new: Path, root: Path, old: Path) -> None:
-    if root.exists():
-        shutil.copymode(root, new)
-        root.rename(old)
-    new.rename(root)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _undo(new: Path, root: Path, old: Path) -> None:
-    """Put everything back; where the new folder is in place already, all that is left is to remove the old one."""
-    if old.exists() and not root.exists():
-        old.rename(root)
-    shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(new, ignore_errors=True)
-
-
-def _put_back(root: Path) -> None:
-    """Undo the swap of a process that was killed between its two renames."""
-    for leftover in _leftovers(root, "old"):
-        if not root.exists():
-            leftover.rename(root)
-
-
-def _remove_leftovers(root: Path) -> None:
-    for what in ("partial", "old"):
-        for leftover in _leftovers(root, what):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _leftovers(root: Path, what: str) -> list[Path]:
-    """Hidden folders that dead processes left beside a place."""
-    wanted = re.compile(rf"\.{re.escape(root.name)}\.(\d{{1,9}})\.{what}")
-    if not root.parent.is_dir():
-        return []
-    found = [(wanted.fullmatch(entry.name), entry) for entry in root.parent.iterdir()]
-    return [entry for match, entry in found if match and not _is_in_use(entry, int(match[1]))]
-
-
-def _is_in_use(folder: Path, process: int) -> bool:
-    if process == os.getpid():
-        return folder.with_suffix(".partial") in _BEING_WRITTEN
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,7 +1,7 @@
 """How is a dataset written by the tasks of a job, so that work that was ended goes on and nobody sees half of it?
 
-All of it happens in a hidden folder beside the dataset's place, with a name that follows from it, so that a job that
-was ended is found again. The folder of parts is renamed into its place when its manifest is written.
+All of it happens in the work folder beside the dataset's place, so that a job that was ended is found again. The folder
+of parts is renamed into its place when its manifest is written.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ import numpy as np
 from hopstream.arrays import FileRecord
 from hopstream.engine import EngineName, Task, open_engine
 from hopstream.engine.job import Job
-from hopstream.engine.resumed import held_bytes, remove_work, resumed_job, work_folder
+from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.dispatch.regions import Stretches, file_record, make_file, merge_stretches
-from hopstream.partition.manifest import Manifest
+from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import Expected, expected_files
-from hopstream.partition.replace import errors_named, place_folder, put_back, resumed_folder
+from hopstream.partition.replace import errors_named, place_folder
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.schema import Direction, GraphSchema
 
+PRODUCT = "dataset"
+"""What a job makes, in its own folder."""
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 """What is raised where the input or a setting is at fault."""
 
@@ -137,63 +140,81 @@ def _shape(name: str, expected: Expected, lengths: Mapping[str, int]) -> tuple[i
     return tuple(lengths[name] if n is None else n for n in expected.shape)
 
 
-def write_staged(  # noqa: PLR0913  a place, an engine, and the work
-    out: Path, digest: str, work: Callable[[Job], Manifest], *, engine: EngineName, num_workers: int,
-    overwrite: bool, progress: Progress,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Where a dataset is written and where it goes.
+
+    Attributes:
+        out: The place, as the caller named it.
+        work: Its work folder, or one in it.
+        overwrite: Replace a dataset that is there.
+        call: Of all that decides over what the caller gets. If the process is ended when the dataset is in its place
+            and not all else is removed, the same call finds that it is done.
+    """
+
+    out: Path
+    work: WorkFolder
+    overwrite: bool
+    call: str
+
+    def root(self, digest: str) -> Path:
+        """Where the job of a digest works: a folder with ``dataset`` and what else tasks keep."""
+        return job_folder(self.work, digest)
+
+    def num_done(self, digest: str) -> int:
+        """How many of the job's tasks an earlier call has done."""
+        return num_done(self.work, digest, product=PRODUCT)
+
+    def placed(self) -> Manifest | None:
+        """The dataset, where an earlier process was ended that had brought it into its place by the same call."""
+        return read_manifest(self.work.root) if self.work.placed == self.call else None
+
+
+def write_staged(
+    staging: Staging, digest: str, write: Callable[[Job], Manifest], *, engine: EngineName, num_workers: int,
+    progress: Progress,
 ) -> Manifest:  # fmt: skip
     """Do work that writes a dataset, or go on with it, and bring the dataset into its place.
 
     Args:
-        out: The place.
+        staging: Where it is written and where it goes.
         digest: Of all that decides over the work.
-        work: Writes the dataset to ``dataset`` in ``staged_root(out, digest)``.
+        write: Writes the dataset to ``dataset`` in ``staging.root(digest)``.
         engine: What runs tasks.
         num_workers: How many processes do.
-        overwrite: Replace a dataset that is there.
         progress: What the job tells of each stage.
 
     Raises:
-        StateError: Another process writes to the same place.
         HopstreamError: What the work raises. Where the input is at fault, nothing is left of it.
     """
-    put_back(out)
-    hidden = resumed_folder(out)
-    with (
-        errors_named(out),
-        open_engine(engine, num_workers=num_workers) as opened,
-        resumed_job(hidden, digest, opened, progress, product="dataset") as job,
-    ):
+    work = staging.work
+    with errors_named(staging.out), open_engine(engine, num_workers=num_workers) as opened:
         try:
-            manifest = work(job)
+            manifest = write(resumed_job(work, digest, opened, progress, product=PRODUCT))
         except INPUT_ERRORS:
             # There is nothing to go on with; lost workers and full disks are another matter.
-            remove_work(hidden)
+            work.clear()
             raise
-        place_folder(staged_root(out, digest) / "dataset", out, overwrite=overwrite)
-        remove_work(hidden)
+        new = staging.root(digest) / PRODUCT
+        place_folder(new, work, staging.out, overwrite=staging.overwrite, call=staging.call)
     return manifest
 
 
-def staged_root(out: Path, digest: str) -> Path:
-    """Where the work for a place is done: a folder with ``dataset`` and what else tasks keep."""
-    return work_folder(resumed_folder(out), digest)
-
-
-def check_disk(out: Path, disk_bytes: int, dataset_bytes: int) -> None:
+def check_disk(staging: Staging, disk_bytes: int, dataset_bytes: int) -> None:
     """Refuse a disk that cannot hold the work.
 
     Args:
-        out: The dataset's place.
+        staging: Where the work is done.
         disk_bytes: The most that is on the disk at any time.
         dataset_bytes: Of the dataset.
 
     Raises:
         SettingsError: It cannot.
     """
-    hidden = resumed_folder(out)
+    out = staging.out
     place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    there = held_bytes(hidden)
+    there = held_bytes(staging.work.path)
     if disk_bytes > free + there:
         raise SettingsError(
             f"{out} needs {disk_bytes / 1e9:.1f} GB of disk while it is written, {dataset_bytes / 1e9:.1f} "

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
-from hopstream.engine.resumed import remove_work, resumed_job
+from hopstream.engine.resumed import resumed_job
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
@@ -38,7 +39,7 @@ class Delivery:
         moved: Parts whose files are removed from the source, each when it has arrived.
         leaving: Parts whose folders are removed from the source at the end; those of ``moved`` and others.
         is_source_told: What stands beside the manifest in targets is to stand in the source too.
-        hidden: A folder beside the dataset, on this machine, that says what has been done.
+        hidden: The work folder on this machine, which says what has been done.
         roots: Folder of a part to the roots that have it, as far as the source knows.
         origins: Folder of a part to the root that its halo is read from, where the source lacks it; ``look`` finds it.
     """
@@ -84,19 +85,17 @@ class Delivery:
         self._check_disks()
 
     def run(
-        self, stage: str, settings: TransferSettings, beside: Mapping[str, bytes], progress: Progress | None
-    ) -> None:
+        self, work: WorkFolder, stage: str, settings: TransferSettings, beside: Mapping[str, bytes],
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
         """Copy what is not there yet, then make datasets of all targets; ``look`` was called before.
 
         Raises:
             FormatError: A file of the source is missing, truncated, or not the one that was written.
-            StateError: Another process does the same work.
             OSError: The system failed; what was done is kept for the next call.
         """
-        with (
-            open_engine(settings.engine, num_workers=settings.worker_count) as engine,
-            resumed_job(self.hidden, self.digest, engine, progress) as job,
-        ):
+        with open_engine(settings.engine, num_workers=settings.worker_count) as engine:
+            job = resumed_job(work, self.digest, engine, progress)
             for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
                 self.source.write_text(name, beside[name])
             for target in self.targets:
@@ -107,7 +106,7 @@ class Delivery:
                 target.finish(self.manifest_bytes, beside)
             for part in sorted(self.leaving):
                 self._leave(str(part_folder(part)))
-            remove_work(self.hidden)
+            work.clear()
 
     def _tasks(self) -> list[Task]:
         """Files in groups. What is there already, in a place that says that it is finished, is left out.

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.settings import Progress
+from hopstream.engine.work_folder import work_path
 from hopstream.errors import SettingsError
-from hopstream.partition.lock import hold
+from hopstream.partition.lock import dataset_to_change, hold
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
@@ -70,7 +71,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
     settings = replace(settings or TransferSettings(), **options)
     folder = Path(dataset)
     with ExitStack() as locks:
-        hold(locks, Path(os.path.realpath(folder)))
+        work = locks.enter_context(dataset_to_change(folder))
         delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
         for target in delivery.targets:
             hold(locks, target.place.local)
@@ -78,7 +79,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
         if ip_config is not None:
             beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
         delivery.look(overwrite=overwrite)
-        delivery.run("place", settings, beside, progress)
+        delivery.run(work, "place", settings, beside, progress)
     return found
 
 
@@ -152,7 +153,7 @@ def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = Fal
     delivery = Delivery(
         source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
         targets=targets, moved=moved, leaving=leaving, is_source_told=bool(kept) or move or has_machines,
-        hidden=source.with_name(f".{source.name}.place.partial"), roots=_known_roots(folder, manifest),
+        hidden=work_path(source), roots=_known_roots(folder, manifest),
     )  # fmt: skip
     return delivery, Roots(manifest.dataset_id, tuple(stored))
 

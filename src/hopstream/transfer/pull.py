@@ -12,7 +12,7 @@ from typing import Unpack
 
 from hopstream.engine.settings import Progress
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.partition.lock import hold
+from hopstream.partition.lock import hold, place_to_write
 from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
@@ -60,7 +60,7 @@ def pull(
     check_apart(place, [Place(str(folder))])
     with ExitStack() as locks:
         hold(locks, place.local, is_reader=True)
-        hold(locks, folder)
+        work = locks.enter_context(place_to_write(folder))
         data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
         manifest = _manifest(place, data)
         here = _parts_here(place, manifest)
@@ -69,12 +69,12 @@ def pull(
         target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
         delivery = Delivery(
             source=place, manifest=manifest, manifest_bytes=data, targets=[target],
-            hidden=folder.with_name(f".{folder.name}.pull.partial"), roots=_known_roots(place, manifest),
+            hidden=work.top, roots=_known_roots(place, manifest),
         )  # fmt: skip
         delivery.look(overwrite=overwrite)
         for root in delivery.origins.values():
             hold(locks, root.local, is_reader=True)
-        delivery.run("pull", settings, _beside(place), progress)
+        delivery.run(work, "pull", settings, _beside(place), progress)
         return manifest
 
 

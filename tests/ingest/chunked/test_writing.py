@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 
 from hopstream import graph_from_arrays, read_graph
 from hopstream.arrays import RaggedArray
-from hopstream.errors import SchemaError, SettingsError
+from hopstream.engine.work_folder import open_work
+from hopstream.errors import SchemaError, SettingsError, StateError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import chunked_of_graph, open_chunked, write_chunked
@@ -240,12 +240,16 @@ def test_nothing_is_left_where_writing_fails(graph, tmp_path, monkeypatch):
 
 
 def test_what_a_killed_process_left_is_removed(graph, tmp_path):
-    old = tmp_path / ".g.4194305.partial"  # above the largest number that a process can have
-    alive = tmp_path / f".g.{os.getppid()}.partial"
-    for leftover in (old, alive):
-        leftover.mkdir()
+    (tmp_path / ".g.work" / "new").mkdir(parents=True)
+    (tmp_path / ".g.work" / "lock").touch()
     write_chunked(graph, tmp_path / "g")
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([alive.name, "g"])
+    assert [p.name for p in tmp_path.iterdir()] == ["g"]
+
+
+def test_one_process_at_a_time_writes(graph, tmp_path):
+    with open_work(tmp_path / "g"), pytest.raises(StateError, match="by another process"):
+        write_chunked(graph, tmp_path / "g")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress(graph, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 import resource
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import SettingsError, StateError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
@@ -23,9 +23,10 @@ from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition import staged
 from hopstream.partition.dispatch import regions
 from hopstream.partition.dispatch.run import dispatch
+from hopstream.partition.halo.run import add_halo
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
-from hopstream.partition.replace import resumed_folder
+from tests.killing import kill_again_and_again, left_beside, run_until
 from tests.partition.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
 from tests.partition.graphs import community_graph
 
@@ -33,10 +34,13 @@ PROGRAM = """
 import sys
 from hopstream.partition.dispatch import plan
 from hopstream.partition.dispatch.run import dispatch
+from hopstream.partition.halo.settings import HaloSettings
 plan.LIMITS = plan.Limits(piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000))
 def tell(stage, done, total):
     print(done, total, flush=True)
-dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progress=tell)
+hops = int(sys.argv[5])
+dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progress=tell,
+         halo=HaloSettings(hops=hops, features="all") if hops else None, overwrite=True)
 """
 """A job of many small tasks, which says how far it is."""
 
@@ -51,44 +55,34 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     return tmp_path
 
 
-def run_until(folder: Path, limit: int, num_workers: int = 0) -> int:
-    """Run the job until it has said ``limit`` times how far it is, then kill it; its exit status."""
-    words = [sys.executable, "-c", PROGRAM, *(str(folder / name) for name in ("in", "owners", "got")), str(num_workers)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        for _ in zip(range(limit), process.stdout, strict=False):
-            pass
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.stdout.read()
-        return process.wait(60)
+def words(folder: Path, num_workers: int = 0, hops: int = 0) -> list[object]:
+    return [*(folder / name for name in ("in", "owners", "got")), num_workers, hops]
 
 
 def check_done(folder: Path) -> None:
     check_same(folder / "got", folder / "wanted", read_manifest(folder / "got"), read_manifest(folder / "wanted"))
-    assert list(folder.glob(".*")) == []
+    assert left_beside(folder) == []
 
 
 def test_a_killed_job_goes_on(folder: Path):
     for limit in (4, 12):
-        assert run_until(folder, limit) == -signal.SIGKILL
+        assert run_until(PROGRAM, words(folder), limit) == -signal.SIGKILL
         assert not (folder / "got").exists()
-        assert resumed_folder(folder / "got").is_dir()
-    assert run_until(folder, 10**6) == 0
+        assert left_beside(folder) == [".got.work"]
+    assert run_until(PROGRAM, words(folder)) == 0
     check_done(folder)
 
 
 @pytest.mark.soak
-def test_twenty_kills(folder: Path):
+@pytest.mark.parametrize("hops", [0, 1])
+def test_twenty_kills(folder: Path, hops: int):
     """Workers are killed with the job, at moments of any kind."""
-    chance, num_kills = random.Random(5), 0
-    while num_kills < 20:
-        num_kills += run_until(folder, chance.randrange(1, 40), num_workers=2) == -signal.SIGKILL
-        if (folder / "got").exists():
-            check_done(folder)
-            shutil.rmtree(folder / "got")
-    while not (folder / "got").exists():
-        run_until(folder, 10**6, num_workers=2)
-    check_done(folder)
+    if hops:
+        add_halo(folder / "wanted", hops=hops, features="all")
+    kill_again_and_again(
+        PROGRAM, words(folder, num_workers=2, hops=hops), num_kills=20, max_lines=50,
+        check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),
+    )  # fmt: skip
 
 
 def test_what_was_done_is_not_done_again(tmp_path, monkeypatch, rng):
@@ -142,24 +136,40 @@ def test_other_settings_start_anew(tmp_path, monkeypatch, rng):
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
 def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng, is_removed_in_part):
-    """What is left says that all is done, and holds no files: it must not be believed."""
+    """The same call finds that it is done; another one does not take what is left for work to go on with."""
     graph = community_graph(rng, 60, 400)
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
+    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
 
-    def stop(hidden: Path) -> None:
-        if is_removed_in_part:
-            (hidden / "job.json").unlink()
-        raise KeyboardInterrupt
+    def stop(work: WorkFolder) -> None:
+        if (tmp_path / "got").exists():
+            if is_removed_in_part:
+                (work.path / "job.json").unlink()
+            raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(staged, "remove_work", stop)
-        with pytest.raises(KeyboardInterrupt):
-            check_equal(graph, tmp_path, 2)
-    open_dataset(tmp_path / "got", verify=True)
-    assert resumed_folder(tmp_path / "got").is_dir()
+    def end() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkFolder, "clear", stop)
+            with pytest.raises(KeyboardInterrupt):
+                dispatch(*places, num_workers=0, num_parts=2)
+        open_dataset(tmp_path / "got", verify=True)
+        assert left_beside(tmp_path) == [".got.work"]
+
+    end()
+    before = (tmp_path / "got").stat().st_ino
+    assert dispatch(*places, num_workers=0, num_parts=2).dataset_id == read_manifest(tmp_path / "got").dataset_id
+    assert (tmp_path / "got").stat().st_ino == before and left_beside(tmp_path) == []
+    shutil.rmtree(tmp_path / "got")
+    end()
+    with pytest.raises(SettingsError, match="holds a dataset"):
+        dispatch(*places, num_workers=0, num_parts=2, direction="out")
+    assert left_beside(tmp_path) == []
+    shutil.rmtree(tmp_path / "got")
+    end()
+    shutil.rmtree(tmp_path / "got")
     check_equal(graph, tmp_path, 2)
-    assert list(tmp_path.glob(".*")) == []
+    assert left_beside(tmp_path) == []
 
 
 def test_two_jobs_do_not_write_to_one_place(tmp_path, monkeypatch, rng):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.dispatch import regions
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
 from hopstream.partition.reshard.run import reshard
+from tests.killing import kill_again_and_again, left_beside, run_until
 from tests.partition.dispatch.sources import check_same, write_owners
 from tests.partition.graphs import community_graph
 from tests.partition.reshard.sources import cut_small
@@ -28,7 +26,8 @@ from hopstream.partition.reshard.run import reshard
 plan.LIMITS = plan.Limits(block_rows=100, piece_bytes=2000, run_bytes=(9000, 9000))
 def tell(stage, done, total):
     print(done, total, flush=True)
-reshard(sys.argv[1], sys.argv[2], num_workers=int(sys.argv[3]), num_parts=3, method=sys.argv[4], progress=tell)
+reshard(sys.argv[1], sys.argv[2], num_workers=int(sys.argv[3]), num_parts=3, method=sys.argv[4], progress=tell,
+        overwrite=True)
 """
 """A job of many small tasks, which says how far it is."""
 
@@ -42,44 +41,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_until(folder: Path, limit: int, num_workers: int = 0, method: str = "hash") -> int:
-    """Run the job until it has said ``limit`` times how far it is, then kill it; its exit status."""
-    words = [sys.executable, "-c", PROGRAM, str(folder / "old"), str(folder / "got"), str(num_workers), method]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        for _ in zip(range(limit), process.stdout, strict=False):
-            pass
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.stdout.read()
-    return process.returncode
+def words(folder: Path, num_workers: int = 0) -> list[object]:
+    return [folder / "old", folder / "got", num_workers, "hash"]
 
 
 def check_done(folder: Path) -> None:
     got, wanted = (read_manifest(folder / name) for name in ("got", "wanted"))
     check_same(folder / "got", folder / "wanted", got, wanted, ignored=("made_by",))
-    assert not list(folder.glob(".*"))
+    assert left_beside(folder) == []
 
 
 def test_killed_and_gone_on_with(folder: Path):
     for limit in (4, 25):
-        assert run_until(folder, limit) == -signal.SIGKILL
+        assert run_until(PROGRAM, words(folder), limit) == -signal.SIGKILL
         assert not (folder / "got").exists()
-    assert run_until(folder, 10**6) == 0
+    assert run_until(PROGRAM, words(folder)) == 0
     check_done(folder)
 
 
 @pytest.mark.soak
 def test_twenty_kills(folder: Path):
     """Workers are killed with the job, at moments of any kind."""
-    chance, num_kills = random.Random(5), 0
-    while num_kills < 20:
-        num_kills += run_until(folder, chance.randrange(1, 40), num_workers=2) == -signal.SIGKILL
-        if (folder / "got").exists():
-            check_done(folder)
-            shutil.rmtree(folder / "got")
-    while not (folder / "got").exists():
-        run_until(folder, 10**6, num_workers=2)
-    check_done(folder)
+    kill_again_and_again(
+        PROGRAM, words(folder, num_workers=2), num_kills=20, max_lines=50, check=lambda: check_done(folder),
+        again=lambda: shutil.rmtree(folder / "got"),
+    )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,18 +1,15 @@
 """How is a graph written as a chunked graph?
 
-All is written to a hidden folder beside the place, which is renamed when it is complete.
+All is written in the work folder beside the place, and renamed when it is complete.
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -20,6 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, column_schema, offsets_of, write_blocks, write_text
+from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import MASKS
@@ -63,6 +61,7 @@ def write_chunked(
         SchemaError: The graph has what a chunked graph cannot hold: ragged features or strings, splits of edges or of
             other names, label types, names with a colon, or dtypes that Parquet has not.
         SettingsError: A setting is out of its range or unknown, or ``out`` holds something.
+        StateError: Another process writes to the same place.
     """
     if settings is not None and fields:
         raise SettingsError(f"settings and {sorted(fields)} are both given; give one of them")
@@ -72,35 +71,26 @@ def write_chunked(
     settings = settings or ChunkSettings(**fields)
     graph.check()
     tables = _tables(graph, settings)
-    root = Path(os.path.realpath(out))
-    check_out_folder(root)
-    partial = root.with_name(f".{root.name}.{os.getpid()}.partial")
-    _remove_leftovers(root)
-    try:
-        partial.mkdir(parents=True)
-        metadata, files = plan_files(
-            name,
-            {t: TableShape(num_rows=n.num_nodes, features=list(tables.nodes[t])) for t, n in graph.nodes.items()},
-            {t: TableShape(num_rows=e.num_edges, features=list(tables.edges[t])) for t, e in graph.edges.items()},
-            settings,
-        )
-        _write_files(partial, graph, tables, files, settings, progress)
-        write_metadata(partial, metadata)
-        with suppress(FileNotFoundError):
-            root.rmdir()
-        partial.rename(root)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with open_work(out) as work:
+        check_out_folder(work.root)
+        work.clear()
+        new = work.path / "new"
+        try:
+            new.mkdir()
+            metadata, files = plan_files(
+                name,
+                {t: TableShape(num_rows=n.num_nodes, features=list(tables.nodes[t])) for t, n in graph.nodes.items()},
+                {t: TableShape(num_rows=e.num_edges, features=list(tables.edges[t])) for t, e in graph.edges.items()},
+                settings,
+            )
+            _write_files(new, graph, tables, files, settings, progress)
+            write_metadata(new, metadata)
+            check_out_folder(work.root)
+            work.put_in_place(new)
+        except BaseException:
+            work.clear()
+            raise
     return Path(out) / METADATA
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Remove what killed processes left beside a folder that they were to write."""
-    for leftover in root.parent.glob(f".{glob.escape(root.name)}.*.partial"):
-        number = leftover.name.split(".")[-2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def check_out_folder(out: Path) -> None:

@@ -223,11 +223,13 @@ class Estimate:
         input_bytes: Of all tables.
         scratch_bytes: Of what is spilled, at most at any time.
         chunked_bytes: Of the chunked graph, at most.
+        num_done: Tasks that an earlier call has done, which was ended.
     """
 
     input_bytes: int
     scratch_bytes: int
     chunked_bytes: int
+    num_done: int = 0
 
     @property
     def disk_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """How do tables become a chunked graph in bounded memory, and go on where they were ended?
 
-The work is cut into tasks, which an engine runs; see the modules of the steps. All of it happens in a hidden folder
-beside the place of the chunked graph, with a name that follows from it, so that work that was ended is found again.
+The work is cut into tasks, which an engine runs; see the modules of the steps. All of it happens in the work folder
+beside the place of the chunked graph, so that work that was ended is found again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hopstream.arrays import write_text
 from hopstream.engine import Progress, open_engine
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import held_bytes, remove_work, resumed_job, work_folder
+from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
 from hopstream.engine.settings import memory_bytes
+from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
@@ -34,6 +34,7 @@ from hopstream.ingest.tables import TableSettings
 from hopstream.ingest.work_settings import WorkSettings
 from hopstream.schema import EdgeType
 
+PRODUCT = "chunked"
 FORMAT = 1
 """Of the hidden folder; a folder of another one is not gone on with."""
 Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
@@ -101,19 +102,20 @@ def chunk_tables(
         budget_bytes=budget_of(memory_bytes(work.memory), num_workers), num_workers=max(1, num_workers),
     )  # fmt: skip
     metadata = read_metadata(Path(plan.source))
-    check_out_folder(Path(out))
     check_names(list(metadata.nodes), list(metadata.edges), known_names(metadata, tables), chunks)
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, plan)
     parts = {
         table.number: cut_table(table.files, plan.limits.part_bytes) for table in checked if table.files is not None
     }
-    costs = _estimate(metadata, checked, parts)
-    hidden = place.with_name(f".{place.name}.chunk.partial")
-    _check_disk(place, hidden, costs)
-    if on_estimate is not None:
-        on_estimate(costs, plan)
-    counts = _work(plan, metadata, parts, place, hidden, (work, num_workers, progress or _no_progress))
+    digest = digest_of([FORMAT, plan.to_json(), table_states(metadata)])
+    with open_work(place) as held:
+        check_out_folder(Path(out))
+        costs = replace(_estimate(metadata, checked, parts), num_done=num_done(held, digest, product=PRODUCT))
+        _check_disk(held, costs)
+        if on_estimate is not None:
+            on_estimate(costs, plan)
+        counts = _work(plan, metadata, parts, held, digest, (work, num_workers, progress or _no_progress))
     return ChunkReport(
         metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
@@ -136,29 +138,25 @@ def _no_progress(stage: str, done: int, total: int) -> None:
 
 
 def _work(
-    plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], place: Path, hidden: Path,
+    plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], held: WorkFolder, digest: str,
     how: tuple[WorkSettings, int, Progress],
 ) -> ChunkCounts:  # fmt: skip
     work, num_workers, progress = how
     workplaces.forget()
-    digest = digest_of([FORMAT, plan.to_json(), table_states(metadata)])
-    root = work_folder(hidden, digest)
+    root = job_folder(held, digest)
     with open_engine(work.engine, num_workers=num_workers if work.engine != "beam" else None) as engine:
         steps = Steps(Workplace(root), metadata, parts, progress)
-        with resumed_job(hidden, digest, engine, steps.tell, product="chunked") as job:
-            (root / "chunked").mkdir(parents=True, exist_ok=True)
-            write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
-            try:
-                counts = steps.run(job)
-            except (*INPUT_ERRORS, SettingsError):
-                # There is nothing to go on with; lost workers and full disks are another matter.
-                remove_work(hidden)
-                raise
-            check_out_folder(place)
-            with suppress(FileNotFoundError):
-                place.rmdir()
-            (root / "chunked").rename(place)
-            remove_work(hidden)
+        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT)
+        (root / PRODUCT).mkdir(parents=True, exist_ok=True)
+        write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
+        try:
+            counts = steps.run(job)
+        except (*INPUT_ERRORS, SettingsError):
+            # There is nothing to go on with; lost workers and full disks are another matter.
+            held.clear()
+            raise
+        check_out_folder(held.root)
+        held.put_in_place(root / PRODUCT, digest)
     return counts
 
 
@@ -178,14 +176,14 @@ def _estimate(metadata: TablesMetadata, tables: list[Table], parts: Mapping[int,
     )
 
 
-def _check_disk(place: Path, hidden: Path, costs: Estimate) -> None:
+def _check_disk(held: WorkFolder, costs: Estimate) -> None:
     """Refuse a disk that cannot hold the work.
 
     Raises:
         SettingsError: It cannot.
     """
-    folder = next(folder for folder in (place, *place.parents) if folder.exists())
-    room = shutil.disk_usage(folder).free + held_bytes(hidden)
+    place, folder = held.root, held.root.parent
+    room = shutil.disk_usage(folder).free + held_bytes(held.path)
     if costs.disk_bytes > room:
         raise SettingsError(
             f"{place} needs about {costs.disk_bytes / 1e9:.1f} GB of disk while it is written, at most "

@@ -1,7 +1,7 @@
 """How are nodes and edges added to a dataset, and why does nobody ever see half of it?
 
 New nodes become a part of their own. Old nodes that get edges get complete new rows, which are written beside the old
-ones as overlays. All of that is written in a hidden folder beside the dataset, moved to places that no manifest names
+ones as overlays. All of that is written in the work folder beside the dataset, moved to places that no manifest names
 yet, and becomes part of the dataset when the new manifest takes the place of the old one. No file is ever changed, so
 whoever has the dataset open goes on with what it was.
 """
@@ -9,12 +9,12 @@ whoever has the dataset open goes on with what it was.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import open_chunked
@@ -24,13 +24,13 @@ from hopstream.partition.append.described import digest_of_addition, grown_manif
 from hopstream.partition.append.known import KnownNodes
 from hopstream.partition.append.write import AddedEnds, DeltaWriter
 from hopstream.partition.book import neighbor_dtype
-from hopstream.partition.halo.run import remove_halos
 from hopstream.partition.layout import Dataset
-from hopstream.partition.lock import check_same_folder, locked
+from hopstream.partition.lock import dataset_to_change
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema, read_manifest
-from hopstream.partition.paths import PART_FOLDER, part_folder
+from hopstream.partition.paths import part_folder
 from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import MAX_PARTS, Progress
+from hopstream.partition.unnamed import remove_halos, remove_unnamed
 from hopstream.schema import EdgeType
 
 
@@ -114,11 +114,10 @@ def _append(
 ) -> Manifest:  # fmt: skip
     root = Path(os.path.realpath(root))
     started = time.perf_counter()
-    with locked(root), errors_named(root):
-        folder = root.stat()
+    with errors_named(root), dataset_to_change(root) as work:
         dataset = Dataset(root, read_manifest(root))
         _check_whole(dataset)
-        with _scratch(root) as scratch:
+        with _scratch(work) as scratch:
             added = read(dataset.manifest, scratch)
             _check_room(dataset, added)
             digest = digest_of_addition(dataset.manifest, added)
@@ -131,12 +130,11 @@ def _append(
             )  # fmt: skip
             ends = _write(writer)
             manifest = grown_manifest(dataset.manifest, writer, ends, started)
-            check_same_folder(root, folder)
             try:
                 _place(writer, root)
                 manifest.write(root)
             except BaseException:
-                _remove_leftovers(root, read_manifest(root))
+                remove_unnamed(root, read_manifest(root))
                 raise
             remove_halos(root, dataset.manifest, None)
     return manifest
@@ -203,31 +201,15 @@ def _check_room(dataset: Dataset, added: Graph) -> None:
 
 
 @contextmanager
-def _scratch(root: Path) -> Iterator[Path]:
-    """A hidden folder beside the dataset, gone at the end; what a killed process left is removed first."""
-    scratch = root.with_name(f".{root.name}.append.partial")
-    _remove_leftovers(root, read_manifest(root))
-    shutil.rmtree(scratch, ignore_errors=True)
+def _scratch(work: WorkFolder) -> Iterator[Path]:
+    """A folder beside the dataset, gone at the end; what a killed process left is removed first."""
+    work.clear()
+    scratch = work.path / "append"
     scratch.mkdir()
     try:
         yield scratch
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _remove_leftovers(root: Path, manifest: Manifest) -> None:
-    """Remove parts and deltas that a process moved into their places and that was killed before its manifest was."""
-    parts = {str(part_folder(part)) for part in range(manifest.book.num_parts)}
-    deltas = {f"delta-{number:05d}" for number in range(1, len(manifest.book.deltas) + 1)}
-    for folder in sorted(root.iterdir()):
-        if not PART_FOLDER.fullmatch(folder.name):
-            continue
-        if folder.name not in parts:
-            shutil.rmtree(folder)
-            continue
-        for inner in sorted(folder.glob("delta-*")):
-            if inner.name not in deltas:
-                shutil.rmtree(inner)
+        work.clear()
 
 
 def _place(writer: DeltaWriter, root: Path) -> None:

@@ -7,28 +7,23 @@ when it is complete; until then the old one stays as it is, and nothing can be a
 from __future__ import annotations
 
 import os
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from hopstream.engine.job import digest_of
 from hopstream.errors import SettingsError
-from hopstream.partition.assign_folder import write_owners
 from hopstream.partition.compact.owners import kept_owners
 from hopstream.partition.compact.settings import CompactSettings
 from hopstream.partition.dispatch.settings import EngineName
-from hopstream.partition.lock import locked
-from hopstream.partition.manifest import Manifest
-from hopstream.partition.replace import check_target, put_back
-from hopstream.partition.reshard.newest import open_rows
+from hopstream.partition.lock import dataset_to_change
+from hopstream.partition.manifest import Manifest, read_manifest
+from hopstream.partition.replace import errors_named
 from hopstream.partition.reshard.plan import Estimate, Plan
-from hopstream.partition.reshard.rows import DatasetRows
-from hopstream.partition.reshard.run import rewrite
+from hopstream.partition.reshard.run import plan_reshard, rewrite
 from hopstream.partition.settings import Progress
-from hopstream.partition.staged import INPUT_ERRORS
+from hopstream.partition.staged import Staging
 
 
 class CompactOptions(TypedDict, total=False):
@@ -56,15 +51,16 @@ def compact(
             parts so that they get even by bytes.
         settings: How to work; the defaults if it is not given.
         progress: Called as ``progress(stage, done, total)``.
-        on_estimate: Called once with what the work will take, before it starts.
+        on_estimate: Called once with what the work will take, before it starts; not where nothing was appended.
         **options: Fields of ``CompactSettings``; they go before ``settings``.
 
     Returns:
-        The manifest that was written.
+        The manifest that was written, or the one that is there where nothing was appended.
 
     Raises:
-        StateError: Another process changes the dataset now.
-        SettingsError: Nothing was appended, a setting is outside its range, or the disk has no room for a second copy.
+        StateError: Another process changes or reads the dataset now.
+        SettingsError: ``partitions_dir`` is given and nothing was appended, a setting is outside its range, or the disk
+            has no room for a second copy.
         FormatError: The folder is no dataset, a file of it is missing or contradicts the others, or a file of owners
             cannot be read.
         ChecksumError: A file of the dataset is not the one that was written.
@@ -73,47 +69,27 @@ def compact(
         OSError: The system failed; what was done is kept for the next call.
     """
     settings = replace(settings or CompactSettings(), **options)
-    root = Path(os.path.realpath(dataset))
-    if not root.exists():
-        put_back(root)
-    with locked(root):
-        rows = open_rows(root)
-        check_target(root, overwrite=True)  # now, rather than when all is done
-        if not rows.book.deltas:
+    folder = Path(os.path.realpath(dataset))
+    owners = None if partitions_dir is None else Path(os.path.realpath(partitions_dir))
+    call = digest_of(["compact", None if owners is None else str(owners)])
+    with errors_named(folder), dataset_to_change(folder) as work:
+        staging = Staging(out=folder, work=work, overwrite=True, call=call)
+        return staging.placed() or _fold_in(staging, owners, settings, progress, on_estimate)
+
+
+def _fold_in(
+    staging: Staging, owners: Path | None, settings: CompactSettings, progress: Progress | None,
+    on_estimate: Callable[[Estimate, Plan], None] | None,
+) -> Manifest:  # fmt: skip
+    """Do it, in a place that is held."""
+    root, manifest = staging.out, read_manifest(staging.out)
+    if not manifest.book.deltas:
+        if owners is not None:
             raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
-        with _owners(root, rows, None if partitions_dir is None else Path(partitions_dir)) as folder:
-            return rewrite(
-                root, root, folder, settings.reshard_settings(), overwrite=True,
-                progress=progress or _no_progress, on_estimate=on_estimate,
-            )  # fmt: skip
-
-
-@contextmanager
-def _owners(root: Path, rows: DatasetRows, given: Path | None) -> Iterator[Path]:
-    """The folder of owners; one that is made here stays as it is until the work is done, or it could not go on."""
-    mine = root.with_name(f".{root.name}.compact.{rows.manifest.dataset_id[:16]}")
-    for left in _leftovers(root):
-        if left != mine or given is not None:
-            shutil.rmtree(left, ignore_errors=True)
-    if given is not None:
-        yield given
-        return
-    if not mine.exists():
-        with write_owners(mine, rows.book.num_base_parts, "file") as (_, write):
-            write(kept_owners(rows))
-    try:
-        yield mine
-    except INPUT_ERRORS:  # there is nothing to go on with
-        shutil.rmtree(mine, ignore_errors=True)
-        raise
-    shutil.rmtree(mine, ignore_errors=True)
-
-
-def _leftovers(root: Path) -> list[Path]:
-    """Folders of owners that were made for this place."""
-    name = re.compile(rf"\.{re.escape(root.name)}\.compact\.[0-9a-f]{{16}}")
-    return [path for path in root.parent.iterdir() if name.fullmatch(path.name)]
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+        staging.work.clear()
+        return manifest
+    cut = settings.reshard_settings()
+    if owners is None:
+        cut = replace(cut, num_parts=manifest.book.num_base_parts, method="file")
+    planned = plan_reshard(root, owners, cut, kept_owners if owners is None else None)
+    return rewrite(planned, staging, cut, progress, on_estimate)

@@ -206,6 +206,7 @@ class Estimate:
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read: rows and ends as they are in memory.
         halo: What halos take, which are made when spilled edges are gone.
+        num_done: Tasks that an earlier call has done, which was ended.
     """
 
     dataset_bytes: int
@@ -213,6 +214,7 @@ class Estimate:
     scratch_bytes: int
     input_bytes: int
     halo: HaloCosts = field(default_factory=HaloCosts)
+    num_done: int = 0
 
     @property
     def disk_bytes(self) -> int:

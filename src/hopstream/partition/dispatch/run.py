@@ -1,8 +1,7 @@
 """How does a chunked graph become a dataset in bounded memory, and go on where it was ended?
 
-The work is cut into tasks, which an engine runs; see the modules of the stages. All of it happens in a hidden folder
-beside the dataset's place, with a name that follows from it, so that a job that was ended is found again. The folder of
-parts is renamed into its place when its manifest is written.
+The work is cut into tasks, which an engine runs; see the modules of the stages, and ``partition.staged`` for where it
+happens.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -35,16 +34,17 @@ from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSetti
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
 from hopstream.partition.dispatch.workplace import Workplace
 from hopstream.partition.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
-from hopstream.partition.halo.run import remove_halos
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.job_folder import PLAN
+from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
-from hopstream.partition.replace import check_target
+from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionSettings, Progress
-from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
+from hopstream.partition.staged import PlannedContents, Stages, Staging, check_disk, write_staged
 from hopstream.partition.times import check_time_schema
+from hopstream.partition.unnamed import remove_halos
 from hopstream.partition.write import Written, manifest_of, schema_with_links, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
@@ -89,38 +89,55 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or DispatchSettings(), **options)
-    return dispatch_assigned(
-        Path(in_dir), Path(partitions_dir), Path(out_dir), metadata_filename=metadata_filename, settings=settings,
-        halo=halo, overwrite=overwrite, progress=progress, on_estimate=on_estimate,
-    )  # fmt: skip
+    source, owners, out = Path(in_dir), Path(partitions_dir), Path(out_dir)
+    planned = plan_dispatch(source, owners, metadata_filename, settings)
+    call = digest_of([planned.digest, None if halo is None else asdict(halo)])
+    with errors_named(out), place_to_write(out) as work:
+        staging = Staging(out=out, work=work, overwrite=overwrite, call=call)
+        return staging.placed() or dispatch_staged(planned, staging, settings, halo, progress, on_estimate)
 
 
-def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
-    source: Path, owners: Path, out: Path, *, metadata_filename: str, settings: DispatchSettings,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is to be done, and a digest of all that decides over it."""
+
+    plan: Plan
+    graph: ChunkedGraph
+    digest: str
+
+
+def plan_dispatch(
+    source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings,
     assigned: PartitionSettings | None = None,
-    halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
-    on_estimate: Callable[[Estimate, Plan], None] | None = None,
-) -> Manifest:  # fmt: skip
-    """Do what ``dispatch`` does; ``assigned`` says how the owners came to be, for the manifest."""
+) -> Planned:  # fmt: skip
+    """What is to be done; ``assigned`` says how the owners came to be, for the manifest."""
     workplaces.forget()
-    started = time.perf_counter()
     plan, graph = _plan(source, owners, metadata_filename, settings, assigned)
+    return Planned(plan=plan, graph=graph, digest=_digest(plan, graph))
+
+
+def dispatch_staged(
+    planned: Planned, staging: Staging, settings: DispatchSettings, halo: HaloSettings | None,
+    progress: Progress | None, on_estimate: Callable[[Estimate, Plan], None] | None,
+) -> Manifest:  # fmt: skip
+    """Do it, in a place that is held."""
+    started = time.perf_counter()
+    plan, graph, digest = planned.plan, planned.graph, planned.digest
     schema = _checked_schema(graph, plan.settings)
     if halo is not None:
         halo.choose(schema)
-    check_target(out, overwrite=overwrite)
-    costs = estimate(graph, schema, plan.settings, halo)
-    check_disk(out, costs.least_disk_bytes, costs.dataset_bytes)
+    check_target(staging.out, overwrite=staging.overwrite)
+    costs = replace(estimate(graph, schema, plan.settings, halo), num_done=staging.num_done(digest))
+    check_disk(staging, costs.least_disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
-    digest = _digest(plan, graph)
-    workplace = Workplace(staged_root(out, digest))
+    workplace = Workplace(staging.root(digest))
     stages = Stages(
         name="dispatch", dataset=workplace.dataset, total_work=_total_work(graph, plan), started=started,
         progress=progress or _no_progress,
     )  # fmt: skip
 
-    def work(job: Job) -> Manifest:
+    def write(job: Job) -> Manifest:
         stages.job = job
         manifest = _Run(workplace, graph, schema, plan, stages).run()
         if halo is None:
@@ -131,9 +148,8 @@ def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
         return with_halo(workplace.dataset, halo, progress, str(left))
 
     return write_staged(
-        out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,
-        progress=stages.tell,
-    )  # fmt: skip
+        staging, digest, write, engine=settings.engine, num_workers=_num_workers(settings), progress=stages.tell
+    )
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

@@ -1,14 +1,14 @@
 """How does a finished dataset get a halo, or another one, so that whoever looks finds the old state or the new one?
 
 The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
-them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and is removed first.
+them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and goes first.
 """
 
 from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -17,17 +17,17 @@ from hopstream.errors import SettingsError
 from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
 from hopstream.partition.halo.node_sets import NodeSet
 from hopstream.partition.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
-from hopstream.partition.halo.record import MAX_GENERATION, Halo, halo_root
+from hopstream.partition.halo.record import MAX_GENERATION, Halo
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.tables import Tables
 from hopstream.partition.halo.writing import FileSink, HaloWriter
 from hopstream.partition.layout import Dataset, open_dataset
-from hopstream.partition.lock import locked
+from hopstream.partition.lock import dataset_to_change
 from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import part_folder
 from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import Progress
+from hopstream.partition.unnamed import remove_halos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +110,9 @@ def add_halo(
     """
     settings = replace(settings or HaloSettings(), **options)
     table_bytes = table_bytes_of(memory)
-    root = (dataset if isinstance(dataset, Dataset) else open_dataset(dataset)).root
-    with errors_named(root), locked(root):
+    root = dataset.root if isinstance(dataset, Dataset) else Path(dataset)
+    with errors_named(root), dataset_to_change(root) as work:
+        work.clear()
         opened = open_dataset(root)
         features = settings.choose(opened.manifest.schema)
         if opened.manifest.book.deltas and not settings.is_nothing:
@@ -157,7 +158,6 @@ def _replace_halo(
     root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
-    remove_halos(root, manifest, before)
     try:
         if not settings.is_nothing and manifest.book.num_parts > 1:
             halo, savings = make(1 if before is None else before.generation % MAX_GENERATION + 1)
@@ -232,20 +232,3 @@ class _Run:
                 totals[2 * at] += float(chances[: own.start].sum() + chances[own.stop :].sum())
                 totals[2 * at + 1] += sum(float(chances[ids].sum()) for ids in nodes.chunks()) if nodes else 0.0
         return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
-
-
-def remove_halos(root: Path, manifest: Manifest, halo: Halo | None) -> None:
-    """Remove the folders of every halo but one."""
-    for part in range(manifest.book.num_parts):
-        kept = None if halo is None else root / halo_root(part, halo.generation)
-        for folder in _halo_folders(root, part):
-            if folder != kept:
-                shutil.rmtree(folder, ignore_errors=True)
-        if kept is None:
-            shutil.rmtree(root / part_folder(part) / "halo", ignore_errors=True)
-
-
-def _halo_folders(root: Path, part: int) -> Iterator[Path]:
-    place = root / part_folder(part) / "halo"
-    if place.is_dir():
-        yield from sorted(place.iterdir())

@@ -108,11 +108,13 @@ class Estimate:
         dataset_bytes: Of the new dataset.
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read.
+        num_done: Tasks that an earlier call has done, which was ended.
     """
 
     dataset_bytes: int
     scratch_bytes: int
     input_bytes: int
+    num_done: int = 0
 
     @property
     def disk_bytes(self) -> int:

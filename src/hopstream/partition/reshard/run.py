@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,13 +24,14 @@ from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.partition.assign import assign_nodes
 from hopstream.partition.assign_dataset import source_of_rows
-from hopstream.partition.assign_folder import write_owners
+from hopstream.partition.assign_folder import OwnerArray, OwnerBlocks, write_owners
 from hopstream.partition.balance import MAX_MATRIX_PARTS, EdgeCut
 from hopstream.partition.book import Owner, PartitionBook, neighbor_dtype
 from hopstream.partition.chunks import row_chunks
 from hopstream.partition.dispatch.plan import TASKS_PER_WORKER, budget_of
 from hopstream.partition.dispatch.regions import Stretches, make_file, merge_stretches
 from hopstream.partition.job_folder import PLAN
+from hopstream.partition.lock import hold, place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.owners import find_num_parts, owners_path
 from hopstream.partition.paths import (
@@ -53,7 +55,7 @@ from hopstream.partition.reshard.rows import DatasetRows, owner_folder, owners_o
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import Workplace, own_type
 from hopstream.partition.settings import Progress
-from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
+from hopstream.partition.staged import PlannedContents, Stages, Staging, check_disk, write_staged
 from hopstream.partition.write import Written, manifest_of
 from hopstream.schema import EdgeType
 
@@ -95,45 +97,73 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
         ChecksumError: A file of the dataset is not the one that was written.
         SchemaError: A file of owners does not have one integer for each node.
         IdRangeError: It names a part that is not there.
-        StateError: Another process writes to the same place.
+        StateError: Another process writes to the same place, or changes the dataset.
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or ReshardSettings(), **options)
-    _check_apart(Path(root), Path(out))
-    check_target(Path(out), overwrite=overwrite)
-    return rewrite(
-        Path(root), Path(out), Path(partitions_dir) if partitions_dir is not None else None, settings,
-        overwrite=overwrite, progress=progress or _no_progress, on_estimate=on_estimate,
-    )  # fmt: skip
+    root, out = Path(root), Path(out)
+    _check_apart(root, out)
+    with ExitStack() as locks:
+        hold(locks, root, is_reader=True)
+        work = locks.enter_context(place_to_write(out))
+        planned = plan_reshard(root, None if partitions_dir is None else Path(partitions_dir), settings)
+        staging = Staging(out=out, work=work, overwrite=overwrite, call=planned.digest)
+        return staging.placed() or rewrite(planned, staging, settings, progress, on_estimate)
 
 
-def rewrite(  # noqa: PLR0913  as ``reshard``
-    root: Path, out: Path, partitions_dir: Path | None, settings: ReshardSettings, *, overwrite: bool,
-    progress: Progress, on_estimate: Callable[[Estimate, Plan], None] | None = None,
-) -> Manifest:  # fmt: skip
-    """Do what ``reshard`` does, without its look at where ``out`` is: it may be the dataset's own place."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is to be done, and a digest of all that decides over it.
+
+    Attributes:
+        rows: The dataset as it is.
+        plan: How the work is cut.
+        digest: Of both.
+        owners: Gives the parts of nodes where no folder does; None assigns nodes by the method of the plan.
+    """
+
+    rows: DatasetRows
+    plan: Plan
+    digest: str
+    owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None = None
+
+
+def plan_reshard(
+    root: Path, partitions_dir: Path | None, settings: ReshardSettings,
+    owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None = None,
+) -> Planned:  # fmt: skip
+    """What is to be done; with ``owners`` the settings say how many parts there are."""
     workplaces.forget()
-    started = time.perf_counter()
     rows = open_rows(root)
-    plan = _plan(rows, partitions_dir, settings)
-    costs = estimate(rows, plan.settings.num_parts)
-    check_disk(out, costs.disk_bytes, costs.dataset_bytes)
+    plan = _plan(rows, partitions_dir, settings, has_owners=owners is not None)
+    return Planned(rows=rows, plan=plan, digest=_digest(plan, rows), owners=owners)
+
+
+def rewrite(
+    planned: Planned, staging: Staging, settings: ReshardSettings, progress: Progress | None,
+    on_estimate: Callable[[Estimate, Plan], None] | None,
+) -> Manifest:  # fmt: skip
+    """Do it, in a place that is held; it may be the dataset's own."""
+    started = time.perf_counter()
+    rows, plan, digest = planned.rows, planned.plan, planned.digest
+    check_target(staging.out, overwrite=staging.overwrite)
+    costs = replace(estimate(rows, plan.settings.num_parts), num_done=staging.num_done(digest))
+    check_disk(staging, costs.disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
-    digest = _digest(plan, rows)
-    workplace = Workplace(staged_root(out, digest))
+    workplace = Workplace(staging.root(digest))
     stages = Stages(
-        name="reshard", dataset=workplace.dataset, total_work=_total_work(rows), progress=progress, started=started
-    )
+        name="reshard", dataset=workplace.dataset, total_work=_total_work(rows), started=started,
+        progress=progress or _no_progress,
+    )  # fmt: skip
 
-    def work(job: Job) -> Manifest:
+    def write(job: Job) -> Manifest:
         stages.job = job
-        return _Run(workplace, rows, plan, stages).run(memory_bytes(settings.memory) // 2)
+        return _Run(workplace, rows, plan, stages, planned.owners).run(memory_bytes(settings.memory) // 2)
 
     return write_staged(
-        out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,
-        progress=stages.tell,
-    )  # fmt: skip
+        staging, digest, write, engine=settings.engine, num_workers=_num_workers(settings), progress=stages.tell
+    )
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -155,7 +185,7 @@ def _check_apart(root: Path, out: Path) -> None:
         raise SettingsError(f"out {out} and the dataset {root} lie in each other; give a folder beside the dataset")
 
 
-def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings) -> Plan:
+def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool) -> Plan:
     num_parts, method = settings.num_parts, settings.method
     if partitions_dir is not None:
         if method not in ("file", ReshardSettings().method):
@@ -163,7 +193,7 @@ def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSetti
         sizes = {t: rows.book.num_ids(t) for t in rows.contents.schema.nodes}
         num_parts = find_num_parts(partitions_dir, sizes, num_parts)
         settings = replace(settings, num_parts=num_parts, method="file")
-    elif method == "file":
+    elif method == "file" and not has_owners:
         raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
     elif num_parts is None:
         raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
@@ -208,6 +238,7 @@ class _Run:
     rows: DatasetRows
     plan: Plan
     stages: Stages
+    owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None
     lengths: dict[str, int] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
     cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
@@ -259,10 +290,13 @@ class _Run:
         self.stages.run("check", tasks)
 
     def _assign(self, assign_bytes: int) -> None:
-        """Give nodes to parts by the method that was asked for."""
+        """Give nodes to parts, by the method that was asked for where nothing else says it."""
         settings = self.plan.settings
         out = self.workplace.owners_folder
         with self.stages.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
+            if self.owners is not None:
+                write(self.owners(self.rows))
+                return
             found = assign_nodes(
                 source_of_rows(self.rows), settings, scratch=folder, memory_bytes=assign_bytes,
                 progress=self.stages.progress,

@@ -1,0 +1,131 @@
+"""Is one at a time in a place's work folder, and does nothing stay of what was ended?"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hopstream.engine.local import local_engine
+from hopstream.engine.resumed import num_done, resumed_job
+from hopstream.engine.work_folder import WorkFolder, open_work
+from hopstream.errors import SettingsError, StateError
+from tests.engine.contract import echoes
+from tests.killing import left_beside
+
+
+def test_one_at_a_time(tmp_path: Path):
+    with open_work(tmp_path / "x") as work:
+        assert work.path == tmp_path / ".x.work"
+        with pytest.raises(StateError, match="x is being written to by another process"), open_work(tmp_path / "x"):
+            pass
+        with open_work(tmp_path / "y"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_that_come_and_go(tmp_path: Path):
+    """Whoever is in removes the folder when it leaves, and none ever removes that of another."""
+    inside: list[int] = []
+    wrong: list[str] = []
+    num_held = [0] * 4
+
+    def come_and_go(me: int) -> None:
+        while num_held[me] < 20 and not wrong:
+            try:
+                with open_work(tmp_path / "x") as work:
+                    inside.append(me)
+                    (work.path / f"{me}").mkdir()
+                    if inside != [me] or [p.name for p in work.path.iterdir() if p.name != "lock"] != [str(me)]:
+                        wrong.append(f"{inside}")
+                    work.clear()
+                    num_held[me] += 1
+                    inside.remove(me)
+            except StateError:
+                pass
+            except BaseException as error:
+                wrong.append(repr(error))
+                raise
+
+    threads = [threading.Thread(target=come_and_go, args=(me,)) for me in range(len(num_held))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_left_stays_until_it_is_cleared(tmp_path: Path):
+    with open_work(tmp_path / "a" / "x") as work:
+        resumed_job(work, "d" * 64, local_engine()).run("stage", echoes(3))
+    with open_work(tmp_path / "a" / "x") as work:
+        assert num_done(work, "d" * 64) == 3
+        assert num_done(work, "d" * 64, product="made") == num_done(work, "e" * 64) == 0
+        resumed_job(work, "e" * 64, local_engine())
+        assert num_done(work, "d" * 64) == 0
+        work.clear()
+    assert left_beside(tmp_path / "a") == []
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def replace_place(root: Path) -> None:
+    with open_work(root) as work:
+        (work.path / "job" / "made").mkdir(parents=True)
+        (work.path / "job" / "made" / "new").touch()
+        work.put_in_place(work.path / "job" / "made", "a call")
+
+
+def test_a_place_is_replaced(tmp_path: Path):
+    (tmp_path / "x").mkdir(mode=0o750)
+    (tmp_path / "x" / "old").touch()
+    replace_place(tmp_path / "x")
+    assert names(tmp_path / "x") == ["new"] and (tmp_path / "x").stat().st_mode & 0o777 == 0o750
+    assert left_beside(tmp_path) == []
+
+
+def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
+    """Between the two renames the old one is put back; after both of them the new one stays."""
+    root = tmp_path / "x"
+    root.mkdir()
+    (root / "old").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkFolder, "clear", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            replace_place(root)
+    assert (tmp_path / ".x.work" / "old").is_dir() and names(root) == ["new"]
+    root.rename(tmp_path / ".x.work" / "job" / "made")  # as it is between the two
+    with open_work(root) as work:
+        assert work.placed is None and names(root) == ["old"]
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkFolder, "clear", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                work.put_in_place(work.path / "job" / "made", "another call")
+    with open_work(root) as work:
+        assert work.placed == "another call" and names(root) == ["new"]
+        assert names(work.path) == ["lock"]
+    with open_work(root) as work:
+        assert work.placed is None
+    assert left_beside(tmp_path) == []
+
+
+def test_what_cannot_be_placed_leaves_what_was_there(tmp_path: Path):
+    (tmp_path / "x").mkdir()
+    with open_work(tmp_path / "x") as work:
+        with pytest.raises(OSError, match="No such file"):
+            work.put_in_place(work.path / "nothing")
+        work.clear()
+    assert names(tmp_path) == ["x"]
+
+
+def test_the_root_of_all_file_systems():
+    with pytest.raises(SettingsError, match="root of a file system"), open_work("/"):
+        pass

@@ -1,0 +1,73 @@
+"""How is a program killed at any moment, and then run to its end?
+
+A program says how far it is in lines on stdout, at least one for each task or step.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+END = 10**6
+"""More lines than any program says."""
+TIMEOUT_S = 60
+
+
+def run_until(program: str, args: Sequence[object], limit: int = END, delay_s: float = 0.0) -> int:
+    """Run a program until it has said ``limit`` lines, kill it ``delay_s`` later; its exit status.
+
+    Args:
+        program: Python text; it finds ``args`` in ``sys.argv[1:]``.
+        args: Its arguments.
+        limit: How many lines are read before it is killed; it ends by itself where it says fewer.
+        delay_s: For how long it goes on, if it does.
+
+    Raises:
+        AssertionError: It ended by itself, with an error.
+    """
+    words = [sys.executable, "-c", program, *map(str, args)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for _ in zip(range(limit), process.stdout, strict=False):
+            pass
+        try:
+            process.wait(delay_s if limit < END else TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode in (0, -signal.SIGKILL), errors
+    return process.returncode
+
+
+def kill_again_and_again(
+    program: str, args: Sequence[object], *, num_kills: int, max_lines: int, check: Callable[[], None],
+    again: Callable[[], None], delay_s: float = 0.02,
+) -> None:  # fmt: skip
+    """Kill a program at moments of any kind, each time after it has gone on, then let it end.
+
+    Args:
+        program: As of ``run_until``.
+        args: As of ``run_until``.
+        num_kills: How often it is killed before it ends.
+        max_lines: About how many lines it says.
+        check: That all is done, and nothing left over; called whenever it has ended by itself.
+        again: Called then, so that it has all to do once more.
+        delay_s: The longest time between a line and the kill.
+    """
+    chance, done = random.Random(5), 0
+    while done < num_kills:
+        if run_until(program, args, chance.randrange(1, max_lines), chance.random() * delay_s):
+            done += 1
+        else:
+            check()
+            again()
+    assert run_until(program, args) == 0
+    check()
+
+
+def left_beside(folder: Path) -> list[str]:
+    """Hidden files and folders in a folder."""
+    return sorted(path.name for path in folder.glob(".*"))

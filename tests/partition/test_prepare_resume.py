@@ -1,0 +1,82 @@
+"""Does preparation that was ended at any moment, in any of its steps, go on?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.ingest.tables import TableSettings
+from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.layout import read_manifest
+from hopstream.partition.prepare import prepare
+from tests.killing import kill_again_and_again, left_beside
+from tests.partition.dispatch.sources import check_same
+from tests.partition.test_prepare import WORK, write_tables
+
+PROGRAM = """
+import sys
+from hopstream.ingest.chunking import plan as chunking
+from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.work_settings import WorkSettings
+from hopstream.partition.dispatch import plan
+from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.prepare import prepare
+plan.LIMITS = plan.Limits(piece_edges=(200, 200), bucket_edges=(100, 100), column_bytes=(400, 400))
+chunking.LIMITS = chunking.Limits(part_bytes=4000, block_bytes=2000, block_rows=99, bucket_bytes=900, lookup_bytes=900)
+def tell(stage, done, total):
+    print(stage, done, total, flush=True)
+prepare(*sys.argv[1:3], work=WorkSettings(memory="2GiB", num_workers=int(sys.argv[3])), num_parts=2, method="ldg",
+        tables=TableSettings(keep_raw_ids=False), halo=HaloSettings(hops=1), overwrite=True, progress=tell)
+"""
+"""A job of many small tasks, which says how far it is."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Tables, and the dataset that they must become."""
+    source = write_tables(tmp_path / "tables", rng)
+    reading, halo = TableSettings(keep_raw_ids=False), HaloSettings(hops=1)
+    prepare(source, tmp_path / "wanted", work=WORK, tables=reading, halo=halo, num_parts=2, method="ldg")
+    return tmp_path
+
+
+def check_done(folder: Path) -> None:
+    got, wanted = (read_manifest(folder / name) for name in ("got", "wanted"))
+    check_same(folder / "got", folder / "wanted", got, wanted)
+    assert left_beside(folder) == []
+
+
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
+)
+def test_killed_again_and_again(folder: Path, num_kills: int):
+    kill_again_and_again(
+        PROGRAM, [folder / "tables", folder / "got", 2 if num_kills > 1 else 0], num_kills=num_kills, max_lines=80,
+        check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),
+    )  # fmt: skip
+
+
+def test_it_says_what_was_done_before(folder: Path):
+    """Ended while it chunks, while it dispatches, and where its dataset is in its place."""
+
+    def call(stop: str = "") -> None:
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage == stop and 2 * done > total:
+                raise KeyboardInterrupt
+
+        prepare(
+            folder / "tables", folder / "got", work=WORK, num_parts=2, method="ldg", halo=HaloSettings(hops=1),
+            tables=TableSettings(keep_raw_ids=False), progress=tell, on_resume=lambda *told: said.append(told),
+        )  # fmt: skip
+
+    said: list[tuple[str, int]] = []
+    for stop in ("chunk", "dispatch"):
+        with pytest.raises(KeyboardInterrupt):
+            call(stop)
+    assert [stage for stage, _ in said] == ["chunk"]
+    call()
+    assert [stage for stage, _ in said] == ["chunk", "assign", "dispatch"] and min(num for _, num in said) > 0
+    check_done(folder)
