@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import IdRangeError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition import prepare as module
 from hopstream.partition.layout import write_parts
 from hopstream.partition.prepare import memory_for_edges, prepare

@@ -12,9 +12,9 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.schema import type_label
 
 if TYPE_CHECKING:

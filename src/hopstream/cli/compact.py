@@ -10,10 +10,10 @@ import typer
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.written import show_measured, show_written
-from hopstream.partition.compact.settings import CompactSettings
+from hopstream.engine.settings import WorkSettings
 
 
-@with_settings("settings", CompactSettings)
+@with_settings("settings", WorkSettings)
 def run(
     path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
     partitions_dir: Annotated[
@@ -25,7 +25,7 @@ def run(
     ] = None,
     json: JsonFlag = False,
     *,
-    settings: CompactSettings,
+    settings: WorkSettings,
 ) -> None:
     """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
     from hopstream.partition.compact.run import compact

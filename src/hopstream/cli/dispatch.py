@@ -13,9 +13,9 @@ from hopstream.cli.place import RootSettings, place_parts
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.written import show_measured, show_written
+from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
-from hopstream.transfer.settings import TransferSettings
 
 if TYPE_CHECKING:
     from hopstream.partition.dispatch.plan import Estimate, Plan
@@ -58,7 +58,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     if save_orig_eids and not settings.keep_edge_keys:
         raise SettingsError("--save-orig-eids and --no-keep-edge-keys contradict each other; leave one of them out")
     output, clock = Output(is_json=json), Clock()
-    copying = TransferSettings(num_workers=settings.num_workers, engine=settings.engine)
+    copying = WorkerSettings(num_workers=settings.num_workers, engine=settings.engine)
     if _goes_on(output, out_dir, where):
         place_parts(output, out_dir, read_manifest(out_dir), where, copying, overwrite=overwrite)
         return

@@ -15,8 +15,8 @@ from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_measured, show_written
 from hopstream.engine import EngineName
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.settings import PartitionSettings
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from typing import Any, Unpack
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import remove_work, resumed_job
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.settings import WorkSettings, bytes_text, size_text
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.table_metadata import read_metadata
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.plan import REST_BYTES
 from hopstream.partition.dispatch.run import dispatch_assigned, input_states
@@ -145,13 +144,13 @@ def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: Wor
     is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
     per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
     taken = 2 * REST_BYTES + num_nodes * NODE_BYTES + num_edges * per_edge
-    left = memory_bytes(work.memory) - taken
+    left = work.memory_bytes - taken
     if left < LEAST_EDGE_BYTES:
         need = taken + LEAST_EDGE_BYTES
         remedy = "give more memory" if settings.method not in EDGE_BYTES else "give more memory, or use ldg or fennel"
         raise SettingsError(
-            f"memory is {work.memory}; method {settings.method!r} needs about {need >> 20} MiB for {num_nodes} nodes "
-            f"and {num_edges} edges: {remedy}"
+            f"memory is {size_text(work.memory)}; method {settings.method!r} needs about {bytes_text(need)} for "
+            f"{num_nodes} nodes and {num_edges} edges: {remedy}"
         )
     return left
 

@@ -11,12 +11,12 @@ from typing import Any
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
 from hopstream.engine.resumed import remove_work, resumed_job
+from hopstream.engine.settings import WorkerSettings, bytes_text
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import part_folder
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
-from hopstream.transfer.settings import TransferSettings
 from hopstream.transfer.targets import Target, check_servers
 from hopstream.transfer.uris import stored_uri
 
@@ -76,9 +76,7 @@ class Delivery:
         self._check_files()
         self._check_disks()
 
-    def run(
-        self, stage: str, settings: TransferSettings, beside: Mapping[str, bytes], progress: Progress | None
-    ) -> None:
+    def run(self, stage: str, settings: WorkerSettings, beside: Mapping[str, bytes], progress: Progress | None) -> None:
         """Copy what is not there yet, then make datasets of all targets; ``look`` was called before.
 
         Raises:
@@ -178,7 +176,7 @@ class Delivery:
             free = shutil.disk_usage(_existing(Path(target.place.local or ""))).free
             if num_bytes > free:
                 raise SettingsError(
-                    f"{target.place.shown} needs {num_bytes / 1e9:.1f} GB; its disk has {free / 1e9:.1f} GB: make "
+                    f"{target.place.shown} needs {bytes_text(num_bytes)}; its disk has {bytes_text(free)}: make "
                     "room, or give another place"
                 )
 

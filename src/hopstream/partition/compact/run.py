@@ -11,15 +11,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
+from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.assign_folder import write_owners
 from hopstream.partition.compact.owners import kept_owners
-from hopstream.partition.compact.settings import CompactSettings
-from hopstream.partition.dispatch.settings import EngineName
 from hopstream.partition.lock import locked
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.replace import check_target, put_back
@@ -27,22 +26,15 @@ from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.plan import Estimate, Plan
 from hopstream.partition.reshard.rows import DatasetRows
 from hopstream.partition.reshard.run import rewrite
+from hopstream.partition.reshard.settings import ReshardSettings
 from hopstream.partition.settings import Progress
 from hopstream.partition.staged import INPUT_ERRORS
 
 
-class CompactOptions(TypedDict, total=False):
-    """The fields of ``CompactSettings`` as keyword arguments of ``compact``."""
-
-    memory: str
-    num_workers: int | None
-    engine: EngineName
-
-
 def compact(
-    dataset: str | Path, *, partitions_dir: str | Path | None = None, settings: CompactSettings | None = None,
+    dataset: str | Path, *, partitions_dir: str | Path | None = None, settings: WorkSettings | None = None,
     progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None,
-    **options: Unpack[CompactOptions],
+    **options: Unpack[WorkOptions],
 ) -> Manifest:  # fmt: skip
     """Fold what was appended to a dataset into the parts that were there before, in its own place.
 
@@ -57,7 +49,7 @@ def compact(
         settings: How to work; the defaults if it is not given.
         progress: Called as ``progress(stage, done, total)``.
         on_estimate: Called once with what the work will take, before it starts.
-        **options: Fields of ``CompactSettings``; they go before ``settings``.
+        **options: Fields of ``WorkSettings``; they go before ``settings``.
 
     Returns:
         The manifest that was written.
@@ -72,7 +64,7 @@ def compact(
         IdRangeError: It names a part that is not there.
         OSError: The system failed; what was done is kept for the next call.
     """
-    settings = replace(settings or CompactSettings(), **options)
+    settings = replace(settings or WorkSettings(), **options)
     root = Path(os.path.realpath(dataset))
     if not root.exists():
         put_back(root)
@@ -83,7 +75,7 @@ def compact(
             raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
         with _owners(root, rows, None if partitions_dir is None else Path(partitions_dir)) as folder:
             return rewrite(
-                root, root, folder, settings.reshard_settings(), overwrite=True,
+                root, root, folder, ReshardSettings(**asdict(settings)), overwrite=True,
                 progress=progress or _no_progress, on_estimate=on_estimate,
             )  # fmt: skip
 

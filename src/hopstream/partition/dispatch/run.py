@@ -8,7 +8,6 @@ parts is renamed into its place when its manifest is written.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,6 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.settings import memory_bytes
 from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
@@ -129,7 +127,7 @@ def dispatch_assigned(  # noqa: PLR0913  as ``dispatch``
         return with_halo(workplace.dataset, halo, progress)
 
     return write_staged(
-        out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,
+        out, digest, work, engine=settings.engine, num_workers=settings.worker_count, overwrite=overwrite,
         progress=stages.tell,
     )  # fmt: skip
 
@@ -138,25 +136,20 @@ def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
-def _num_workers(settings: DispatchSettings) -> int:
-    return settings.num_workers if settings.num_workers is not None else os.cpu_count() or 1
-
-
 def _plan(
     source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, assigned: PartitionSettings | None
 ) -> tuple[Plan, ChunkedGraph]:
-    num_workers = _num_workers(settings)
     draft = Plan(
         source=str(source.absolute()),
         metadata_filename=metadata_filename,
         owners=str(owners.absolute()),
         settings=assigned or settings.partition_settings(settings.num_parts or 1),
         budget_bytes=0,
-        num_workers=max(1, num_workers),
+        num_workers=max(1, settings.worker_count),
     )
     graph = workplaces.open_source(draft)
     num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
-    budget = budget_of(memory_bytes(settings.memory), num_workers, mapped_bytes(graph, draft.settings))
+    budget = budget_of(settings, mapped_bytes(graph, draft.settings))
     return replace(draft, settings=replace(draft.settings, num_parts=num_parts), budget_bytes=budget), graph
 
 

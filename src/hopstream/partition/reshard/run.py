@@ -7,7 +7,6 @@ happens.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.partition.assign import assign_nodes
 from hopstream.partition.assign_dataset import source_of_rows
@@ -128,20 +126,16 @@ def rewrite(  # noqa: PLR0913  as ``reshard``
 
     def work(job: Job) -> Manifest:
         stages.job = job
-        return _Run(workplace, rows, plan, stages).run(memory_bytes(settings.memory) // 2)
+        return _Run(workplace, rows, plan, stages).run(settings.memory_bytes // 2)
 
     return write_staged(
-        out, digest, work, engine=settings.engine, num_workers=_num_workers(settings), overwrite=overwrite,
+        out, digest, work, engine=settings.engine, num_workers=settings.worker_count, overwrite=overwrite,
         progress=stages.tell,
     )  # fmt: skip
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
-
-
-def _num_workers(settings: ReshardSettings) -> int:
-    return settings.num_workers if settings.num_workers is not None else os.cpu_count() or 1
 
 
 def _check_apart(root: Path, out: Path) -> None:
@@ -167,13 +161,12 @@ def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSetti
         raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
     elif num_parts is None:
         raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
-    num_workers = _num_workers(settings)
     return Plan(
         source=str(rows.root.absolute()),
         owners="" if partitions_dir is None else str(partitions_dir.absolute()),
         settings=settings.partition_settings(num_parts, rows.manifest),
-        budget_bytes=budget_of(memory_bytes(settings.memory), num_workers, mapped_bytes(rows)),
-        num_workers=max(1, num_workers),
+        budget_bytes=budget_of(settings, mapped_bytes(rows)),
+        num_workers=max(1, settings.worker_count),
     )
 
 
