@@ -83,10 +83,10 @@ def test_bad_flags(run_command, npz: Path, tmp_path: Path, flags, message):
 
 def test_what_is_there_is_kept(run_command, npz: Path, tmp_path: Path):
     result = run_command("chunk", npz, "--out", tmp_path)
-    assert result.status == 2 and "holds something; give a new or empty folder" in result.err
+    assert result.status == 2 and f"--out is {tmp_path}, which holds {npz}, the source" in result.err
     run_command("ingest", npz, "--out", tmp_path / "d")
     result = run_command("chunk", tmp_path / "d", "--out", tmp_path / "d" / "c")
-    assert result.status == 2 and "lies in the source" in result.err
+    assert result.status == 2 and f"--out is {tmp_path}/d/c, which lies in {tmp_path}/d, the source;" in result.err
 
 
 def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):

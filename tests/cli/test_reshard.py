@@ -42,7 +42,10 @@ def test_what_is_refused(tmp_path, words, capsys):
         (["--parts", "2", "--memory", "much"], "--memory is 'much'"),
         (["--parts", "2", "--method", "file"], "give --partitions-dir"),
         (["--parts", "2", "--engine", "abacus"], "--engine is 'abacus'"),
-        (["--parts", "2", "--out", str(tmp_path / "old" / "in")], "lie in each other"),
+        (
+            ["--parts", "2", "--out", str(tmp_path / "old" / "in")],
+            f"lies in {tmp_path}/old, the dataset; give a",
+        ),
     ]:
         assert main([*words, *more]) == 2
         assert message in capsys.readouterr().err

@@ -42,13 +42,13 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
     Tables are never held in memory; whatever else a graph is read from is.
     """
+    from hopstream.ingest.apart import check_apart
     from hopstream.ingest.chunked import write_chunked
     from hopstream.ingest.chunked.writing import check_out_folder
 
     output = Output(is_json=json)
+    check_apart(out, {"the source": source})
     check_out_folder(out)
-    if out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
-        raise SettingsError(f"--out {out} lies in the source {source}; give a folder beside it")
     clock = Clock()
     if is_tables(source):
         path = _chunk_tables(output, source, out, name, (settings, tables, work))

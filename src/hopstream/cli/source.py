@@ -154,11 +154,10 @@ def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
     """Refuse, before anything is read, to write a dataset where it may not be, or over what it is made from.
 
     Raises:
-        SettingsError: One of the two paths is, or lies inside, the other, or what is in ``out`` is not to be replaced.
+        SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
     """
+    from hopstream.ingest.apart import check_apart
     from hopstream.partition.replace import check_target
 
-    target, origin = out.resolve(), source.resolve()
-    if target == origin or (origin.is_dir() and origin in target.parents) or target in origin.parents:
-        raise SettingsError(f"--out {out} and the source {source} lie in each other; give a folder beside the source")
+    check_apart(out, {"the source": source})
     check_target(out, overwrite=overwrite)

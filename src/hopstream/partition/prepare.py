@@ -17,6 +17,7 @@ from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import remove_work, resumed_job
 from hopstream.engine.settings import WorkSettings, bytes_text, size_text
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.table_metadata import read_metadata
@@ -72,7 +73,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small for the method, or ``out`` holds what is
-            not to be replaced.
+            not to be replaced, or lies in the source, or the other way round.
         FormatError: A file is missing or cannot be read.
         SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
         IdRangeError: An edge names a node that is not there.
@@ -83,11 +84,12 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
+    check_apart(out, {"the source": source})
     check_target(out, overwrite=overwrite)
     metadata = _metadata_of(Path(source))
+    is_streamed = is_chunked(metadata)
     root = Path(os.path.realpath(out))
     hidden = root.with_name(f".{root.name}.prepare.partial")
-    is_streamed = is_chunked(metadata)
     states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
     digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
     with (

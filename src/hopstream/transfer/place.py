@@ -16,6 +16,7 @@ from typing import Unpack
 
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.lock import hold
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST
@@ -142,8 +143,8 @@ def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = Fal
             for part in entry.parts:
                 check_is_here(source, part, manifest.dataset_id)
             continue
-        if there is not None and (source in there.parents or there in source.parents):
-            raise SettingsError(f"root {entry.uri} and the dataset {folder} lie in each other; give another root")
+        if there is not None:
+            check_apart(there, {"the dataset": source}, "root")
         targets.append(target_of(place, manifest, entry.parts, folders))
     homes = Counter(part for target in targets for part in target.parts)
     leaving = frozenset(homes) - kept if move else frozenset()

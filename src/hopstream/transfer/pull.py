@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, UnknownNameError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.lock import hold
 from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
@@ -53,10 +54,8 @@ def pull(
     settings = replace(settings or WorkerSettings(), **options)
     place, folder = Place(str(source)), Path(os.path.realpath(out))
     origin = None if place.local is None else Path(os.path.realpath(place.local))
-    if origin == folder:
-        raise SettingsError(f"{out} is the folder to pull from; give another one")
-    if origin is not None and (origin in folder.parents or folder in origin.parents):
-        raise SettingsError(f"{out} and {source}, the folder to pull from, lie in each other; give another one")
+    if origin is not None:
+        check_apart(out, {"the root to pull from": origin})
     with ExitStack() as locks:
         hold(locks, place.local, is_reader=True)
         hold(locks, folder)

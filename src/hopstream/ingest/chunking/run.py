@@ -21,6 +21,7 @@ from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import held_bytes, remove_work, resumed_job, work_folder
 from hopstream.engine.settings import WorkSettings, bytes_text
 from hopstream.errors import FormatError, SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
@@ -81,7 +82,7 @@ def chunk_tables(
 
     Raises:
         SettingsError: An option is unknown or outside its range, the memory is too small, the disk has no room, or
-            ``out`` holds something.
+            ``out`` holds something, or lies in the folder of tables that is read.
         FormatError: A file is missing or cannot be read.
         SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node
             has, or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of
@@ -93,6 +94,7 @@ def chunk_tables(
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
         raise SettingsError(f"there is no option {sorted(options)[0]!r}; known: {known}")
+    check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
     plan = Plan(
         source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,

@@ -17,6 +17,7 @@ from typing import Unpack
 
 from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign_folder import write_owners
 from hopstream.partition.compact.owners import kept_owners
 from hopstream.partition.lock import locked
@@ -66,6 +67,8 @@ def compact(
     """
     settings = replace(settings or WorkSettings(), **options)
     root = Path(os.path.realpath(dataset))
+    if partitions_dir is not None:
+        check_apart(root, {"the folder of owners": partitions_dir}, "dataset")
     if not root.exists():
         put_back(root)
     with locked(root):

@@ -21,6 +21,7 @@ from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
 from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
+from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
@@ -78,7 +79,7 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out_dir``
-            holds what is not to be replaced.
+            holds what is not to be replaced, or lies in what is read, or the other way round.
         FormatError: A file of the graph, or of owners, is missing or cannot be read.
         SchemaError: Files contradict each other, or hold no times or weights where they should.
         IdRangeError: An edge names a node that is not there, or a node a part that is not there.
@@ -87,6 +88,8 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or DispatchSettings(), **options)
+    inputs = {"the chunked graph": in_dir, "the folder of owners": partitions_dir}
+    check_apart(out_dir, inputs, "out_dir")
     return dispatch_assigned(
         Path(in_dir), Path(partitions_dir), Path(out_dir), metadata_filename=metadata_filename, settings=settings,
         halo=halo, overwrite=overwrite, progress=progress, on_estimate=on_estimate,

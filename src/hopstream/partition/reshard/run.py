@@ -19,6 +19,7 @@ from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign import assign_nodes
 from hopstream.partition.assign_dataset import source_of_rows
 from hopstream.partition.assign_folder import write_owners
@@ -87,7 +88,7 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out``
-            holds what is not to be replaced, or lies in the dataset.
+            holds what is not to be replaced, or lies in what is read, or the other way round.
         FormatError: ``root`` is no dataset, a file of it is missing or contradicts the others, or a file of owners
             cannot be read.
         ChecksumError: A file of the dataset is not the one that was written.
@@ -97,7 +98,8 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or ReshardSettings(), **options)
-    _check_apart(Path(root), Path(out))
+    owners = {} if partitions_dir is None else {"the folder of owners": partitions_dir}
+    check_apart(out, {"the dataset": root, **owners})
     check_target(Path(out), overwrite=overwrite)
     return rewrite(
         Path(root), Path(out), Path(partitions_dir) if partitions_dir is not None else None, settings,
@@ -136,17 +138,6 @@ def rewrite(  # noqa: PLR0913  as ``reshard``
 
 def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
-
-
-def _check_apart(root: Path, out: Path) -> None:
-    """Refuse a place that lies in the dataset that is read, or the other way round.
-
-    Raises:
-        SettingsError: It does.
-    """
-    source, target = root.resolve(), out.resolve()
-    if source == target or source in target.parents or target in source.parents:
-        raise SettingsError(f"out {out} and the dataset {root} lie in each other; give a folder beside the dataset")
 
 
 def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings) -> Plan:
