@@ -115,7 +115,8 @@ def test_tables_are_streamed(run_command, tmp_path: Path):
     result = run_command("chunk", source, "--out", tmp_path / "c", "--num-chunks", "2", *flags)
     assert result.status == 0, result.err
     lines = result.out.splitlines()
-    assert lines[0].startswith("plan    tables   38 B to read, ") and "of memory" in lines[0]
+    assert lines.pop(0) == "plan    read     38 B of tables" and lines.pop(0).split()[0] == "disk"
+    assert lines[0].startswith("        memory   500MB for all processes, ")
     assert lines[1].startswith("key     tables   2 nodes, 2 edges ")
     assert lines[2] == "drop    repeated 1 row of user whose raw id an earlier row has"
     assert lines[3] == "drop    dangling 1 edge of user__knows__user: 0 sources and 1 destinations are no node"

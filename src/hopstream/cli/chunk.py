@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.plan import memory_line, show_plan
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
@@ -78,22 +79,22 @@ def _chunk_tables(
     options = {**asdict(chunks), **asdict(tables), **asdict(work)}
     del options["ignore"]
 
-    def show_plan(costs: Estimate, plan: Plan) -> None:
-        text = (
-            f"{bytes_text(costs.input_bytes)} to read, about {bytes_text(costs.disk_bytes)} of disk while it runs; "
-            f"{work.memory} of memory, {bytes_text(plan.budget_bytes)} for the work of each of "
-            f"{plural_text(plan.num_workers, 'worker')}"
-        )
+    def show_costs(costs: Estimate, plan: Plan) -> None:
+        lines = [
+            ("read", f"{bytes_text(costs.input_bytes)} of tables"),
+            ("disk", f"about {bytes_text(costs.disk_bytes)} while it runs"),
+            memory_line(work, plan.budget_bytes),
+        ]
         facts: Facts = {
-            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "budget_bytes": plan.budget_bytes,
-            "workers": plan.num_workers,
+            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "memory_bytes": work.memory_bytes,
+            "budget_bytes": plan.budget_bytes, "workers": plan.num_workers,
         }  # fmt: skip
-        output.stage("plan", "tables", text, facts)
+        show_plan(output, lines, facts)
 
     clock = Clock()
     with progress_bars() as progress:
         report = chunk_tables(
-            source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_plan, **options
+            source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_costs, **options
         )
     show_chunked(output, report, clock)
     return report.metadata

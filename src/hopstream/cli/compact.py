@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.written import show_measured, show_written
 from hopstream.engine.settings import WorkSettings
@@ -33,6 +34,9 @@ def run(
     output = Output(is_json=json)
     root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
-        manifest = compact(root, partitions_dir=partitions_dir, settings=settings, progress=progress)
+        manifest = compact(
+            root, partitions_dir=partitions_dir, settings=settings, progress=progress,
+            on_estimate=lambda costs, plan: show_dataset_plan(output, costs, plan, settings),
+        )  # fmt: skip
     show_measured(output, manifest)
     show_written(output, root, manifest)

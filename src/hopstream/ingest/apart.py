@@ -9,7 +9,7 @@ from pathlib import Path
 from hopstream.errors import SettingsError
 
 
-def check_apart(out: str | Path, inputs: Mapping[str, str | Path], name: str = "out") -> None:
+def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str]], name: str = "out") -> None:
     """Refuse a place to write that is, holds, or lies in something that is read.
 
     Folders beside each other are apart, whatever they lie in; so is a folder beside a file that is read.

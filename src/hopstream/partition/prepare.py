@@ -8,48 +8,64 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import remove_work, resumed_job
-from hopstream.engine.settings import WorkSettings, bytes_text, size_text
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
-from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
+from hopstream.ingest.chunked import is_chunked, open_chunked
+from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.table_metadata import read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
-from hopstream.partition.dispatch.plan import REST_BYTES
 from hopstream.partition.dispatch.run import dispatch_assigned, input_states
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.libraries import BIG_ENDS
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
+from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, plan_phases
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS
+from hopstream.partition.told import progress_from_file, progress_to_file
 
 FORMAT = 1
 METADATA = "metadata.json"
-LEAST_EDGE_BYTES = 64 << 20
-"""What edges get at least while nodes are assigned; more of them go through files."""
-NODE_BYTES = 64
-"""What assignment takes per node, by any method."""
-EDGE_BYTES = {"kaminpar": 30, "metis": 200}
-COMPRESSED_EDGE_BYTES = 12
-"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReport:
+    """How nodes were assigned.
+
+    Attributes:
+        method: By which method.
+        num_parts: To how many parts.
+        cut: The share of pairs of joined nodes that are in two parts; None for methods that do not look at edges.
+        largest: What was to be even, by name, to how many times its share the fullest part holds.
+    """
+
+    method: str
+    num_parts: int
+    cut: float | None
+    largest: Mapping[str, float]
+
+
+News = PreparePlan | ChunkReport | AssignReport
+"""What is told of the work as it goes: what it will take, what became of tables, how nodes were assigned."""
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
-    on_chunked: Callable[[ChunkReport], None] | None = None, **options: Unpack[PartitionOptions],
+    on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
     """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
 
@@ -64,8 +80,11 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         work: Memory for all processes together, number of processes, and engine.
         halo: What parts keep copies of; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete.
-        progress: Called as ``progress(stage, done, total)``; the stages are ``chunk``, ``assign`` and ``dispatch``.
-        on_chunked: Called with what became of tables, what was dropped foremost; not again where a call goes on.
+        progress: Called as ``progress(stage, done, total)``; stages are ``chunk``, ``assign`` (and ``assign edges`` and
+            others of ``assign_folder``), ``dispatch`` and ``halo``. Of assignment it is told by another thread.
+        on_news: Called with a ``PreparePlan`` before the work, and once more when tables are chunked and more is known;
+            with a ``ChunkReport`` when they are, what was dropped foremost, and with an ``AssignReport``. What an
+            earlier call did is not told again, but for its assignment.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Returns:
@@ -81,7 +100,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
-    tables, out = tables or TableSettings(), Path(out)
+    tables, out, tell = tables or TableSettings(), Path(out), on_news or _no_news
     if settings.method == "file":
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
     check_apart(out, {"the source": source})
@@ -99,10 +118,19 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         chunks, owners = (metadata if is_streamed else hidden / "chunks" / METADATA), hidden / "owners"
         try:
             if not is_streamed and not chunks.exists():
-                report = chunk_tables(metadata, chunks.parent, progress=progress, **asdict(tables), **asdict(work))
-                if on_chunked is not None:
-                    on_chunked(report)
-            job.run("assign", [_assign_task(chunks, owners, settings, work)])
+                on_estimate = partial(_tell_first, tell, work, halo)
+                tell(
+                    chunk_tables(
+                        metadata, chunks.parent, progress=progress, on_estimate=on_estimate, **asdict(tables),
+                        **asdict(work),
+                    )
+                )  # fmt: skip
+            assign, dispatch = plan_phases(open_chunked(chunks), settings, work, has_owners=owners.exists())
+            chunk = () if is_streamed else (PhasePlan(name="chunk", is_done=True),)
+            tell(PreparePlan(work=work, phases=(*chunk, assign, dispatch, *_halo_phases(halo))))
+            with progress_from_file(hidden / "told.json", progress or _no_progress, "assign"):
+                done = job.run("assign", [_assign_task(chunks, owners, settings, assign)])
+            tell(AssignReport(method=settings.method, num_parts=settings.num_parts, **done["assign"]))
             engine.close()  # its worker's memory is for the others
             manifest = dispatch_assigned(
                 chunks.parent, owners, out, metadata_filename=chunks.name, settings=_dispatch_settings(settings, work),
@@ -115,9 +143,34 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     return manifest
 
 
-def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: WorkSettings) -> Task:
-    memory = memory_for_edges(open_chunked(chunks), settings, work)
-    args = {"chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": memory}
+def _no_news(news: News) -> None:
+    """Tell nobody."""
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def _tell_first(
+    tell: Callable[[News], None], work: WorkSettings, halo: HaloSettings | None, costs: Estimate, plan: Plan
+) -> None:
+    """Tell what is known before tables are chunked."""
+    chunk = PhasePlan(
+        name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=plan.budget_bytes
+    )
+    later = (PhasePlan(name="assign"), PhasePlan(name="dispatch"), *_halo_phases(halo))
+    tell(PreparePlan(work=work, phases=(chunk, *later)))
+
+
+def _halo_phases(halo: HaloSettings | None) -> tuple[PhasePlan, ...]:
+    return () if halo is None else (PhasePlan(name="halo"),)
+
+
+def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, planned: PhasePlan) -> Task:
+    args = {
+        "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": planned.budget_bytes,
+        "told": str(owners.with_name("told.json")),
+    }  # fmt: skip
     return Task("assign", kind_of(assign_chunks), args)
 
 
@@ -126,35 +179,15 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
     """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
 
     Args:
-        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges.
+        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges;
+            ``told``, the file that says how far it is.
     """
     settings = PartitionSettings.from_json(args["settings"])
     found = assign_folder(
-        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True
-    )
+        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True,
+        progress=progress_to_file(Path(args["told"])),
+    )  # fmt: skip
     return {"cut": found.cut, "largest": dict(found.largest)}
-
-
-def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings) -> int:
-    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take.
-
-    Raises:
-        SettingsError: The memory is too small for the method.
-    """
-    num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
-    num_edges = sum(edges.num_edges for edges in graph.edges.values())
-    is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
-    per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
-    taken = 2 * REST_BYTES + num_nodes * NODE_BYTES + num_edges * per_edge
-    left = work.memory_bytes - taken
-    if left < LEAST_EDGE_BYTES:
-        need = taken + LEAST_EDGE_BYTES
-        remedy = "give more memory" if settings.method not in EDGE_BYTES else "give more memory, or use ldg or fennel"
-        raise SettingsError(
-            f"memory is {size_text(work.memory)}; method {settings.method!r} needs about {bytes_text(need)} for "
-            f"{num_nodes} nodes and {num_edges} edges: {remedy}"
-        )
-    return left
 
 
 def _metadata_of(source: Path) -> Path:
