@@ -34,7 +34,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     ],
     out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
     memory: Annotated[
-        str, typer.Option(help="what edges may take in memory, beside what nodes take; more go through files")
+        str,
+        typer.Option(
+            help="what edges may take in memory, for example 500MB or 4GiB; more go through files. Nodes take theirs besides"
+        ),
     ] = "1GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
     json: JsonFlag = False,

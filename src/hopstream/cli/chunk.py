@@ -14,7 +14,6 @@ from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.engine.settings import WorkSettings
-from hopstream.errors import SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.schema import type_label
 
@@ -41,7 +40,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 ) -> None:
     """Write a graph as a chunked graph: many files of edges and features, and a metadata.json.
 
-    Tables are never held in memory; whatever else a graph is read from is.
+    Tables are never held in memory, and --memory, --workers and --engine are for them; whatever else a graph is read
+    from is held.
     """
     from hopstream.ingest.apart import check_apart
     from hopstream.ingest.chunked import write_chunked
@@ -74,8 +74,7 @@ def _chunk_tables(
     from hopstream.ingest.chunking.run import chunk_tables
 
     chunks, tables, work = settings
-    if tables.ignore:
-        raise SettingsError(f"--ignore is for .npz files, and {source} is none; leave it out")
+    tables.check_source(source)
     options = {**asdict(chunks), **asdict(tables), **asdict(work)}
     del options["ignore"]
 

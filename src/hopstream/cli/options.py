@@ -99,6 +99,9 @@ def _annotation(field: Field[Any], hint: Any) -> Any:
         both = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
     if get_origin(hint) is tuple:
-        several = typer.Option(flag, help=f"{field.metadata['help']}; may be given several times")
-        return Annotated[list[float] if get_args(hint)[0] is float else list[str], several]
+        is_float = get_args(hint)[0] is float
+        several = typer.Option(
+            flag, help=f"{field.metadata['help']}; may be given several times", metavar="NUMBER" if is_float else "NAME"
+        )
+        return Annotated[list[float] if is_float else list[str], several]
     return Annotated[hint, typer.Option(flag, *aliases, help=field.metadata["help"])]

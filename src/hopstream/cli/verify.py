@@ -27,7 +27,9 @@ def run(
         Path | None,
         typer.Option(help="what it was written from: a chunked graph, tables, an .npz file or a dataset"),
     ] = None,
-    memory: Annotated[str, typer.Option(help="memory for edges while they are compared")] = "1GiB",
+    memory: Annotated[
+        str, typer.Option(help="memory for edges while they are compared, for example 500MB or 4GiB")
+    ] = "1GiB",
     max_findings: Annotated[int, typer.Option(help="how many findings to list", min=1)] = 100,
     json: JsonFlag = False,
     *,
@@ -54,6 +56,7 @@ def _source(path: Path, settings: SourceSettings) -> Against:
     """What the dataset is compared with; a chunked graph is not loaded."""
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
+    settings.check_source(path)
     metadata = path / "metadata.json" if path.is_dir() else path
     is_json = metadata.suffix == ".json" and metadata.exists() and not (path / "manifest.json").exists()
     if is_json and is_chunked(metadata):

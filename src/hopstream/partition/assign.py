@@ -88,7 +88,7 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
         raise SettingsError("num_parts is not given; say to how many parts nodes are to be assigned")
     out, settings = Path(out), replace(settings or PartitionSettings(), **options)
     if settings.method == "file":
-        raise SettingsError("method 'file' assigns nothing; choose another")
+        raise SettingsError("method is 'file', which assigns nothing; choose another")
     source = folder_of(graph)
     if source is not None:
         check_apart(out, {"the source": source})

@@ -196,7 +196,7 @@ def _metadata_of(source: Path) -> Path:
     if metadata.suffix != ".json" or not metadata.is_file():
         raise SettingsError(
             f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
-            + ("reshard gives a dataset other parts" if is_dataset else "make a chunked graph of it first")
+            + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")
         )
     return metadata.absolute()
 
