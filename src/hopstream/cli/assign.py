@@ -36,7 +36,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     memory: Annotated[
         str,
         typer.Option(
-            help="what edges may take in memory, for example 500MB or 4GiB; more go through files. Nodes take theirs besides"
+            help="what edges may take in memory, beside what nodes take, such as 500MB or 4GiB; more go through files"
         ),
     ] = "1GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
