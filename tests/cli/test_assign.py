@@ -64,8 +64,8 @@ def test_facts_are_json(sources, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--memory", "much"], "memory is 'much'"),
-        (["--memory", "1KB"], "--memory is '1KB'; edges need 8 MiB at least"),
+        (["--memory", "much"], "--memory is 'much'"),
+        (["--memory", "1KB"], "--memory is 1KB; edges need at least 8.4 MB"),
         (["--method", "file"], "assigns nothing"),
         (["--method", "hash", "--balance-edges"], "method 'hash' puts a node where its key says"),
         (["--part-weights", "1"], "--part-weights is 1 numbers"),
@@ -77,3 +77,19 @@ def test_what_cannot_be_is_the_users_fault(sources, capsys, options, message):
     assert main(["assign", str(folder / "chunks"), "--out", str(folder / "out"), "--parts", "2", *options]) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "out").exists()
+
+
+def test_the_number_of_parts_is_to_be_said(sources, capsys):
+    _, folder = sources
+    assert main(["assign", str(folder / "chunks"), "--out", str(folder / "out"), "--method", "hash"]) == 2
+    assert capsys.readouterr().err == "error: Missing option '--parts'; see hopstream assign --help\n"
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["set", "chunks", "chunks/metadata.json"])
+def test_parts_are_not_written_into_what_is_read(sources, capsys, source):
+    _, folder = sources
+    inside = folder / source.split("/")[0] / "owners"
+    assert main(["assign", str(folder / source), *ASKED, "--out", str(inside)]) == 2
+    assert f"--out is {inside}, which lies in {inside.parent}, the source" in capsys.readouterr().err
+    assert not inside.exists()

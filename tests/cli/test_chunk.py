@@ -83,10 +83,10 @@ def test_bad_flags(run_command, npz: Path, tmp_path: Path, flags, message):
 
 def test_what_is_there_is_kept(run_command, npz: Path, tmp_path: Path):
     result = run_command("chunk", npz, "--out", tmp_path)
-    assert result.status == 2 and "holds something; give a new or empty folder" in result.err
+    assert result.status == 2 and f"--out is {tmp_path}, which holds {npz}, the source" in result.err
     run_command("ingest", npz, "--out", tmp_path / "d")
     result = run_command("chunk", tmp_path / "d", "--out", tmp_path / "d" / "c")
-    assert result.status == 2 and "lies in the source" in result.err
+    assert result.status == 2 and f"--out is {tmp_path}/d/c, which lies in {tmp_path}/d, the source;" in result.err
 
 
 def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
@@ -115,7 +115,8 @@ def test_tables_are_streamed(run_command, tmp_path: Path):
     result = run_command("chunk", source, "--out", tmp_path / "c", "--num-chunks", "2", *flags)
     assert result.status == 0, result.err
     lines = result.out.splitlines()
-    assert lines[0].startswith("plan    tables   38 B to read, ") and "of memory" in lines[0]
+    assert lines.pop(0) == "plan    read     38 B of tables" and lines.pop(0).split()[0] == "disk"
+    assert lines[0].startswith("        memory   500MB for all processes, ")
     assert lines[1].startswith("key     tables   2 nodes, 2 edges ")
     assert lines[2] == "drop    repeated 1 row of user whose raw id an earlier row has"
     assert lines[3] == "drop    dangling 1 edge of user__knows__user: 0 sources and 1 destinations are no node"
@@ -138,7 +139,7 @@ def test_flaws_of_tables(run_command, tmp_path: Path):
     assert result.status == 2
     assert "error: user has raw id 7 twice: users.csv line 2 and users.csv line 4" in result.err
     result = run_command("chunk", source, "--out", tmp_path / "c", "--memory", "1MB")
-    assert result.status == 2 and "memory is 0 MiB" in result.err
+    assert result.status == 2 and "--memory is 1MB; 3 processes need at least 918.6 MB" in result.err
     result = run_command("chunk", source, "--out", tmp_path / "c", "--on-duplicate", "keep")
     assert result.status == 2 and "--on-duplicate is 'keep'" in result.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]

@@ -16,7 +16,7 @@ def test_in_place(tmp_path, capsys):
     manifest = hopstream.append(tmp_path / "d", nodes={"node": 2}, edges={"node__to__node": ends})
     assert main(["compact", str(tmp_path / "d"), "--workers", "0", "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [record["stage"] for record in records] == ["measure", "write", "done"]
+    assert [record["stage"] for record in records] == ["plan", "measure", "write", "done"]
     found = hopstream.open_dataset(tmp_path / "d", verify=True).manifest
     assert (found.book.num_parts, found.graph_id) == (2, manifest.graph_id)
     assert main(["compact", str(tmp_path / "d")]) == 0

@@ -30,8 +30,11 @@ def words(tmp_path):
 def test_lines(tmp_path, words, capsys):
     assert main([*words, "--memory", "1GiB", "--save-orig-nids", "--save-orig-eids", "--direction", "both"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["plan", "measure", "balance", "write", "done", "speed"]
-    assert "of disk while it runs" in lines[0]
+    assert [line.split()[0] for line in lines] == [
+        "plan", "read", "disk", "memory", "measure", "balance", "write", "done", "speed",
+    ]  # fmt: skip
+    assert lines[0] == "plan    parts    3" and " while it runs, " in lines[2]
+    assert lines[3].startswith("        memory   1GiB (1.1 GB) for all processes, ")
     manifest = hopstream.open_dataset(tmp_path / "out", verify=True).manifest
     assert (manifest.book.num_parts, manifest.directions, manifest.has_edge_keys) == (3, ("in", "out"), True)
 

@@ -121,7 +121,7 @@ def test_a_table_that_is_not_what_the_json_says(run_command, tables: Path, tmp_p
 @pytest.mark.parametrize("out", ["tables", "tables/parts", "."])
 def test_nothing_is_written_over_the_source(run_command, tables: Path, tmp_path: Path, out: str):
     result = run_command("ingest", tables, "--out", tmp_path / out, "--overwrite")
-    assert result.status == 2 and "lie in each other" in result.err
+    assert result.status == 2 and "; give a folder beside what is read" in result.err
     assert (tables / "papers.csv").exists()
 
 

@@ -21,8 +21,10 @@ def words(tmp_path):
 def test_lines(tmp_path, words, capsys):
     assert main([*words, "--parts", "3", "--method", "ldg", "--memory", "1GiB"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["plan", "measure", "balance", "write", "done", "speed"]
-    assert "of disk while it runs" in lines[0]
+    assert [line.split()[0] for line in lines] == [
+        "plan", "read", "disk", "memory", "measure", "balance", "write", "done", "speed",
+    ]  # fmt: skip
+    assert lines[0] == "plan    parts    3" and " while it runs, " in lines[2]
     assert hopstream.open_dataset(tmp_path / "out", verify=True).manifest.book.num_parts == 3
 
 
@@ -42,7 +44,10 @@ def test_what_is_refused(tmp_path, words, capsys):
         (["--parts", "2", "--memory", "much"], "--memory is 'much'"),
         (["--parts", "2", "--method", "file"], "give --partitions-dir"),
         (["--parts", "2", "--engine", "abacus"], "--engine is 'abacus'"),
-        (["--parts", "2", "--out", str(tmp_path / "old" / "in")], "lie in each other"),
+        (
+            ["--parts", "2", "--out", str(tmp_path / "old" / "in")],
+            f"lies in {tmp_path}/old, the dataset; give a",
+        ),
     ]:
         assert main([*words, *more]) == 2
         assert message in capsys.readouterr().err

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import IdRangeError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition import prepare as module
 from hopstream.partition.layout import write_parts
-from hopstream.partition.prepare import memory_for_edges, prepare
+from hopstream.partition.prepare import AssignReport, News, prepare
+from hopstream.partition.prepare_plan import PreparePlan, memory_for_edges
 from hopstream.partition.settings import PartitionSettings
 from tests.partition.dispatch.sources import check_same
 from tests.partition.graphs import community_graph
@@ -50,14 +51,25 @@ def test_chunks_become_what_is_written_of_the_graph(tmp_path, rng, method):
     )  # fmt: skip
     wanted = write_parts(graph, tmp_path / "wanted", num_parts=3, method=method, direction="both")
     check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
-    assert list(dict.fromkeys(told)) == ["assign", "dispatch"] and list(tmp_path.glob(".*")) == []
+    assert (
+        list(dict.fromkeys(stage.split()[0] for stage in told)) == ["assign", "dispatch"]
+        and list(tmp_path.glob(".*")) == []
+    )
 
 
 def test_tables_become_what_is_written_of_the_graph(tmp_path, rng):
     tables = write_tables(tmp_path / "tables", rng)
     options = {"num_parts": 3, "method": "ldg", "neighbor_keys": True}
     reading = TableSettings(keep_raw_ids=False)
-    got = prepare(tables, tmp_path / "got", work=WORK, tables=reading, **options)
+    news: list[News] = []
+    got = prepare(tables, tmp_path / "got", work=WORK, tables=reading, on_news=news.append, **options)
+    first, _, second, assigned = news
+    assert isinstance(first, PreparePlan) and isinstance(second, PreparePlan) and isinstance(assigned, AssignReport)
+    assert [phase.name for phase in first.phases] == ["chunk", "assign", "dispatch"]
+    assert [phase.input_bytes is None for phase in first.phases] == [False, True, True]
+    assert [phase.is_done for phase in second.phases] == [True, False, False] and first.numbers == second.numbers
+    assert all(phase.num_tasks and phase.budget_bytes for phase in second.phases[1:])
+    assert assigned.num_parts == 3 and assigned.cut is not None
     wanted = write_parts(hopstream.read_graph(tables, keep_raw_ids=False), tmp_path / "wanted", **options)
     check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
     assert list(tmp_path.glob(".*")) == []
@@ -108,7 +120,7 @@ def test_what_cannot_be_is_said(tmp_path, rng):
     big = Graph(nodes={"n": NodeTable(num_nodes=1 << 24)}, edges={("n", "to", "n"): EdgeTable(
         src_keys=np.zeros(0, np.int64), dst_keys=np.zeros(0, np.int64))})  # fmt: skip
     write_chunked(big, tmp_path / "big", num_chunks=1)
-    with pytest.raises(SettingsError, match=r"memory is 1GiB; method 'ldg' needs about 1\d\d\d MiB for 16777216 nodes"):
+    with pytest.raises(SettingsError, match=r"memory is 1GiB \(1.1 GB\); method 'ldg' needs about 1.5 GB for 16777216"):
         memory_for_edges(
             open_chunked(tmp_path / "big"), PartitionSettings(num_parts=2, method="ldg"), WorkSettings(memory="1GiB")
         )

@@ -10,7 +10,7 @@ import typer
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
-from hopstream.cli.units import percent_text, plural_text
+from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import PartitionSettings
 
@@ -23,7 +23,7 @@ LEAST_BYTES = 8 << 20
 
 
 @with_settings("tables", SourceSettings)
-@with_settings("settings", PartitionSettings)
+@with_settings("settings", PartitionSettings, required=("num_parts",))
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
         Path,
@@ -34,7 +34,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     ],
     out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
     memory: Annotated[
-        str, typer.Option(help="what edges may take in memory, beside what nodes take; more go through files")
+        str,
+        typer.Option(
+            help="what edges may take in memory, beside what nodes take, such as 500MB or 4GiB; more go through files"
+        ),
     ] = "1GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
     json: JsonFlag = False,
@@ -43,14 +46,16 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
-    from hopstream.engine.settings import memory_bytes
+    from hopstream.engine.settings import memory_bytes, size_text
+    from hopstream.ingest.apart import check_apart
     from hopstream.partition.assign import assign_folder
     from hopstream.partition.assign_folder import META, check_owners_target
 
     output = Output(is_json=json)
     num_bytes = memory_bytes(memory)
     if num_bytes < LEAST_BYTES:
-        raise SettingsError(f"--memory is {memory!r}; edges need {LEAST_BYTES >> 20} MiB at least")
+        raise SettingsError(f"--memory is {size_text(memory)}; edges need at least {bytes_text(LEAST_BYTES)}")
+    check_apart(out, {"the source": source})
     check_owners_target(out, overwrite=overwrite)
     graph = _open(source) or read_and_show(output, source, tables).graph
     clock = Clock()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.plan import memory_line, show_plan
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.errors import SettingsError
+from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.schema import type_label
 
 if TYPE_CHECKING:
@@ -40,15 +40,16 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 ) -> None:
     """Write a graph as a chunked graph: many files of edges and features, and a metadata.json.
 
-    Tables are never held in memory; whatever else a graph is read from is.
+    Tables are never held in memory, and --memory, --workers and --engine are for them; whatever else a graph is read
+    from is held.
     """
+    from hopstream.ingest.apart import check_apart
     from hopstream.ingest.chunked import write_chunked
     from hopstream.ingest.chunked.writing import check_out_folder
 
     output = Output(is_json=json)
+    check_apart(out, {"the source": source})
     check_out_folder(out)
-    if out.resolve() == source.resolve() or source.resolve() in out.resolve().parents:
-        raise SettingsError(f"--out {out} lies in the source {source}; give a folder beside it")
     clock = Clock()
     if is_tables(source):
         path = _chunk_tables(output, source, out, name, (settings, tables, work))
@@ -73,28 +74,27 @@ def _chunk_tables(
     from hopstream.ingest.chunking.run import chunk_tables
 
     chunks, tables, work = settings
-    if tables.ignore:
-        raise SettingsError(f"--ignore is for .npz files, and {source} is none; leave it out")
+    tables.check_source(source)
     options = {**asdict(chunks), **asdict(tables), **asdict(work)}
     del options["ignore"]
 
-    def show_plan(costs: Estimate, plan: Plan) -> None:
-        text = (
-            f"{bytes_text(costs.input_bytes)} to read, about {bytes_text(costs.disk_bytes)} of disk while it runs; "
-            f"{work.memory} of memory, {bytes_text(plan.budget_bytes)} for the work of each of "
-            f"{plural_text(plan.num_workers, 'worker')}"
-        )
+    def show_costs(costs: Estimate, plan: Plan) -> None:
+        lines = [
+            ("read", f"{bytes_text(costs.input_bytes)} of tables"),
+            ("disk", f"about {bytes_text(costs.disk_bytes)} while it runs"),
+            memory_line(work, plan.budget_bytes),
+        ]
         facts: Facts = {
-            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "budget_bytes": plan.budget_bytes,
-            "workers": plan.num_workers,
+            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "memory_bytes": work.memory_bytes,
+            "budget_bytes": plan.budget_bytes, "workers": plan.num_workers,
         }  # fmt: skip
-        output.stage("plan", "tables", text, facts)
+        show_plan(output, lines, facts)
         output.resumed("chunk", costs.num_done)
 
     clock = Clock()
     with progress_bars() as progress:
         report = chunk_tables(
-            source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_plan, **options
+            source, out, name=name or out.resolve().name, progress=progress, on_estimate=show_costs, **options
         )
     show_chunked(output, report, clock)
     return report.metadata

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.written import show_measured, show_written
-from hopstream.partition.compact.settings import CompactSettings
+from hopstream.engine.settings import WorkSettings
 
 if TYPE_CHECKING:
     from hopstream.partition.reshard.plan import Estimate, Plan
 
 
-@with_settings("settings", CompactSettings)
+@with_settings("settings", WorkSettings)
 def run(
     path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
     partitions_dir: Annotated[
@@ -28,7 +29,7 @@ def run(
     ] = None,
     json: JsonFlag = False,
     *,
-    settings: CompactSettings,
+    settings: WorkSettings,
 ) -> None:
     """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
     from hopstream.partition.compact.run import compact
@@ -39,7 +40,7 @@ def run(
 
     def show_plan(costs: Estimate, plan: Plan) -> None:
         planned.append(costs)
-        output.resumed("compact", costs.num_done)
+        show_dataset_plan(output, "compact", costs, plan, settings)
 
     with progress_bars() as progress:
         manifest = compact(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.place import RootSettings, place_parts
-from hopstream.cli.progress import Clock, Facts, Output, progress_bars
-from hopstream.cli.units import bytes_text, plural_text
+from hopstream.cli.plan import show_dataset_plan
+from hopstream.cli.progress import Clock, Output, progress_bars
+from hopstream.cli.units import plural_text
 from hopstream.cli.written import show_measured, show_written
+from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
-from hopstream.transfer.settings import TransferSettings
-
-if TYPE_CHECKING:
-    from hopstream.partition.dispatch.plan import Estimate, Plan
 
 
 @with_settings("where", RootSettings)
@@ -58,19 +56,18 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     if save_orig_eids and not settings.keep_edge_keys:
         raise SettingsError("--save-orig-eids and --no-keep-edge-keys contradict each other; leave one of them out")
     output, clock = Output(is_json=json), Clock()
-    copying = TransferSettings(num_workers=settings.num_workers, engine=settings.engine)
+    copying = WorkerSettings(num_workers=settings.num_workers, engine=settings.engine)
     if _goes_on(output, out_dir, where):
         place_parts(output, out_dir, read_manifest(out_dir), where, copying, overwrite=overwrite)
         return
 
-    def show_plan(costs: Estimate, plan: Plan) -> None:
-        _show_plan(output, costs, plan, settings)
-        output.resumed("dispatch", costs.num_done)
-
     with progress_bars() as progress:
         manifest = dispatch(
             in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
-            halo=halo.settings, overwrite=overwrite, progress=progress, on_estimate=show_plan,
+            halo=halo.settings, overwrite=overwrite, progress=progress,
+            on_estimate=lambda costs, plan: show_dataset_plan(
+                output, "dispatch", costs, plan, settings, halo_bytes=costs.halo.copied_bytes
+            ),
         )  # fmt: skip
     show_measured(output, manifest)
     if manifest.halo is not None:
@@ -101,21 +98,3 @@ def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
         return False
     output.stage("resume", "place", f"{out_dir} was written before", {"dataset": str(out_dir)})
     return True
-
-
-def _show_plan(output: Output, costs: Estimate, plan: Plan, settings: DispatchSettings) -> None:
-    """Write what the work will take."""
-    halos = costs.halo.copied_bytes
-    text = (
-        f"{bytes_text(costs.input_bytes)} to read, {'up to ' * bool(halos)}{bytes_text(costs.disk_bytes)} of disk "
-        f"while it runs, {bytes_text(costs.dataset_bytes)} after"
-        + (f" and up to {bytes_text(halos)} of halos" if halos else "")
-        + f"; {settings.memory} of memory, "
-        f"{bytes_text(plan.budget_bytes)} for the work of each of {plural_text(plan.num_workers, 'worker')}"
-    )
-    facts: Facts = {
-        "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "dataset_bytes": costs.dataset_bytes,
-        "halo_bytes": halos,
-        "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
-    }  # fmt: skip
-    output.stage("plan", plural_text(plan.settings.num_parts, "part"), text, facts)

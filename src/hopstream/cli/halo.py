@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from hopstream.partition.halo.run import HaloReport
 
 FEATURES_HELP = "features to copy: none, all, or type:feature and type:* joined by commas; with a budget, all"
-BUDGET_HELP = "copy features of the likeliest sampled rows, whatever their distance, up to this size per part"
+BUDGET_HELP = (
+    "copy features of the likeliest sampled rows, whatever their distance, up to this size per part, such as 2GiB"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,9 @@ class NewHaloFlags:
 
     halo_hops: int | None = field(
         default=None,
-        metadata={"help": "copy edges of nodes within so many hops of a part into it; see hopstream halo"},
+        metadata={
+            "help": "copy edges of nodes within so many hops of a part into it; none if not given: see hopstream halo"
+        },
     )
     halo_features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
     halo_budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -30,29 +30,34 @@ def flag_name(field_name: str) -> str:
     return "--" + field_name.removeprefix("num_").replace("_", "-")
 
 
-def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    parameter: str, record: type[Settings], *, required: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace one parameter of a verb by one flag for each field of a settings record.
 
     Args:
         parameter: Name of the keyword parameter that takes the record.
         record: A dataclass whose fields have a default and ``metadata["help"]``.
+        required: Fields whose default is none of the verb's: the flag must be given.
     """
     hints = get_type_hints(record)
+    own = vars(record)["__annotations__"]
+    in_order = sorted(fields(record), key=lambda one: one.name not in own)  # type: ignore[arg-type]
     options = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field),
+            default=inspect.Parameter.empty if field.name in required else _default(field),
             annotation=_annotation(field, hints[field.name]),
         )
-        for field in fields(record)  # type: ignore[arg-type]
+        for field in in_order
         if field.init and "help" in field.metadata
     ]
     names = {option.name for option in options}
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(verb, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.name != parameter]
+        of_verb = [p for p in signature.parameters.values() if p.name != parameter]
 
         @functools.wraps(verb)
         def run(**arguments: Any) -> None:
@@ -64,8 +69,8 @@ def with_settings(parameter: str, record: type[Settings]) -> Callable[[Callable[
                 raise SettingsError(_in_flags(str(error), names)) from error
             verb(**arguments, **{parameter: settings})
 
-        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
+        run.__signature__ = signature.replace(parameters=[*of_verb, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in (*of_verb, *options)}
         return run
 
     return decorate
@@ -94,6 +99,9 @@ def _annotation(field: Field[Any], hint: Any) -> Any:
         both = f"{flag}/--no-{flag[2:]}" if field.default else flag
         return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
     if get_origin(hint) is tuple:
-        several = typer.Option(flag, help=f"{field.metadata['help']}; may be given several times")
-        return Annotated[list[float] if get_args(hint)[0] is float else list[str], several]
+        is_float = get_args(hint)[0] is float
+        several = typer.Option(
+            flag, help=f"{field.metadata['help']}; may be given several times", metavar="NUMBER" if is_float else "NAME"
+        )
+        return Annotated[list[float] if is_float else list[str], several]
     return Annotated[hint, typer.Option(flag, *aliases, help=field.metadata["help"])]

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopstream.cli.chunk import show_chunked
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
-from hopstream.cli.progress import Clock, Output, progress_bars
+from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_measured, show_written
 from hopstream.engine import EngineName
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.settings import PartitionSettings
 
 if TYPE_CHECKING:
@@ -105,6 +104,7 @@ def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
     tables: SourceSettings, *, overwrite: bool,
 ) -> Manifest:  # fmt: skip
     """Do it in bounded memory."""
+    from hopstream.cli.prepared import Shown
     from hopstream.ingest.tables import TableSettings
     from hopstream.partition.prepare import prepare
 
@@ -115,10 +115,9 @@ def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
     reading = TableSettings(
         keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate
     )
-    clock = Clock()
     with progress_bars() as progress:
+        shown = Shown(output, progress)
         return prepare(
             source, out, settings=settings, tables=reading, work=work, halo=halo.settings, overwrite=overwrite,
-            progress=progress, on_chunked=lambda report: show_chunked(output, report, clock),
-            on_resume=output.resumed,
+            progress=shown.progress, on_news=shown.news,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.serve import parts_text
 from hopstream.cli.units import bytes_text, plural_text
+from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
-from hopstream.transfer.settings import TransferSettings
 
 if TYPE_CHECKING:
     from hopstream.partition.manifest import Manifest
@@ -94,7 +94,7 @@ class RootSettings:
 
 
 @with_settings("where", RootSettings)
-@with_settings("settings", TransferSettings)
+@with_settings("settings", WorkerSettings)
 def run(
     dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
     overwrite: Annotated[
@@ -103,7 +103,7 @@ def run(
     json: JsonFlag = False,
     *,
     where: RootSettings,
-    settings: TransferSettings,
+    settings: WorkerSettings,
 ) -> None:
     """Spread a dataset over several roots, such as one per machine; what was ended goes on."""
     from hopstream.partition.manifest import read_manifest
@@ -114,7 +114,7 @@ def run(
 
 
 def place_parts(
-    output: Output, dataset: Path, manifest: Manifest, where: RootSettings, settings: TransferSettings, *,
+    output: Output, dataset: Path, manifest: Manifest, where: RootSettings, settings: WorkerSettings, *,
     overwrite: bool,
 ) -> None:  # fmt: skip
     """Place a dataset, and write what was done."""

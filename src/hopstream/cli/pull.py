@@ -11,12 +11,12 @@ from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.serve import parts_text
 from hopstream.cli.units import bytes_text
+from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.part_numbers import parse_parts
-from hopstream.transfer.settings import TransferSettings
 
 
-@with_settings("settings", TransferSettings)
+@with_settings("settings", WorkerSettings)
 def run(
     source: Annotated[
         str, typer.Argument(help="a root of a dataset: a folder, or a URI such as s3://bucket/mag", show_default=False)
@@ -26,7 +26,7 @@ def run(
     overwrite: OverwriteFlag = False,
     json: JsonFlag = False,
     *,
-    settings: TransferSettings,
+    settings: WorkerSettings,
 ) -> None:
     """Copy parts of a dataset from another place to this machine; what was ended goes on."""
     from hopstream.partition.roots import is_here

@@ -43,6 +43,15 @@ class SourceSettings:
             if getattr(self, name) not in ("error", "drop"):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of error, drop")
 
+    def check_source(self, path: Path) -> None:
+        """Refuse what is not for such a source.
+
+        Raises:
+            SettingsError: Arrays are to be ignored of what has none.
+        """
+        if self.ignore and path.suffix != ".npz":
+            raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
+
     @property
     def ignored(self) -> str | list[str]:
         """As ``read_graph`` takes it."""
@@ -102,8 +111,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     """
     if not path.exists():
         raise FormatError(f"{path} is missing; give an .npz file, a metadata.json, its folder, or a dataset")
-    if settings.ignore and path.suffix != ".npz":
-        raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
+    settings.check_source(path)
     if (path / "manifest.json").exists():
         from hopstream.partition.read_back import read_dataset
 
@@ -154,11 +162,10 @@ def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
     """Refuse, before anything is read, to write a dataset where it may not be, or over what it is made from.
 
     Raises:
-        SettingsError: One of the two paths is, or lies inside, the other, or what is in ``out`` is not to be replaced.
+        SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
     """
+    from hopstream.ingest.apart import check_apart
     from hopstream.partition.replace import check_target
 
-    target, origin = out.resolve(), source.resolve()
-    if target == origin or (origin.is_dir() and origin in target.parents) or target in origin.parents:
-        raise SettingsError(f"--out {out} and the source {source} lie in each other; give a folder beside the source")
+    check_apart(out, {"the source": source})
     check_target(out, overwrite=overwrite)

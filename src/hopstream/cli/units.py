@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from hopstream.engine.settings import bytes_text as bytes_text
+from hopstream.engine.settings import scaled_text
+
 COUNT_UNITS = ("", " k", " M", " G", " T", " P")
-BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 
 
 def count_text(count: int) -> str:
     """A count with three or four digits: ``987``, ``21.1 M``."""
-    return _scaled(count, COUNT_UNITS)
-
-
-def bytes_text(num_bytes: int) -> str:
-    """A size in units of a thousand: ``5.3 GB``."""
-    return _scaled(num_bytes, BYTE_UNITS)
+    return scaled_text(count, COUNT_UNITS)
 
 
 def seconds_text(seconds: float) -> str:
@@ -41,13 +38,3 @@ def plural_text(count: int, noun: str) -> str:
 def full_plural_text(count: int, noun: str) -> str:
     """The same with every digit: ``1 node``, ``9,742 nodes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _scaled(value: int, units: tuple[str, ...]) -> str:
-    if abs(value) < 1000:
-        return f"{value}{units[0]}"
-    # One decimal would round what is above 999.95 to 1000.0.
-    power = 1
-    while abs(value) / 1000**power >= 999.95 and power < len(units) - 1:
-        power += 1
-    return f"{value / 1000**power:.1f}{units[power]}"

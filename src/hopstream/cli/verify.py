@@ -33,7 +33,9 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         str | None,
         typer.Option(help="look at some parts alone: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
     ] = None,
-    memory: Annotated[str, typer.Option(help="memory for edges while they are compared")] = "1GiB",
+    memory: Annotated[
+        str, typer.Option(help="memory for edges while they are compared, for example 500MB or 4GiB")
+    ] = "1GiB",
     max_findings: Annotated[
         int, typer.Option(help="how many findings to list, shared out among the parts", min=1)
     ] = 100,
@@ -79,6 +81,7 @@ def _source(path: Path, settings: SourceSettings) -> Against:
     """What the dataset is compared with; a chunked graph is not loaded."""
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
+    settings.check_source(path)
     metadata = path / "metadata.json" if path.is_dir() else path
     is_json = metadata.suffix == ".json" and metadata.exists() and not (path / "manifest.json").exists()
     if is_json and is_chunked(metadata):

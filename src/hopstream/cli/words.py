@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from hopstream.cli.options import flag_name
+
 _WORDS = (
     ("overwrite=True", "--overwrite"),
     ('on_dangling="drop"', "--on-dangling drop"),
@@ -20,8 +24,19 @@ _WORDS = (
 )
 
 
+# What a message begins with that is about one argument; whatever else is called so stands further inside.
+_ARGUMENT = re.compile(
+    r"(memory|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
+    r"|time_attr|weight_attr|links|passes|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root)"
+    r"(?= (?:is|are|name|names) )"
+)
+
+
 def command_words(message: str) -> str:
     """A message of the library, with flags in place of arguments."""
+    message = (
+        _ARGUMENT.sub(lambda found: flag_name(found[1]), message, count=1) if _ARGUMENT.match(message) else message
+    )
     for argument, flag in _WORDS:
         message = message.replace(argument, flag)
     return message

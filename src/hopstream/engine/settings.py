@@ -1,11 +1,12 @@
-"""What can a user choose about how tasks are run?"""
+"""What can a user choose about how tasks are run, and in what sizes are memory and disk told?"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, TypedDict, get_args
 
 from hopstream.errors import SettingsError
 
@@ -19,6 +20,7 @@ MAX_RETRIES = 100
 MIN_SILENCE_S = 3.0
 """A few signs of life; workers give one a second."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
+BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -56,6 +58,71 @@ class EngineSettings:
             raise SettingsError(f"retries is {self.retries!r}; it must be an integer from 0 to {MAX_RETRIES}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Who works. Every field is checked when the record is made. Nothing of it changes what is written.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    num_workers: int | None = field(
+        default=None, metadata={"help": "processes that work; 0 does all in one; if not given, one per processor"}
+    )
+    engine: EngineName = field(default="local", metadata={"help": "what runs the tasks: processes here, Ray or Beam"})
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.num_workers is not None:
+            check_num_workers(self.num_workers)
+        if self.engine not in get_args(EngineName):
+            raise SettingsError(f"engine is {self.engine!r}; it must be one of {', '.join(get_args(EngineName))}")
+
+    @property
+    def worker_count(self) -> int:
+        """How many processes work; 0 where all is done in this one."""
+        return self.num_workers if self.num_workers is not None else os.cpu_count() or 1
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The fields of ``WorkerSettings`` as keyword arguments."""
+
+    num_workers: int | None
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSettings(WorkerSettings):
+    """What bounded work may take, and who does it. Every field is checked when the record is made.
+
+    Records of what else a verb can be told inherit these fields.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    memory: str = field(
+        default="4GiB",
+        metadata={"help": "memory that all processes together may take, for example 500MB or 4GiB"},
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
+        memory_bytes(self.memory)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What all processes together may take."""
+        return memory_bytes(self.memory)
+
+
+class WorkOptions(WorkerOptions, total=False):
+    """The fields of ``WorkSettings`` as keyword arguments."""
+
+    memory: str
+
+
 def check_num_workers(num_workers: object, low: int = 0) -> None:
     """Raise ``SettingsError`` where a number of workers is none that can be had."""
     if isinstance(num_workers, bool) or not isinstance(num_workers, int) or not low <= num_workers <= MAX_WORKERS:
@@ -73,3 +140,35 @@ def memory_bytes(text: object) -> int:
         raise SettingsError(f"memory is {text!r}; it must be a size such as 500MB or 4GiB")
     unit = (match[2] or "").replace("K", "k")
     return int(float(match[1]) * _UNITS[unit])
+
+
+def bytes_text(num_bytes: int) -> str:
+    """A size in units of a thousand: ``5.3 GB``."""
+    return scaled_text(num_bytes, BYTE_UNITS)
+
+
+def size_text(text: str) -> str:
+    """A size as it was given, and in units of a thousand where that looks different: ``500MB``, ``4GiB (4.3 GB)``.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    shown = bytes_text(memory_bytes(text))
+    same = re.sub(r"\.0\b|\s", "", shown).lower() == re.sub(r"\.0+\b|\s", "", text).lower()
+    return text.strip() if same else f"{text.strip()} ({shown})"
+
+
+def processes_text(num_processes: int) -> str:
+    """As in ``3 processes need at least 1.1 GB``."""
+    return "one process needs" if num_processes == 1 else f"{num_processes} processes need"
+
+
+def scaled_text(value: int, units: tuple[str, ...]) -> str:
+    """A number with one decimal in the unit, of those a thousand apart, that leaves it below a thousand."""
+    if abs(value) < 1000:
+        return f"{value}{units[0]}"
+    # One decimal would round what is above 999.95 to 1000.0.
+    power = 1
+    while abs(value) / 1000**power >= 999.95 and power < len(units) - 1:
+        power += 1
+    return f"{value / 1000**power:.1f}{units[power]}"

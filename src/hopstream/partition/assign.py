@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
+from hopstream.ingest.apart import check_apart
 from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
 from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, write_owners
-from hopstream.partition.assign_source import AssignSource, source_of
+from hopstream.partition.assign_source import AssignSource, folder_of, source_of
 from hopstream.partition.assign_stream import stream_owners
 from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis
 from hopstream.partition.owners import read_owners
-from hopstream.partition.settings import PartitionSettings, Progress
+from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.weights import LoadCounter
 
 if TYPE_CHECKING:
@@ -54,33 +55,43 @@ class Assignment:
 def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes`` takes
     graph: Graph | ChunkedGraph | AssignSource,
     out: str | Path,
-    settings: PartitionSettings,
+    settings: PartitionSettings | None = None,
     *,
     classes: NodeClasses | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[PartitionOptions],
 ) -> Assignment:
     """Assign every node to a part and write the parts as a folder, which ``write_parts`` and others take as ``owners``.
+
+    The number of parts has no default here: it is ``num_parts``, or what ``settings`` say.
 
     Args:
         graph: A graph in memory, a chunked folder, or a dataset (``open_dataset_source``).
         out: The folder to write.
-        settings: The method and what it needs.
+        settings: How many parts, the method, and what it needs.
         classes: Node type to the class of each node, of which each part gets its share, beside what
             ``settings.balance_ntypes`` names: an array, a file, a feature, or None for all nodes of the type.
         memory_bytes: What edges may take in memory; more of them go through files beside ``out``.
         overwrite: Replace a folder of parts that is there.
         progress: Called as ``progress(stage, done, total)``: ``edges`` are read and then grouped (``group``), nodes
             assigned (the stage has the method's name), and what is uneven mended (``balance``).
+        **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Raises:
-        SettingsError: ``out`` may not be written, or the method cannot do what is asked.
+        SettingsError: The number of parts is not given, ``out`` may not be written or lies in what is read, or the
+            method cannot do what is asked.
         SchemaError: ``classes`` are not one integer for each node.
     """
-    out = Path(out)
+    if settings is None and "num_parts" not in options:
+        raise SettingsError("num_parts is not given; say to how many parts nodes are to be assigned")
+    out, settings = Path(out), replace(settings or PartitionSettings(), **options)
     if settings.method == "file":
-        raise SettingsError("method 'file' assigns nothing; choose another")
+        raise SettingsError("method is 'file', which assigns nothing; choose another")
+    source = folder_of(graph)
+    if source is not None:
+        check_apart(out, {"the source": source})
     check_owners_target(out, overwrite=overwrite)
     with write_owners(out, settings.num_parts, settings.method, overwrite=overwrite) as (folder, write):
         found = assign_nodes(

@@ -89,6 +89,7 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
         },
         schema=schema,
         feature=lambda node_type, name: _feature(rows, node_type, name, keys_of(node_type)),
+        folder=rows.root,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -55,6 +56,7 @@ class AssignSource:
         splits: Node type to split name to int64 keys.
         schema: The types and features.
         feature: Reads the whole of a node feature, by type and name.
+        folder: Where it is read from; None for a graph in memory.
     """
 
     num_nodes: Mapping[str, int]
@@ -63,6 +65,7 @@ class AssignSource:
     splits: Mapping[str, Mapping[str, IntArray]]
     schema: GraphSchema
     feature: Callable[[str, str], Column]
+    folder: Path | None = None
 
     @property
     def num_edges(self) -> int:
@@ -75,6 +78,15 @@ def source_of(graph: Graph | ChunkedGraph | AssignSource) -> AssignSource:
     if isinstance(graph, AssignSource):
         return graph
     return _source_of_graph(graph) if isinstance(graph, Graph) else _source_of_chunked(graph)
+
+
+def folder_of(graph: Graph | ChunkedGraph | AssignSource) -> Path | None:
+    """Where a graph is read from; None for one in memory."""
+    if isinstance(graph, Graph):
+        return None
+    if isinstance(graph, AssignSource):
+        return graph.folder
+    return graph.root if (graph.root / graph.metadata_filename).is_file() else None
 
 
 def _source_of_graph(graph: Graph) -> AssignSource:

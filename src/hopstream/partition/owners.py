@@ -32,6 +32,8 @@ def owners_path(folder: Path, node_type: str) -> Path:
     for path in (binary, text, plain):
         if path.is_file() and path.parent == folder:
             return path
+    if not folder.is_dir():
+        raise FormatError(f"{folder} is no folder; give the one with the part of each node, as assign writes it")
     raise FormatError(f"{folder} has neither {binary.name} nor {text.name}; write the part of each node")
 
 

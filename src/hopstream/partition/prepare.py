@@ -1,7 +1,7 @@
 """How do tables or a chunked graph become a dataset in one call, in bounded memory?
 
 Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
-and it is dispatched. What lies between the steps is kept in the work folder beside the dataset's place.
+and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
 """
 
 from __future__ import annotations
@@ -13,44 +13,72 @@ from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import job_folder, num_done, resumed_job
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.resumed import job_folder, resumed_job
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.ingest.chunked import ChunkedGraph, is_chunked, open_chunked
+from hopstream.ingest.apart import check_apart
+from hopstream.ingest.chunked import is_chunked, open_chunked
+from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.table_metadata import read_metadata
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.assign import assign_folder
-from hopstream.partition.dispatch.plan import REST_BYTES
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.libraries import BIG_ENDS
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
+from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, plan_phases
 from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS, Staging
+from hopstream.partition.told import progress_from_file, progress_to_file
 
 FORMAT = 1
 METADATA = "metadata.json"
-LEAST_EDGE_BYTES = 64 << 20
-"""What edges get at least while nodes are assigned; more of them go through files."""
-NODE_BYTES = 64
-"""What assignment takes per node, by any method."""
-EDGE_BYTES = {"kaminpar": 30, "metis": 200}
-COMPRESSED_EDGE_BYTES = 12
-"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReport:
+    """How nodes were assigned.
+
+    Attributes:
+        method: By which method.
+        num_parts: To how many parts.
+        cut: The share of pairs of joined nodes that are in two parts; None for methods that do not look at edges.
+        largest: What was to be even, by name, to how many times its share the fullest part holds.
+    """
+
+    method: str
+    num_parts: int
+    cut: float | None
+    largest: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What an earlier call has done, which was ended.
+
+    Attributes:
+        phase: Of which phase.
+        num_tasks: How many tasks.
+    """
+
+    phase: str
+    num_tasks: int
+
+
+News = PreparePlan | Resumed | ChunkReport | AssignReport
+"""What is told of the work as it goes: what it will take, what was done before, what became of tables, how nodes were
+assigned."""
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
-    on_chunked: Callable[[ChunkReport], None] | None = None, on_resume: Callable[[str, int], None] | None = None,
-    **options: Unpack[PartitionOptions],
+    on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
     """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
 
@@ -65,9 +93,11 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         work: Memory for all processes together, number of processes, and engine.
         halo: What parts keep copies of; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete.
-        progress: Called as ``progress(stage, done, total)``; the stages are ``chunk``, ``assign`` and ``dispatch``.
-        on_chunked: Called with what became of tables, what was dropped foremost; not again where a call goes on.
-        on_resume: Called as ``on_resume(stage, num_tasks)`` for each stage of which an earlier call has done tasks.
+        progress: Called as ``progress(stage, done, total)``; stages are ``chunk``, ``assign`` (and ``assign edges`` and
+            others of ``assign_folder``), ``dispatch`` and ``halo``. Of assignment it is told by another thread.
+        on_news: Called with a ``PreparePlan`` before the work, and once more when tables are chunked and more is known;
+            with a ``ChunkReport`` when they are, what was dropped foremost, and with an ``AssignReport``. What an
+            earlier call did is not told again, but for its assignment; ``Resumed`` says how much of a phase it did.
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Returns:
@@ -75,7 +105,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small for the method, or ``out`` holds what is
-            not to be replaced.
+            not to be replaced, or lies in the source, or the other way round.
         FormatError: A file is missing or cannot be read.
         SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
         IdRangeError: An edge names a node that is not there.
@@ -86,6 +116,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
+    check_apart(out, {"the source": source})
     metadata = _metadata_of(Path(source))
     is_streamed = is_chunked(metadata)
     states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
@@ -93,7 +124,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
         metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
-        halo=halo, progress=progress, on_chunked=on_chunked, on_resume=on_resume or _no_resume,
+        halo=halo, progress=progress or _no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
         staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
@@ -119,51 +150,70 @@ class _Steps:
     tables: TableSettings
     work: WorkSettings
     halo: HaloSettings | None
-    progress: Progress | None
-    on_chunked: Callable[[ChunkReport], None] | None
-    on_resume: Callable[[str, int], None]
+    progress: Progress
+    tell: Callable[[News], None]
 
     def run(self, staging: Staging) -> Manifest:
         """Do what an earlier call has not done."""
         held = staging.work
-        self._tell("assign", num_done(held, self.digest))
+        folder = job_folder(held, self.digest)
+        owners = folder / "owners"
+        chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
         with open_engine("local", num_workers=1) as engine:  # its worker's memory is for the others afterwards
             job = resumed_job(held, self.digest, engine, self.progress)
-            folder = job_folder(held, self.digest)
-            owners = folder / "owners"
-            chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
             if not chunks.exists():
                 self._chunk(chunks.parent)
-            job.run("assign", [_assign_task(chunks, owners, self.settings, self.work)])
+            assign, *others = plan_phases(
+                open_chunked(chunks), self.settings, self.work, self.halo, has_owners=owners.exists()
+            )
+            chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
+            self.tell(PreparePlan(work=self.work, phases=(*chunk, assign, *others)))
+            with progress_from_file(folder / "told.json", self.progress, "assign"):
+                done = job.run("assign", [_assign_task(chunks, owners, self.settings, assign)])
+            method, num_parts = self.settings.method, self.settings.num_parts
+            self.tell(AssignReport(method=method, num_parts=num_parts, **done["assign"]))
         inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
         settings = _dispatch_settings(self.settings, self.work)
         planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.settings)
         return dispatch_staged(
             planned, inner, settings, self.halo, self.progress,
-            lambda costs, _: self._tell("dispatch", costs.num_done),
+            lambda costs, _: self._resumes("dispatch", costs.num_done),
         )  # fmt: skip
 
     def _chunk(self, out: Path) -> None:
         report = chunk_tables(
-            self.metadata, out, progress=self.progress,
-            on_estimate=lambda costs, _: self._tell("chunk", costs.num_done), **asdict(self.tables),
+            self.metadata, out, progress=self.progress, on_estimate=self._tell_first, **asdict(self.tables),
             **asdict(self.work),
         )  # fmt: skip
-        if self.on_chunked is not None:
-            self.on_chunked(report)
+        self.tell(report)
 
-    def _tell(self, stage: str, num_tasks: int) -> None:
+    def _tell_first(self, costs: Estimate, plan: Plan) -> None:
+        """Tell what is known before tables are chunked."""
+        chunk = PhasePlan(
+            name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=plan.budget_bytes
+        )
+        later = ("assign", "dispatch", *(() if self.halo is None else ("halo",)))
+        self.tell(PreparePlan(work=self.work, phases=(chunk, *(PhasePlan(name=name) for name in later))))
+        self._resumes("chunk", costs.num_done)
+
+    def _resumes(self, phase: str, num_tasks: int) -> None:
         if num_tasks:
-            self.on_resume(stage, num_tasks)
+            self.tell(Resumed(phase=phase, num_tasks=num_tasks))
 
 
-def _no_resume(stage: str, num_tasks: int) -> None:
+def _no_news(news: News) -> None:
     """Tell nobody."""
 
 
-def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: WorkSettings) -> Task:
-    memory = memory_for_edges(open_chunked(chunks), settings, work)
-    args = {"chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": memory}
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, planned: PhasePlan) -> Task:
+    args = {
+        "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": planned.budget_bytes,
+        "told": str(owners.with_name("told.json")),
+    }  # fmt: skip
     return Task("assign", kind_of(assign_chunks), args)
 
 
@@ -172,35 +222,15 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
     """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
 
     Args:
-        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges.
+        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges;
+            ``told``, the file that says how far it is.
     """
     settings = PartitionSettings.from_json(args["settings"])
     found = assign_folder(
-        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True
-    )
+        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True,
+        progress=progress_to_file(Path(args["told"])),
+    )  # fmt: skip
     return {"cut": found.cut, "largest": dict(found.largest)}
-
-
-def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings) -> int:
-    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take.
-
-    Raises:
-        SettingsError: The memory is too small for the method.
-    """
-    num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
-    num_edges = sum(edges.num_edges for edges in graph.edges.values())
-    is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
-    per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
-    taken = 2 * REST_BYTES + num_nodes * NODE_BYTES + num_edges * per_edge
-    left = memory_bytes(work.memory) - taken
-    if left < LEAST_EDGE_BYTES:
-        need = taken + LEAST_EDGE_BYTES
-        remedy = "give more memory" if settings.method not in EDGE_BYTES else "give more memory, or use ldg or fennel"
-        raise SettingsError(
-            f"memory is {work.memory}; method {settings.method!r} needs about {need >> 20} MiB for {num_nodes} nodes "
-            f"and {num_edges} edges: {remedy}"
-        )
-    return left
 
 
 def _metadata_of(source: Path) -> Path:
@@ -209,7 +239,7 @@ def _metadata_of(source: Path) -> Path:
     if metadata.suffix != ".json" or not metadata.is_file():
         raise SettingsError(
             f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
-            + ("reshard gives a dataset other parts" if is_dataset else "make a chunked graph of it first")
+            + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")
         )
     return metadata.absolute()
 

@@ -20,6 +20,7 @@ from hopstream.arrays import FileRecord
 from hopstream.engine import EngineName, Task, open_engine
 from hopstream.engine.job import Job
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
+from hopstream.engine.settings import bytes_text
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
@@ -217,6 +218,6 @@ def check_disk(staging: Staging, disk_bytes: int, dataset_bytes: int) -> None:
     there = held_bytes(staging.work.path)
     if disk_bytes > free + there:
         raise SettingsError(
-            f"{out} needs {disk_bytes / 1e9:.1f} GB of disk while it is written, {dataset_bytes / 1e9:.1f} "
-            f"GB for the dataset itself; {place} has {(free + there) / 1e9:.1f} GB: make room, or write elsewhere"
+            f"{out} needs {bytes_text(disk_bytes)} of disk while it is written, {bytes_text(dataset_bytes)} "
+            f"for the dataset itself; {place} has {bytes_text(free + there)}: make room, or write elsewhere"
         )

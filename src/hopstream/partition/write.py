@@ -22,6 +22,7 @@ from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign import OwnersSource, assign_owners
 from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.partition.book import PartitionBook, ends_of
@@ -61,7 +62,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
 
     Raises:
         SettingsError: A setting is outside its range, ``graph`` is no ``Graph``, or ``out`` holds a dataset that is not
-            to be overwritten, or other files.
+            to be overwritten, or other files, or lies in the folder of owners, or the other way round.
         SchemaError: The graph's columns contradict each other, hold no times or weights where they should, or
             ``owners`` does not fit the graph.
         IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
@@ -69,6 +70,8 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
             is not there.
     """
     if owners is not None:
+        if not isinstance(owners, Mapping):
+            check_apart(out, {"the folder of owners": owners})
         options = {"method": "file", **options}
     settings = replace(settings or PartitionSettings(), **options)
     given: object = graph

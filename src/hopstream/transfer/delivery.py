@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
 from hopstream.engine.resumed import resumed_job
+from hopstream.engine.settings import WorkerSettings, bytes_text
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.manifest import Manifest
@@ -19,7 +20,6 @@ from hopstream.partition.paths import part_folder
 from hopstream.partition.roots import ROOTS
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
-from hopstream.transfer.settings import TransferSettings
 from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.transfer.uris import stored_uri
 
@@ -85,7 +85,7 @@ class Delivery:
         self._check_disks()
 
     def run(
-        self, work: WorkFolder, stage: str, settings: TransferSettings, beside: Mapping[str, bytes],
+        self, work: WorkFolder, stage: str, settings: WorkerSettings, beside: Mapping[str, bytes],
         progress: Progress | None,
     ) -> None:  # fmt: skip
         """Copy what is not there yet, then make datasets of all targets; ``look`` was called before.
@@ -223,7 +223,7 @@ class Delivery:
             free = shutil.disk_usage(_existing(Path(target.place.local or ""))).free
             if num_bytes > free:
                 raise SettingsError(
-                    f"{target.place.shown} needs {num_bytes / 1e9:.1f} GB; its disk has {free / 1e9:.1f} GB: make "
+                    f"{target.place.shown} needs {bytes_text(num_bytes)}; its disk has {bytes_text(free)}: make "
                     "room, or give another place"
                 )
 

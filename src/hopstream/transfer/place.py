@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from hopstream.engine.settings import Progress
+from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.engine.work_folder import work_path
 from hopstream.errors import SettingsError
 from hopstream.partition.lock import dataset_to_change, hold
@@ -24,7 +24,6 @@ from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
-from hopstream.transfer.settings import TransferOptions, TransferSettings
 from hopstream.transfer.targets import Target, files_by_folder, target_of
 from hopstream.transfer.uris import stored_uri
 
@@ -34,8 +33,8 @@ RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
 
 def place(  # noqa: PLR0913  what is copied where, and how
     dataset: str | Path, roots: RootList, *, move: bool = False, ip_config: str | Path | None = None,
-    has_tls: bool = False, overwrite: bool = False, settings: TransferSettings | None = None,
-    progress: Progress | None = None, **options: Unpack[TransferOptions],
+    has_tls: bool = False, overwrite: bool = False, settings: WorkerSettings | None = None,
+    progress: Progress | None = None, **options: Unpack[WorkerOptions],
 ) -> Roots:  # fmt: skip
     """Spread a dataset over several roots, such as one per machine.
 
@@ -55,7 +54,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
         overwrite: Replace other datasets that are in the roots.
         settings: Who copies; the defaults if it is not given.
         progress: Called as ``progress("place", done, total)`` in bytes.
-        **options: Fields of ``TransferSettings``; they go before ``settings``.
+        **options: Fields of ``WorkerSettings``; they go before ``settings``.
 
     Returns:
         Where each part lies.
@@ -68,7 +67,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
         StateError: Another process places the dataset, or changes it or what is in a root.
         OSError: The system failed; the error names the root.
     """
-    settings = replace(settings or TransferSettings(), **options)
+    settings = replace(settings or WorkerSettings(), **options)
     folder = Path(dataset)
     with ExitStack() as locks:
         work = locks.enter_context(dataset_to_change(folder))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from hopstream.engine.settings import Progress
+from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.partition.lock import hold, place_to_write
 from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
@@ -19,13 +19,12 @@ from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, pa
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
-from hopstream.transfer.settings import TransferOptions, TransferSettings
 from hopstream.transfer.targets import files_by_folder, target_of
 
 
 def pull(
     source: str | Path, out: str | Path, *, parts: Sequence[int] | None = None, overwrite: bool = False,
-    settings: TransferSettings | None = None, progress: Progress | None = None, **options: Unpack[TransferOptions],
+    settings: WorkerSettings | None = None, progress: Progress | None = None, **options: Unpack[WorkerOptions],
 ) -> Manifest:  # fmt: skip
     """Copy parts of a dataset from a root of it to a folder of this machine.
 
@@ -39,7 +38,7 @@ def pull(
         overwrite: Replace another dataset that is in ``out``.
         settings: Who copies; the defaults if it is not given.
         progress: Called as ``progress("pull", done, total)`` in bytes.
-        **options: Fields of ``TransferSettings``; they go before ``settings``.
+        **options: Fields of ``WorkerSettings``; they go before ``settings``.
 
     Returns:
         The dataset's manifest.
@@ -52,7 +51,7 @@ def pull(
         StateError: Another process pulls into the same folder, or changes what is in it or in the source.
         OSError: The system failed; the error names the place.
     """
-    settings = replace(settings or TransferSettings(), **options)
+    settings = replace(settings or WorkerSettings(), **options)
     place, folder = Place(str(source)), Path(os.path.realpath(out))
     origin = None if place.local is None else Path(os.path.realpath(place.local))
     if origin == folder:

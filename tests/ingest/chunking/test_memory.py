@@ -36,7 +36,7 @@ def compile_kernels(folder: Path) -> None:
         "edges": [{"type": ["n", "to", "n"], "files": "e.csv", "src": "a", "dst": "b"}],
     }
     (folder / "metadata.json").write_text(json.dumps(metadata))
-    chunk_tables(folder, folder / "out", memory="1GiB", num_workers=0, keep_raw_ids=False)
+    chunk_tables(folder / "metadata.json", folder / "out", memory="1GiB", num_workers=0, keep_raw_ids=False)
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_resident_memory_stays_within_what_was_given(tmp_path: Path, rng: np.ran
     (tmp_path / "metadata.json").write_text(json.dumps(metadata))
     del ids, src, dst, raw, rows
     compile_kernels(tmp_path / "small")
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / "out"), str(GIVEN)]
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "metadata.json"), str(tmp_path / "out"), str(GIVEN)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= GIVEN, f"{int(done.stdout) / MIB:.0f} MiB"

@@ -176,7 +176,7 @@ def test_what_is_left_out(shop: Shop):
 
 
 def test_settings_are_checked(shop: Shop):
-    with pytest.raises(SettingsError, match="holds something"):
+    with pytest.raises(SettingsError, match=r"which holds .*metadata.json, the tables"):
         chunk_tables(shop.source(), shop.root, num_workers=0)
     with pytest.raises(SettingsError, match="no option 'chunks'"):
         shop.chunk(chunks=3)

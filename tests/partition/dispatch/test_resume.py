@@ -244,7 +244,7 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
     use_graph(monkeypatch, graph)
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(SettingsError, match="GB of disk while it is written"):
+    with pytest.raises(SettingsError, match="B of disk while it is written"):
         check_equal(graph, tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
 

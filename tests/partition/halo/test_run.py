@@ -311,6 +311,6 @@ def test_ended_just_after_the_manifest_was_replaced(root, monkeypatch):
 
 
 def test_features_of_no_nodes_are_refused():
-    with pytest.raises(SettingsError, match="give more hops, or a budget"):
+    with pytest.raises(SettingsError, match="give hops above 0, or a budget"):
         HaloSettings(hops=0, features="all")
     assert HaloSettings(hops=0).is_nothing and not HaloSettings(hops=0, budget="1MB").is_nothing

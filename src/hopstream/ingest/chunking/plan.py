@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, shown_path
@@ -193,23 +194,23 @@ def _cut_parquet(files: TableFiles, number: int, path: Path, part_bytes: int) ->
     return parts or [Part(source=FilePart(file=number), num_bytes=0, num_rows=0)]
 
 
-def budget_of(num_bytes: int, num_workers: int) -> int:
+def budget_of(work: WorkSettings) -> int:
     """What one worker may take for its work.
 
     Args:
-        num_bytes: What all processes may take.
-        num_workers: Worker processes; 0 where all is done in one process.
+        work: What all processes may take, and how many there are.
 
     Raises:
         SettingsError: It is too little to work with.
     """
+    num_workers = work.worker_count
     num_working = max(1, num_workers)
     rest = num_working * REST_BYTES + (PARENT_BYTES if num_workers else 0)
-    budget = (num_bytes - rest) // num_working
+    budget = (work.memory_bytes - rest) // num_working
     if budget < MIN_BUDGET_BYTES:
         least = rest + num_working * MIN_BUDGET_BYTES
         raise SettingsError(
-            f"memory is {num_bytes >> 20} MiB; {num_workers + 1} processes need {least >> 20} MiB at least: "
+            f"memory is {size_text(work.memory)}; {processes_text(num_workers + 1)} at least {bytes_text(least)}: "
             "give more memory or fewer workers"
         )
     return budget

@@ -18,9 +18,10 @@ from hopstream.arrays import write_text
 from hopstream.engine import Progress, open_engine
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.settings import WorkSettings, bytes_text
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
@@ -31,7 +32,6 @@ from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
 from hopstream.ingest.table_metadata import TablesMetadata, read_metadata
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.schema import EdgeType
 
 PRODUCT = "chunked"
@@ -83,7 +83,7 @@ def chunk_tables(
 
     Raises:
         SettingsError: An option is unknown or outside its range, the memory is too small, the disk has no room, or
-            ``out`` holds something.
+            ``out`` holds something, or lies in the folder of tables that is read.
         FormatError: A file is missing or cannot be read.
         SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node
             has, or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of
@@ -95,11 +95,11 @@ def chunk_tables(
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
         raise SettingsError(f"there is no option {sorted(options)[0]!r}; known: {known}")
+    check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
-    num_workers = work.num_workers if work.num_workers is not None else os.cpu_count() or 1
     plan = Plan(
         source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,
-        budget_bytes=budget_of(memory_bytes(work.memory), num_workers), num_workers=max(1, num_workers),
+        budget_bytes=budget_of(work), num_workers=max(1, work.worker_count),
     )  # fmt: skip
     metadata = read_metadata(Path(plan.source))
     check_names(list(metadata.nodes), list(metadata.edges), known_names(metadata, tables), chunks)
@@ -115,7 +115,7 @@ def chunk_tables(
         _check_disk(held, costs)
         if on_estimate is not None:
             on_estimate(costs, plan)
-        counts = _work(plan, metadata, parts, held, digest, (work, num_workers, progress or _no_progress))
+        counts = _work(plan, metadata, parts, held, digest, (work, progress or _no_progress))
     return ChunkReport(
         metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
@@ -139,12 +139,12 @@ def _no_progress(stage: str, done: int, total: int) -> None:
 
 def _work(
     plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], held: WorkFolder, digest: str,
-    how: tuple[WorkSettings, int, Progress],
+    how: tuple[WorkSettings, Progress],
 ) -> ChunkCounts:  # fmt: skip
-    work, num_workers, progress = how
+    work, progress = how
     workplaces.forget()
     root = job_folder(held, digest)
-    with open_engine(work.engine, num_workers=num_workers if work.engine != "beam" else None) as engine:
+    with open_engine(work.engine, num_workers=work.worker_count if work.engine != "beam" else None) as engine:
         steps = Steps(Workplace(root), metadata, parts, progress)
         job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT)
         (root / PRODUCT).mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def _check_disk(held: WorkFolder, costs: Estimate) -> None:
     room = shutil.disk_usage(folder).free + held_bytes(held.path)
     if costs.disk_bytes > room:
         raise SettingsError(
-            f"{place} needs about {costs.disk_bytes / 1e9:.1f} GB of disk while it is written, at most "
-            f"{costs.chunked_bytes / 1e9:.1f} GB for the chunked graph itself; {folder} has {room / 1e9:.1f} GB: make "
+            f"{place} needs about {bytes_text(costs.disk_bytes)} of disk while it is written, at most "
+            f"{bytes_text(costs.chunked_bytes)} for the chunked graph itself; {folder} has {bytes_text(room)}: make "
             "room, or write elsewhere"
         )

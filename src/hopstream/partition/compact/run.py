@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from hopstream.engine.job import digest_of
+from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.compact.owners import kept_owners
-from hopstream.partition.compact.settings import CompactSettings
-from hopstream.partition.dispatch.settings import EngineName
 from hopstream.partition.lock import dataset_to_change
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.replace import errors_named
 from hopstream.partition.reshard.plan import Estimate, Plan
 from hopstream.partition.reshard.run import plan_reshard, rewrite
+from hopstream.partition.reshard.settings import ReshardSettings
 from hopstream.partition.settings import Progress
 from hopstream.partition.staged import Staging
 
 
-class CompactOptions(TypedDict, total=False):
-    """The fields of ``CompactSettings`` as keyword arguments of ``compact``."""
-
-    memory: str
-    num_workers: int | None
-    engine: EngineName
-
-
 def compact(
-    dataset: str | Path, *, partitions_dir: str | Path | None = None, settings: CompactSettings | None = None,
+    dataset: str | Path, *, partitions_dir: str | Path | None = None, settings: WorkSettings | None = None,
     progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None,
-    **options: Unpack[CompactOptions],
+    **options: Unpack[WorkOptions],
 ) -> Manifest:  # fmt: skip
     """Fold what was appended to a dataset into the parts that were there before, in its own place.
 
@@ -52,7 +45,7 @@ def compact(
         settings: How to work; the defaults if it is not given.
         progress: Called as ``progress(stage, done, total)``.
         on_estimate: Called once with what the work will take, before it starts; not where nothing was appended.
-        **options: Fields of ``CompactSettings``; they go before ``settings``.
+        **options: Fields of ``WorkSettings``; they go before ``settings``.
 
     Returns:
         The manifest that was written, or the one that is there where nothing was appended.
@@ -68,8 +61,10 @@ def compact(
         IdRangeError: It names a part that is not there.
         OSError: The system failed; what was done is kept for the next call.
     """
-    settings = replace(settings or CompactSettings(), **options)
+    settings = replace(settings or WorkSettings(), **options)
     folder = Path(os.path.realpath(dataset))
+    if partitions_dir is not None:
+        check_apart(folder, {"the folder of owners": partitions_dir}, "dataset")
     owners = None if partitions_dir is None else Path(os.path.realpath(partitions_dir))
     call = digest_of(["compact", None if owners is None else str(owners)])
     with errors_named(folder), dataset_to_change(folder) as work:
@@ -78,7 +73,7 @@ def compact(
 
 
 def _fold_in(
-    staging: Staging, owners: Path | None, settings: CompactSettings, progress: Progress | None,
+    staging: Staging, owners: Path | None, settings: WorkSettings, progress: Progress | None,
     on_estimate: Callable[[Estimate, Plan], None] | None,
 ) -> Manifest:  # fmt: skip
     """Do it, in a place that is held."""
@@ -88,7 +83,7 @@ def _fold_in(
             raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
         staging.work.clear()
         return manifest
-    cut = settings.reshard_settings()
+    cut = ReshardSettings(**asdict(settings))
     if owners is None:
         cut = replace(cut, num_parts=manifest.book.num_base_parts, method="file")
     planned = plan_reshard(root, owners, cut, kept_owners if owners is None else None)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
+from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph
 from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
@@ -121,26 +122,26 @@ def _within(value: int, bounds: tuple[int, int], most: int) -> int:
     return max(1, min(max(value, bounds[0]), bounds[1], most))
 
 
-def budget_of(memory_bytes: int, num_workers: int, mapped_bytes: int) -> int:
+def budget_of(work: WorkSettings, mapped_bytes: int) -> int:
     """What one worker may take for its work.
 
     Args:
-        memory_bytes: What all processes may take.
-        num_workers: Worker processes; 0 where all is done in one process.
+        work: What all processes may take, and how many there are.
         mapped_bytes: Of the tables that each worker maps.
 
     Raises:
         SettingsError: It is too little to work with.
     """
+    num_workers = work.worker_count
     num_processes = num_workers + 1 if num_workers else 1
     num_sharing = max(1, num_workers)
-    budget = (memory_bytes - num_processes * REST_BYTES) // num_sharing - mapped_bytes
+    budget = (work.memory_bytes - num_processes * REST_BYTES) // num_sharing - mapped_bytes
     # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
-    budget = max(budget, (memory_bytes - num_processes * REST_BYTES) // num_sharing // 4)
+    budget = max(budget, (work.memory_bytes - num_processes * REST_BYTES) // num_sharing // 4)
     if budget < MIN_BUDGET_BYTES:
         least = num_processes * REST_BYTES + 4 * num_sharing * MIN_BUDGET_BYTES
         raise SettingsError(
-            f"memory is {memory_bytes >> 20} MiB; {num_processes} processes need {least >> 20} MiB at least: "
+            f"memory is {size_text(work.memory)}; {processes_text(num_processes)} at least {bytes_text(least)}: "
             "give more memory or fewer workers"
         )
     return budget

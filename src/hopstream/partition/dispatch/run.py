@@ -7,7 +7,6 @@ happens.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +19,8 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.settings import memory_bytes
 from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
+from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
@@ -80,7 +79,7 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out_dir``
-            holds what is not to be replaced.
+            holds what is not to be replaced, or lies in what is read, or the other way round.
         FormatError: A file of the graph, or of owners, is missing or cannot be read.
         SchemaError: Files contradict each other, or hold no times or weights where they should.
         IdRangeError: An edge names a node that is not there, or a node a part that is not there.
@@ -90,6 +89,7 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     """
     settings = replace(settings or DispatchSettings(), **options)
     source, owners, out = Path(in_dir), Path(partitions_dir), Path(out_dir)
+    check_apart(out, {"the chunked graph": in_dir, "the folder of owners": partitions_dir}, "out_dir")
     planned = plan_dispatch(source, owners, metadata_filename, settings)
     call = digest_of([planned.digest, None if halo is None else asdict(halo)])
     with errors_named(out), place_to_write(out) as work:
@@ -144,11 +144,11 @@ def dispatch_staged(
             remove_halos(workplace.dataset, manifest, None)  # of a run with one that was ended
             return manifest
         # Workers are idle by then, but they are still there.
-        left = memory_bytes(settings.memory) - _num_workers(settings) * REST_BYTES
+        left = settings.memory_bytes - settings.worker_count * REST_BYTES
         return with_halo(workplace.dataset, halo, progress, str(left))
 
     return write_staged(
-        staging, digest, write, engine=settings.engine, num_workers=_num_workers(settings), progress=stages.tell
+        staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
     )
 
 
@@ -156,25 +156,20 @@ def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
-def _num_workers(settings: DispatchSettings) -> int:
-    return settings.num_workers if settings.num_workers is not None else os.cpu_count() or 1
-
-
 def _plan(
     source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, assigned: PartitionSettings | None
 ) -> tuple[Plan, ChunkedGraph]:
-    num_workers = _num_workers(settings)
     draft = Plan(
         source=str(source.absolute()),
         metadata_filename=metadata_filename,
         owners=str(owners.absolute()),
         settings=assigned or settings.partition_settings(settings.num_parts or 1),
         budget_bytes=0,
-        num_workers=max(1, num_workers),
+        num_workers=max(1, settings.worker_count),
     )
     graph = workplaces.open_source(draft)
     num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
-    budget = budget_of(memory_bytes(settings.memory), num_workers, mapped_bytes(graph, draft.settings))
+    budget = budget_of(settings, mapped_bytes(graph, draft.settings))
     return replace(draft, settings=replace(draft.settings, num_parts=num_parts), budget_bytes=budget), graph
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any
 
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import MAX_PARTS, PartitionSettings, Sides
 from hopstream.schema import EdgeType
 
-EngineName = Literal["local", "ray", "beam"]
-
 _SAME = {f.name: f.metadata for f in fields(PartitionSettings)}
 _SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
-MAX_WORKERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchSettings:
+class DispatchSettings(WorkSettings):
     """How a chunked graph is dispatched and what each part holds. Every field is checked when the record is made.
 
     Raises:
@@ -29,14 +26,6 @@ class DispatchSettings:
         default=None,
         metadata={"help": "number of parts; if not given, what partition_meta.json says, else what the files name"},
     )
-    memory: str = field(
-        default="4GiB",
-        metadata={"help": "memory that all processes together may take, for example 500MB or 4GiB"},
-    )
-    num_workers: int | None = field(
-        default=None, metadata={"help": "processes that work; 0 does all in one; if not given, one per processor"}
-    )
-    engine: EngineName = field(default="local", metadata={"help": "what runs the tasks: processes here, Ray or Beam"})
     direction: Sides = field(default="in", metadata=_SAME["direction"])
     keep_edge_keys: bool = field(default=True, metadata=_SAME["keep_edge_keys"])
     time_attr: str | None = field(default=None, metadata=_SAME["time_attr"])
@@ -46,13 +35,9 @@ class DispatchSettings:
 
     def __post_init__(self) -> None:
         """Check every field."""
+        WorkSettings.__post_init__(self)
         if self.num_parts is not None:
             _check_int("num_parts", self.num_parts, 1, MAX_PARTS)
-        if self.num_workers is not None:
-            _check_int("num_workers", self.num_workers, 0, MAX_WORKERS)
-        if self.engine not in get_args(EngineName):
-            raise SettingsError(f"engine is {self.engine!r}; it must be one of {', '.join(get_args(EngineName))}")
-        memory_bytes(self.memory)
         object.__setattr__(self, "links", self.partition_settings(1).links)
 
     def partition_settings(self, num_parts: int) -> PartitionSettings:
@@ -61,13 +46,10 @@ class DispatchSettings:
         return PartitionSettings(num_parts=num_parts, method="file", **shared)
 
 
-class DispatchOptions(TypedDict, total=False):
+class DispatchOptions(WorkOptions, total=False):
     """The fields of ``DispatchSettings`` as keyword arguments of ``dispatch``."""
 
     num_parts: int | None
-    memory: str
-    num_workers: int | None
-    engine: EngineName
     direction: Sides
     keep_edge_keys: bool
     time_attr: str | None

@@ -58,7 +58,8 @@ class HaloSettings:
             )
         if self.hops == 0 and self.feature_names and self.budget is None:
             raise SettingsError(
-                "hops is 0 and features are to be copied of the nodes within so many hops; give more hops, or a budget"
+                "hops is 0 and features are to be copied of the nodes within so many hops; give hops above 0, or a "
+                "budget"
             )
 
     @property
@@ -105,7 +106,10 @@ class HaloSettings:
         chosen: dict[str, dict[str, None]] = {}
         for text in self.feature_names:
             node_type, _, name = text.partition(":")
-            schema.check_node_type(node_type)
+            if node_type not in schema.nodes:
+                raise UnknownNameError(
+                    f"features of {node_type!r} are to be copied, which is no node type; known: {list(schema.nodes)}"
+                )
             known = schema.nodes[node_type]
             if name != "*" and name not in known:
                 raise UnknownNameError(f"node type {node_type!r} has no feature {name!r}; known: {list(known)}")

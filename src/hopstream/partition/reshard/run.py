@@ -7,7 +7,6 @@ happens.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -20,8 +19,8 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
+from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign import assign_nodes
 from hopstream.partition.assign_dataset import source_of_rows
 from hopstream.partition.assign_folder import OwnerArray, OwnerBlocks, write_owners
@@ -91,7 +90,7 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
 
     Raises:
         SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out``
-            holds what is not to be replaced, or lies in the dataset.
+            holds what is not to be replaced, or lies in what is read, or the other way round.
         FormatError: ``root`` is no dataset, a file of it is missing or contradicts the others, or a file of owners
             cannot be read.
         ChecksumError: A file of the dataset is not the one that was written.
@@ -102,7 +101,8 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
     """
     settings = replace(settings or ReshardSettings(), **options)
     root, out = Path(root), Path(out)
-    _check_apart(root, out)
+    owners = {} if partitions_dir is None else {"the folder of owners": partitions_dir}
+    check_apart(out, {"the dataset": root, **owners})
     with ExitStack() as locks:
         hold(locks, root, is_reader=True)
         work = locks.enter_context(place_to_write(out))
@@ -159,30 +159,15 @@ def rewrite(
 
     def write(job: Job) -> Manifest:
         stages.job = job
-        return _Run(workplace, rows, plan, stages, planned.owners).run(memory_bytes(settings.memory) // 2)
+        return _Run(workplace, rows, plan, stages, planned.owners).run(settings.memory_bytes // 2)
 
     return write_staged(
-        staging, digest, write, engine=settings.engine, num_workers=_num_workers(settings), progress=stages.tell
+        staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
     )
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
-
-
-def _num_workers(settings: ReshardSettings) -> int:
-    return settings.num_workers if settings.num_workers is not None else os.cpu_count() or 1
-
-
-def _check_apart(root: Path, out: Path) -> None:
-    """Refuse a place that lies in the dataset that is read, or the other way round.
-
-    Raises:
-        SettingsError: It does.
-    """
-    source, target = root.resolve(), out.resolve()
-    if source == target or source in target.parents or target in source.parents:
-        raise SettingsError(f"out {out} and the dataset {root} lie in each other; give a folder beside the dataset")
 
 
 def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool) -> Plan:
@@ -197,13 +182,12 @@ def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSetti
         raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
     elif num_parts is None:
         raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
-    num_workers = _num_workers(settings)
     return Plan(
         source=str(rows.root.absolute()),
         owners="" if partitions_dir is None else str(partitions_dir.absolute()),
         settings=settings.partition_settings(num_parts, rows.manifest),
-        budget_bytes=budget_of(memory_bytes(settings.memory), num_workers, mapped_bytes(rows)),
-        num_workers=max(1, num_workers),
+        budget_bytes=budget_of(settings, mapped_bytes(rows)),
+        num_workers=max(1, settings.worker_count),
     )
 
 

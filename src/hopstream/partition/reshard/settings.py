@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict, get_args
+from typing import Any
 
-from hopstream.engine.settings import check_num_workers, memory_bytes
-from hopstream.errors import SettingsError
-from hopstream.partition.dispatch.settings import DispatchSettings, EngineName
+from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.settings import Balance, Method, PartitionSettings
 
 _CUT = {f.name: f.metadata for f in fields(PartitionSettings)}
-_RUN = {f.name: f.metadata for f in fields(DispatchSettings)}
 _OF_THE_CUT = (
     "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "balance_ntypes", "balance_edges",
     "balance_splits", "part_weights",
@@ -20,7 +17,7 @@ _OF_THE_CUT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReshardSettings:
+class ReshardSettings(WorkSettings):
     """How nodes are assigned to the new parts, and how the work is done. Every field is checked at once.
 
     What parts hold (directions, keys, times, weights, links) is what it was.
@@ -42,17 +39,10 @@ class ReshardSettings:
     balance_edges: bool = field(default=False, metadata=_CUT["balance_edges"])
     balance_splits: bool = field(default=False, metadata=_CUT["balance_splits"])
     part_weights: tuple[float, ...] = field(default=(), metadata=_CUT["part_weights"])
-    memory: str = field(default="4GiB", metadata=_RUN["memory"])
-    num_workers: int | None = field(default=None, metadata=_RUN["num_workers"])
-    engine: EngineName = field(default="local", metadata=_RUN["engine"])
 
     def __post_init__(self) -> None:
         """Check every field."""
-        if self.num_workers is not None:
-            check_num_workers(self.num_workers)
-        if self.engine not in get_args(EngineName):
-            raise SettingsError(f"engine is {self.engine!r}; it must be one of {', '.join(get_args(EngineName))}")
-        memory_bytes(self.memory)
+        WorkSettings.__post_init__(self)
         num_parts = self.num_parts if self.num_parts is not None else max(1, len(self.part_weights))
         PartitionSettings(num_parts=num_parts, **self._cut())
 
@@ -70,7 +60,7 @@ class ReshardSettings:
         return {name: getattr(self, name) for name in _OF_THE_CUT}
 
 
-class ReshardOptions(TypedDict, total=False):
+class ReshardOptions(WorkOptions, total=False):
     """The fields of ``ReshardSettings`` as keyword arguments of ``reshard``."""
 
     num_parts: int | None
@@ -84,6 +74,3 @@ class ReshardOptions(TypedDict, total=False):
     balance_edges: bool
     balance_splits: bool
     part_weights: tuple[float, ...]
-    memory: str
-    num_workers: int | None
-    engine: EngineName
