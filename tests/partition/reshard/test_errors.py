@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,12 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import extend_checksum
-from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError, SettingsError, StateError
 from hopstream.partition import staged
 from hopstream.partition.layout import open_dataset
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.reshard import newest, rows
-from hopstream.partition.reshard.run import reshard, rewrite
-from hopstream.partition.reshard.settings import ReshardSettings
+from hopstream.partition.reshard.run import reshard
 from hopstream.partition.write import write_parts
 from tests.partition.reshard.sources import cut_small
 from tests.partition.timed_graphs import timed_graph
@@ -107,26 +107,22 @@ def forge(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("moment", [0.1, 0.9])
 def test_a_dataset_that_is_replaced_meanwhile(tmp_path, monkeypatch, rng, old, moment):
+    """By who heeds no lock: whoever does is refused."""
     others, seen = timed_graph(rng), []
     cut_small(monkeypatch, 60)
 
     def replace_it(stage: str, done: int, total: int) -> None:
         if done >= moment * total and not seen:
             seen.append(done)
-            write_parts(others, tmp_path / "old", num_parts=3, method="random", overwrite=True)
+            with pytest.raises(StateError, match="by another process"):
+                write_parts(others, tmp_path / "old", num_parts=3, method="random", overwrite=True)
+            write_parts(others, tmp_path / "new", num_parts=3, method="random")
+            shutil.rmtree(tmp_path / "old")
+            (tmp_path / "new").rename(tmp_path / "old")
 
     with pytest.raises(FormatError, match=r"copy the file again|copy it again|was replaced|is missing"):
         reshard_here(tmp_path, progress=replace_it)
     assert seen and sorted(p.name for p in tmp_path.iterdir()) == ["old"]
-
-
-def test_in_its_own_place(tmp_path, old):
-    """What ``rewrite`` is for: ``reshard`` itself refuses it."""
-    settings = ReshardSettings(num_parts=2, method="hash", num_workers=0)
-    there = reshard_here(tmp_path)
-    rewrite(tmp_path / "old", tmp_path / "old", None, settings, overwrite=True, progress=lambda *_: None)
-    assert open_dataset(tmp_path / "old", verify=True).manifest.dataset_id == there.dataset_id
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["got", "old"]
 
 
 def test_wrong_owners_are_named(tmp_path, old):
