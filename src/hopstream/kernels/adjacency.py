@@ -20,7 +20,7 @@ DIGIT_BITS = 11
 
 @njit(cache=True, nogil=True)
 def take_ends(src: np.ndarray, dst: np.ndarray, src_first: np.int64, dst_first: np.int64, shift: np.int64,
-              ends: np.ndarray, counts: np.ndarray) -> int:  # fmt: skip
+              ends: np.ndarray, counts: np.ndarray) -> np.int64:  # fmt: skip
     """Keep the edges whose ends differ, as positions, and count ends per cell; return how many are kept.
 
     Args:
@@ -84,7 +84,7 @@ def deal_ends(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, cursor: 
 
 @njit(cache=True, nogil=True)
 def group_rows(pairs: np.ndarray, first: np.int64, low_bits: np.int64, digit_bits: np.int64, counts: np.ndarray,
-               scratch: np.ndarray, degrees: np.ndarray, neighbors: np.ndarray) -> int:  # fmt: skip
+               scratch: np.ndarray, degrees: np.ndarray, neighbors: np.ndarray) -> np.int64:  # fmt: skip
     """Write the neighbours of a bucket's nodes, ascending and each once per node; return how many they are.
 
     Args:

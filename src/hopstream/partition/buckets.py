@@ -46,7 +46,7 @@ class EdgeBuckets:
     def add(self, src_keys: IntArray, dst_keys: IntArray, src_first: int, dst_first: int) -> None:
         """As ``AdjacencyBuilder.add``."""
         ends = self._ends[:, self._num_taken : self._num_taken + len(src_keys)]
-        self._num_taken += take_ends(src_keys, dst_keys, src_first, dst_first, self._shift, ends, self._counts)
+        self._num_taken += int(take_ends(src_keys, dst_keys, src_first, dst_first, self._shift, ends, self._counts))
 
     def group(self) -> tuple[IntArray, NDArray[np.uint32]]:
         """Group what was added; nothing can be added any more.
@@ -74,10 +74,11 @@ class EdgeBuckets:
             num_passes = -(-num_bits // DIGIT_BITS)
             digit_bits = -(-num_bits // num_passes)
             counts = np.empty((num_passes, 1 << digit_bits), np.int64)
-            return group_rows(
+            num_distinct = group_rows(
                 pairs[begin:end], first, low_bits, digit_bits, counts, of_thread.scratch[: end - begin],
                 degrees[first:], neighbors[begin:end],
             )  # fmt: skip
+            return int(num_distinct)
 
         num_ends = 0
         for bucket, num_distinct in enumerate(in_threads(self._num_threads, group_bucket, range(len(cells)))):
