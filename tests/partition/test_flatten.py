@@ -11,21 +11,25 @@ from hypothesis import given, settings
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.partition import flatten
+from hopstream.partition import buckets, flatten
 from hopstream.partition.assign_source import source_of
 from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from tests import naive
 from tests.partition.graphs import community_graph, typed_graphs
 
 
-def adjacency_of(graph: Graph, memory_bytes: int = 1 << 30, scratch: Path | None = None) -> Adjacency:
+def adjacency_of(
+    graph: Graph, memory_bytes: int = 1 << 30, scratch: Path | None = None, num_threads: int = 1
+) -> Adjacency:
     source = source_of(graph)
     firsts = type_offsets(source.num_nodes)
     num_nodes = sum(source.num_nodes.values())
-    with AdjacencyBuilder(num_nodes, source.num_edges, memory_bytes=memory_bytes, scratch=scratch) as builder:
+    with AdjacencyBuilder(
+        num_nodes, source.num_edges, memory_bytes=memory_bytes, num_threads=num_threads, scratch=scratch
+    ) as builder:
         for (src_type, _, dst_type), edges in source.edges.items():
             for _, src_keys, dst_keys in edges.blocks():
-                builder.add(src_keys + firsts[src_type], dst_keys + firsts[dst_type])
+                builder.add(src_keys, dst_keys, firsts[src_type], firsts[dst_type])
         return builder.finish()
 
 
@@ -45,6 +49,22 @@ def test_adjacency_equals_the_naive_reference(graph: Graph, chunk_ends: int, mem
     neighbors = np.concatenate([b[2] for b in blocks]) if blocks else np.empty(0, np.uint32)
     assert neighbors.dtype == np.uint32 and found.indptr.dtype == np.int64 and len(neighbors) == found.num_ends
     assert [neighbors[found.indptr[v] : found.indptr[v + 1]].tolist() for v in wanted] == list(wanted.values())
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("bucket_ends", [1, 64, 5000])
+def test_adjacency_is_the_same_for_any_buckets_and_threads(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, bucket_ends: int, num_threads: int
+):
+    graph = community_graph(rng, 900, 6000)
+    wanted = naive.undirected_neighbors(graph)
+    monkeypatch.setattr(buckets, "BUCKET_ENDS", bucket_ends)
+    monkeypatch.setattr(buckets, "BLOCK_EDGES", 700)
+    monkeypatch.setattr(buckets, "CELL_BITS", 7)
+    with adjacency_of(graph, num_threads=num_threads) as found:
+        ((_, _, neighbors),) = found.blocks()
+    assert neighbors.tolist() == [neighbor for row in wanted.values() for neighbor in row]
+    assert found.connected().tolist() == list(wanted)
 
 
 def num_open_files() -> int:

@@ -123,6 +123,21 @@ def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
+def count_and_add(keys: np.ndarray, amount: np.int64, counts: np.ndarray, sums: np.ndarray) -> None:
+    """Add to ``counts[key]`` how often a key occurs, and as many times the amount to ``sums[key]``.
+
+    Args:
+        keys: integer[n], in range.
+        amount: What each occurrence adds.
+        counts: int64[num_nodes], raised.
+        sums: int64[num_nodes], raised.
+    """
+    for i in range(len(keys)):
+        counts[keys[i]] += 1
+        sums[keys[i]] += amount
+
+
+@njit(cache=True, nogil=True)
 def add_amounts(keys: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
     """Add ``amounts[i]`` to ``sums[keys[i]]``.
 

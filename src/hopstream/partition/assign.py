@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
 
@@ -18,13 +20,15 @@ from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
 from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, write_owners
-from hopstream.partition.assign_source import AssignSource, folder_of, source_of
+from hopstream.partition.assign_source import AssignSource, EdgeBlocks, folder_of, source_of
 from hopstream.partition.assign_stream import stream_owners
 from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis
 from hopstream.partition.owners import read_owners
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.partition.threads import in_threads
 from hopstream.partition.weights import LoadCounter
+from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
@@ -245,9 +249,12 @@ def _cut(
             progress("balance", 0, 1)
             refine_owners(graph, constraints, owner)
             progress("balance", 1, 1)
-        num_cut = sum(
-            count_cut(first, stop, graph.indptr, neighbors, owner) for first, stop, neighbors in graph.blocks()
-        )
+
+        def count_block(block: tuple[int, int, NDArray[np.uint32]]) -> int:
+            first, stop, neighbors = block
+            return int(count_cut(first, stop, graph.indptr, neighbors, owner))
+
+        num_cut = sum(in_threads(settings.num_threads, count_block, graph.blocks()))
         cut = num_cut / max(1, graph.num_ends)
     largest = constraints.largest_over_share(constraints.loads_of(owner), settings.shares)
     return Assignment(owners=_by_type(source, owner), cut=cut, largest=largest)
@@ -258,22 +265,41 @@ def _survey(
 ) -> tuple[Adjacency, IntArray, IntArray]:
     """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes."""
     counter = LoadCounter(source, settings)
-    firsts = type_offsets(source.num_nodes)
-    num_nodes, num_read = sum(source.num_nodes.values()), 0
-    progress("edges", 0, source.num_edges)
-    with AdjacencyBuilder(num_nodes, source.num_edges, memory_bytes=memory_bytes, scratch=scratch) as builder:
-        for edge_type, edges in source.edges.items():
-            for first, src_keys, dst_keys in edges.blocks():
-                counter.add(edge_type, first, src_keys, dst_keys)
-                builder.add(src_keys + firsts[edge_type[0]], dst_keys + firsts[edge_type[2]])
-                num_read += len(src_keys)
-                progress("edges", num_read, source.num_edges)
+    num_nodes = sum(source.num_nodes.values())
+    with AdjacencyBuilder(
+        num_nodes, source.num_edges, memory_bytes=memory_bytes, num_threads=settings.num_threads, scratch=scratch
+    ) as builder:
+        _take_edges(source, settings.num_threads, counter, builder, progress)
         weights, degrees = (np.concatenate(list(of.values())) for of in (counter.weights(), counter.degrees()))
         del counter
         progress("group", 0, 1)
         grouped = builder.finish()
         progress("group", 1, 1)
         return grouped, weights, degrees
+
+
+def _take_edges(
+    source: AssignSource, num_threads: int, counter: LoadCounter, builder: AdjacencyBuilder, progress: Progress
+) -> None:
+    """Read all edges in several threads; they are counted one block after the other."""
+    firsts = type_offsets(source.num_nodes)
+    lock = threading.Lock()
+
+    def take(edge_type: EdgeType, read: Callable[[], EdgeBlocks]) -> int:
+        num_taken = 0
+        for first, src_keys, dst_keys in read():
+            with lock:
+                counter.add(edge_type, first, src_keys, dst_keys)
+                builder.add(src_keys, dst_keys, firsts[edge_type[0]], firsts[edge_type[2]])
+            num_taken += len(src_keys)
+        return num_taken
+
+    num_read = 0
+    progress("edges", 0, source.num_edges)
+    for edge_type, edges in source.edges.items():
+        for num_taken in in_threads(num_threads, partial(take, edge_type), edges.pieces()):
+            num_read += num_taken
+            progress("edges", num_read, source.num_edges)
 
 
 def _cut_with_library(

@@ -7,13 +7,14 @@ order. Methods that look at edges group them by node first, so the parts that th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import SchemaError
-from hopstream.partition.assign_source import BLOCK_EDGES, OFFSET_BYTES, AssignSource, EdgeBlocks, EdgeRows
+from hopstream.partition.assign_source import BLOCK_EDGES, OFFSET_BYTES, AssignSource, EdgeBlocks, EdgePieces, EdgeRows
 from hopstream.partition.book import Owner, ends_of, neighbor_dtype
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.paths import feature_paths
@@ -55,16 +56,16 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
         fixed = [feature for feature in schema.edges[edge_type].values() if feature.is_fixed_width]
         ragged = rows.columns(owner).ragged
 
-        def blocks() -> EdgeBlocks:
+        def pieces() -> EdgePieces:  # files of a dataset are read by one thread, which opens each once
             own_type, other_type = ends_of(*owner)
-            return _edge_blocks(rows, owner, keys_of(own_type), keys_of(other_type))
+            return (partial(iter, (b,)) for b in _edge_blocks(rows, owner, keys_of(own_type), keys_of(other_type)))
 
         def ragged_bytes(first: int, stop: int) -> IntArray:
             return _ragged_bytes(rows, owner, ragged, first, stop)
 
         return EdgeRows(
             num_edges=book.num_edges(edge_type), row_bytes=sum(feature.row_bytes for feature in fixed),
-            ragged_bytes=ragged_bytes if ragged else None, blocks=blocks,
+            ragged_bytes=ragged_bytes if ragged else None, pieces=pieces,
         )  # fmt: skip
 
     def node_bytes(node_type: str) -> int | IntArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,8 @@ OFFSET_BYTES = 8
 
 EdgeBlocks = Iterator[tuple[int, IntArray, IntArray]]
 """The place of the first edge among all of its type, then int64 source and destination keys."""
+EdgePieces = Iterator[Callable[[], EdgeBlocks]]
+"""What reads the edges of a type, one run of them after the other; runs may be read in any thread, and at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,13 +39,18 @@ class EdgeRows:
         row_bytes: Bytes of the features of one edge, apart from ragged ones.
         ragged_bytes: ``(first, stop)`` to int64[stop - first], bytes of the ragged features of some edges, by place;
             None where there are none.
-        blocks: Reads all edges, in an order of its own that is always the same.
+        pieces: The runs that all edges are read in, of some blocks each.
     """
 
     num_edges: int
     row_bytes: int
     ragged_bytes: Callable[[int, int], IntArray] | None
-    blocks: Callable[[], EdgeBlocks]
+    pieces: Callable[[], EdgePieces]
+
+    def blocks(self) -> EdgeBlocks:
+        """Read all edges, in an order of their own that is always the same."""
+        for read in self.pieces():
+            yield from read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,10 +109,11 @@ def _source_of_graph(graph: Graph) -> AssignSource:
 
 
 def _rows_of_table(edges: EdgeTable) -> EdgeRows:
-    def blocks() -> EdgeBlocks:
-        for start in range(0, edges.num_edges, BLOCK_EDGES):
-            stop = start + BLOCK_EDGES
-            yield start, edges.src_keys[start:stop], edges.dst_keys[start:stop]
+    def block(start: int) -> EdgeBlocks:
+        yield start, edges.src_keys[start : start + BLOCK_EDGES], edges.dst_keys[start : start + BLOCK_EDGES]
+
+    def pieces() -> EdgePieces:
+        return (partial(block, start) for start in range(0, edges.num_edges, BLOCK_EDGES))
 
     ragged = tuple(column for column in edges.features.values() if isinstance(column, RaggedArray))
     fixed = [column for column in edges.features.values() if not isinstance(column, RaggedArray)]
@@ -114,7 +123,7 @@ def _rows_of_table(edges: EdgeTable) -> EdgeRows:
 
     return EdgeRows(
         num_edges=edges.num_edges, row_bytes=cast(int, _sum_bytes(fixed)),
-        ragged_bytes=ragged_bytes if ragged else None, blocks=blocks,
+        ragged_bytes=ragged_bytes if ragged else None, pieces=pieces,
     )  # fmt: skip
 
 
@@ -122,12 +131,11 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
     def rows(edge_type: EdgeType) -> EdgeRows:
         edges = graph.edges[edge_type]
 
-        def blocks() -> EdgeBlocks:
-            for piece in edges.ends.pieces(BLOCK_EDGES):
-                yield from edges.ends.read(piece)
+        def pieces() -> EdgePieces:
+            return (partial(edges.ends.read, piece) for piece in edges.ends.pieces(BLOCK_EDGES))
 
         sizes = [_row_bytes(source.shape, source.dtype) for source in edges.features.values()]
-        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged_bytes=None, blocks=blocks)
+        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged_bytes=None, pieces=pieces)
 
     def feature(node_type: str, name: str) -> Column:
         source = graph.nodes[node_type].features[name]

@@ -129,6 +129,10 @@ class PartitionBook:
         """int64[num_pieces], the part that each range of ``offsets`` belongs to."""
         return np.arange(self.num_parts, dtype=np.int64) if isinstance(owner, str) else self._piece_parts[owner]
 
+    def has_overlays(self, owner: Owner) -> bool:
+        """Some rows have newer ones, so there are more pieces than parts."""
+        return not isinstance(owner, str) and len(self._piece_parts[owner]) > self.num_parts
+
     def edges_of_parts(self, owner: EdgeOwner) -> IntArray:
         """int64[num_parts], how many edges of a type and direction each part has, each counted once."""
         num_edges = np.diff(self.edge_offsets[owner])

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
-from hopstream.kernels.adjacency import close_gaps, group_both_ways, transpose_distinct
 from hopstream.kernels.placement import count_keys
+from hopstream.partition.buckets import EdgeBuckets, stretches
 
 CHUNK_ENDS = 1 << 22
 """How many neighbours a block has, unless one node has more."""
@@ -66,7 +66,7 @@ class Adjacency:
         Args:
             max_ends: Neighbours of a stretch at most, unless one node has more; None leaves it to the graph.
         """
-        for first, stop in _stretches(self.indptr, max_ends or self._max_ends or CHUNK_ENDS):
+        for first, stop in stretches(self.indptr, max_ends or self._max_ends or CHUNK_ENDS):
             begin, end = int(self.indptr[first]), int(self.indptr[stop])
             if isinstance(self._neighbors, np.ndarray):
                 yield first, stop, self._neighbors[begin:end]
@@ -98,21 +98,23 @@ def type_offsets(num_nodes: Mapping[str, int]) -> dict[str, int]:
 class AdjacencyBuilder:
     """Takes edges in any order and groups them by node.
 
-    [Algorithm] Where 16 bytes for each edge fit into the memory, counting sorts (``kernels/adjacency.py``). Otherwise
-        an external sort: sorted runs of a quarter of the memory are written to a file; then, for stretches of nodes
-        with as many edges as a quarter of the memory holds, the stretch is cut out of every run, sorted, and appended
-        to the file of neighbours.
+    [Algorithm] Where ``EdgeBuckets`` fit into the memory, those. Otherwise an external sort: sorted runs of a quarter
+        of the memory are written to a file; then, for stretches of nodes with as many edges as a quarter of the memory
+        holds, the stretch is cut out of every run, sorted, and appended to the file of neighbours.
     [Cost] Memory beside what was given: 24 bytes per node, and 16 per edge of the node with the most edges. Disk: 24
         bytes per edge.
     """
 
-    def __init__(self, num_nodes: int, num_edges: int, *, memory_bytes: int, scratch: Path | None = None) -> None:
+    def __init__(
+        self, num_nodes: int, num_edges: int, *, memory_bytes: int, num_threads: int = 1, scratch: Path | None = None
+    ) -> None:
         """Get ready.
 
         Args:
             num_nodes: Nodes of all types.
             num_edges: Edges of all types; more must not be added.
             memory_bytes: What edges may take in memory.
+            num_threads: How many threads group edges that are in memory.
             scratch: The folder on whose disk files are made; the system's temporary folder if None.
 
         Raises:
@@ -123,29 +125,28 @@ class AdjacencyBuilder:
         self._num_nodes = num_nodes
         self._scratch = scratch
         self._files = ExitStack()
+        self._buckets: EdgeBuckets | None = None
+        if num_edges * EdgeBuckets.BYTES_PER_EDGE <= memory_bytes:
+            self._buckets = EdgeBuckets(num_nodes, num_edges, num_threads)
+            return
         self._degrees = np.zeros(num_nodes, np.int64)
         self._end = 0
-        self._is_in_memory = 2 * num_edges * PAIR_BYTES <= memory_bytes
-        if self._is_in_memory:
-            self._ends = np.empty((2, num_edges), np.uint32)
-            return
         self._capacity = max(1, memory_bytes // (4 * PAIR_BYTES))
         self._pairs: Pairs = np.empty(self._capacity, np.uint64)
         self._runs: list[tuple[int, int]] = []
         self._spill = self._temporary_file()
 
-    def add(self, src: IntArray, dst: IntArray) -> None:
-        """Take edges, by the positions of their ends."""
+    def add(self, src_keys: IntArray, dst_keys: IntArray, src_first: int = 0, dst_first: int = 0) -> None:
+        """Take edges, by the keys of their ends and the positions of the first nodes of their types."""
+        if self._buckets is not None:
+            self._buckets.add(src_keys, dst_keys, src_first, dst_first)
+            return
+        src, dst = src_keys + src_first, dst_keys + dst_first
         is_proper = src != dst
         if not is_proper.all():
             src, dst = src[is_proper], dst[is_proper]
         count_keys(src, self._degrees)
         count_keys(dst, self._degrees)
-        if self._is_in_memory:
-            stop = self._end + len(src)
-            self._ends[0, self._end : stop], self._ends[1, self._end : stop] = src, dst
-            self._end = stop
-            return
         step = max(1, self._capacity // 2)
         for start in range(0, len(src), step):
             self._add_pairs(src[start : start + step].astype(np.uint64), dst[start : start + step].astype(np.uint64))
@@ -163,15 +164,16 @@ class AdjacencyBuilder:
 
     def finish(self) -> Adjacency:
         """The graph; nothing can be added any more."""
-        if self._is_in_memory:
-            return self._group()
+        if self._buckets is not None:
+            grouped, self._buckets = self._buckets.group(), None
+            return Adjacency(*grouped)
         indptr = np.zeros(self._num_nodes + 1, np.int64)
         self._spill_run()
         capacity, self._pairs = self._capacity, np.empty(0, np.uint64)
         out = self._temporary_file()
         starts = offsets_of(self._degrees)
         del self._degrees
-        for first, stop in _stretches(starts, capacity):
+        for first, stop in stretches(starts, capacity):
             pairs = _distinct_pairs(self._cut_out(first, stop, int(starts[stop] - starts[first])))
             bounds = np.arange(first, stop + 1, dtype=np.uint64) << HALF
             indptr[first + 1 : stop + 1] = indptr[first] + np.searchsorted(pairs, bounds)[1:]
@@ -180,18 +182,6 @@ class AdjacencyBuilder:
         out.flush()
         self._files.pop_all()  # what is left open belongs to the result
         return Adjacency(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
-
-    def _group(self) -> Adjacency:
-        """The graph of edges that are all in memory."""
-        indptr = offsets_of(self._degrees)
-        grouped = np.empty(int(indptr[-1]), np.uint32)
-        group_both_ways(self._ends[0, : self._end], self._ends[1, : self._end], indptr[:-1].copy(), grouped)
-        self._ends = np.empty((2, 0), np.uint32)
-        neighbors, ends = np.empty_like(grouped), indptr[:-1].copy()
-        transpose_distinct(indptr, grouped, ends, neighbors)
-        close_gaps(indptr, ends, neighbors)
-        neighbors.resize(int(indptr[-1]), refcheck=False)  # gives the memory of duplicates back
-        return Adjacency(indptr, neighbors)
 
     def close(self) -> None:
         """Remove files, if the graph was not finished."""
@@ -232,16 +222,6 @@ class AdjacencyBuilder:
             pairs[end : end + high - low] = np.fromfile(self._spill, np.uint64, high - low)
             end += high - low
         return pairs
-
-
-def _stretches(indptr: IntArray, max_ends: int) -> Iterator[tuple[int, int]]:
-    """Stretches of nodes that cover all, with at most so many neighbours each unless one node has more."""
-    first, num_nodes = 0, len(indptr) - 1
-    while first < num_nodes:
-        stop = int(np.searchsorted(indptr, indptr[first] + max_ends, side="right")) - 1
-        stop = min(num_nodes, max(stop, first + 1))
-        yield first, stop
-        first = stop
 
 
 def _distinct_pairs(pairs: Pairs) -> Pairs:

@@ -22,7 +22,7 @@ NODE_BYTES = 64
 EDGE_BYTES = {"kaminpar": 30, "metis": 200}
 COMPRESSED_EDGE_BYTES = 12
 """What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
-GROUPED_BYTES, SORTED_BYTES, END_BYTES = 16, 24, 16
+GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16
 """Per edge: of memory where edges are grouped in it, of disk where they are not, and of the two keys that are read."""
 
 

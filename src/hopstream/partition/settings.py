@@ -62,7 +62,11 @@ class PartitionSettings:
                           "splits always can"},
     )  # fmt: skip
     num_threads: int = field(
-        default=1, metadata={"help": "threads of kaminpar; with more than one, runs differ though the seed is the same"}
+        default=1,
+        metadata={
+            "help": "threads that read and group edges, and threads of kaminpar, whose runs differ with more than "
+            "one though the seed is the same"
+        },
     )
     passes: int = field(default=3, metadata={"help": "how often ldg and fennel go over all nodes"})
     balance_ntypes: tuple[str, ...] = field(

@@ -10,7 +10,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.graph.graph import Graph
-from hopstream.kernels.placement import add_amounts, count_keys
+from hopstream.kernels.placement import add_amounts, count_and_add, count_keys
 from hopstream.partition.assign_source import OFFSET_BYTES, AssignSource, source_of
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.settings import PartitionSettings
@@ -51,13 +51,14 @@ class LoadCounter:
         for direction in self._settings.directions:
             owner_type, _ = ends_of(edge_type, direction)
             own_keys = dst_keys if direction == "in" else src_keys
-            count_keys(own_keys, self._degrees[owner_type])
-            if self._settings.balance == "bytes":
-                amounts = np.full(len(own_keys), self._edge_bytes[edge_type, direction], np.int64)
-                ragged_bytes = self.source.edges[edge_type].ragged_bytes
-                if ragged_bytes is not None:
-                    amounts += ragged_bytes(first, first + len(own_keys))
-                add_amounts(own_keys, amounts, self._weights[owner_type])
+            degrees, weights = self._degrees[owner_type], self._weights[owner_type]
+            if self._settings.balance != "bytes":
+                count_keys(own_keys, degrees)
+                continue
+            count_and_add(own_keys, self._edge_bytes[edge_type, direction], degrees, weights)
+            ragged_bytes = self.source.edges[edge_type].ragged_bytes
+            if ragged_bytes is not None:
+                add_amounts(own_keys, ragged_bytes(first, first + len(own_keys)), weights)
 
     def degrees(self) -> dict[str, IntArray]:
         """Node type to int64[num_nodes], the edges that a node's part holds for it, over all types and directions."""

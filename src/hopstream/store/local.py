@@ -295,7 +295,8 @@ class LocalStore(Store):
             StoreUnavailable: The store is closed.
         """
         ids = np.ascontiguousarray(ids, np.int64)
-        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner), self.book.piece_parts(owner))
+        piece_parts = self.book.piece_parts(owner) if self.book.has_overlays(owner) else None
+        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner), piece_parts)
         return ids
 
     def _sample(self, request: SampleRequest) -> SampleReply:

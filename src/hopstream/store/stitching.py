@@ -14,7 +14,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
-from hopstream.partition.book import ends_of
+from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.remote import RemoteStore
@@ -66,10 +66,11 @@ class _Cut:
             split_replicated(ids, offsets, rows, starts, cut.positions, cut.ids)
         return cut
 
-    def busy(self) -> IntArray:
-        """The parts that have rows."""
-        (pieces,) = np.nonzero(np.diff(self.piece_starts[:-1]))
-        return pieces if self.piece_parts is None else self.piece_parts[pieces]
+    def busy(self) -> list[int]:
+        """The parts that have rows; one may come several times."""
+        (pieces,) = np.nonzero(self.piece_starts[1:-1] > self.piece_starts[:-2])
+        found: list[int] = (pieces if self.piece_parts is None else self.piece_parts[pieces]).tolist()
+        return found
 
     @property
     def halo(self) -> slice:
@@ -86,7 +87,7 @@ class _Cut:
 
 
 def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
-    return np.unique(np.concatenate([cut.busy() for cut in cuts])).tolist() if cuts else []
+    return sorted({part for cut in cuts for part in cut.busy()})
 
 
 class SampleStitch:
@@ -200,11 +201,12 @@ class FetchStitch:
                     if f.is_fixed_width
                 }
             )
-        self._cuts = [
-            _Cut.of(r.ids, store.book.offsets(r.owner), store.book.piece_parts(r.owner), self._halo_rows(r))
-            for r in requests
-        ]
+        self._cuts = [self._cut(store.book, request) for request in requests]
         self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
+
+    def _cut(self, book: PartitionBook, request: FetchRequest) -> _Cut:
+        piece_parts = book.piece_parts(request.owner) if book.has_overlays(request.owner) else None
+        return _Cut.of(request.ids, book.offsets(request.owner), piece_parts, self._halo_rows(request))
 
     def _halo_rows(self, request: FetchRequest) -> IntArray | None:
         """Where the halo has the rows, if it has all the columns."""
@@ -227,11 +229,12 @@ class FetchStitch:
                 asked.append(request)
                 sources.append((i, positions))
         answers = store.fetch(asked)
-        num_bytes = self._keep(sources, asked, answers)
+        self._keep(sources, asked, answers)
         if isinstance(store, RemoteStore):
             num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
             for i, positions in sources:
                 num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
+            num_bytes = _num_bytes(asked, answers)
             counts = TrafficCounts(remote_requests=1, remote_ids=sum(num_ids.values()), remote_bytes=num_bytes)
             self._traffic.add("fetch", counts)
 
@@ -243,7 +246,9 @@ class FetchStitch:
         for i, cut in enumerate(self._cuts):
             positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
             asked = list(self._asked(i, positions, rows))
-            num_bytes += self._keep([(i, positions)] * len(asked), asked, [self._halo.fetch(one) for one in asked])
+            answers = [self._halo.fetch(one) for one in asked]
+            self._keep([(i, positions)] * len(asked), asked, answers)
+            num_bytes += _num_bytes(asked, answers)
             num_ids += len(positions)
         self._traffic.add("fetch", TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes))
 
@@ -264,16 +269,11 @@ class FetchStitch:
         sources: Sequence[tuple[int, IntArray]],
         asked: Sequence[FetchRequest],
         answers: Sequence[dict[str, Column]],
-    ) -> int:
-        """Keep what is to be put back later; return the bytes of all answers."""
+    ) -> None:
+        """Keep what is to be put back later."""
         for (i, positions), request, columns in zip(sources, asked, answers, strict=True):
             if request.out is None:
                 self._runs[i].append((positions, columns))
-        return sum(
-            column_bytes(column, len(request.ids))
-            for request, columns in zip(asked, answers, strict=True)
-            for column in columns.values()
-        )
 
     def result(self) -> list[dict[str, Column]]:
         """One dict of columns per request."""
@@ -300,9 +300,20 @@ class FetchStitch:
         return RaggedArray(values, offsets, feature.is_string)
 
 
+def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
+    """Bytes of the arrays of some answers."""
+    return sum(
+        column_bytes(column, len(request.ids))
+        for request, columns in zip(asked, answers, strict=True)
+        for column in columns.values()
+    )
+
+
 def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]:
     """A request in two where a halo has some of its columns and not the others, else as it is."""
-    known = () if halo is None else halo.names(request.owner)
+    if halo is None:
+        return [request]
+    known = halo.names(request.owner)
     halves = [tuple(name for name in request.names if (name in known) is is_known) for is_known in (True, False)]
     if not all(halves):
         return [request]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from hopstream.arrays import Column, RaggedArray
@@ -51,8 +51,13 @@ class Traffic:
         """Count some more."""
         with self._lock:
             before = self._counts[kind]
-            sums = {f.name: getattr(before, f.name) + getattr(more, f.name) for f in fields(TrafficCounts)}
-            self._counts[kind] = replace(before, **sums)
+            self._counts[kind] = TrafficCounts(
+                remote_requests=before.remote_requests + more.remote_requests,
+                remote_ids=before.remote_ids + more.remote_ids,
+                remote_bytes=before.remote_bytes + more.remote_bytes,
+                halo_ids=before.halo_ids + more.halo_ids,
+                halo_bytes=before.halo_bytes + more.halo_bytes,
+            )
 
     def counts(self) -> dict[Kind, TrafficCounts]:
         """What was counted so far, by kind."""
