@@ -201,14 +201,6 @@ def _rows_of(
 ) -> StoredRows:
     """The rows of a feature: one of the table, its raw ids, or the mask of a split."""
     layout = workplace.layout(table, is_settled=True)
-    name = _file_name(table, file, args)
-    if name is None:
-
-        def read_ids(block: int, start: int, stop: int) -> Array:
-            ids: Array = read_sorted(workplace, str(table.owner), block, start, stop).to_numpy()
-            return ids
-
-        return StoredRows(layout.kept_offsets, file, np.dtype(np.int64), (), read_ids)
     if args["what"] == "mask":
         column, code = _Column(workplace, table, "splits", np.dtype(np.uint8), 1), SPLITS.index(str(args["split"]))
 
@@ -217,6 +209,14 @@ def _rows_of(
             return mask
 
         return StoredRows(layout.kept_offsets, file, np.dtype(np.bool_), (), read_mask)
+    name = _file_name(table, file, args)
+    if name is None:
+
+        def read_ids(block: int, start: int, stop: int) -> Array:
+            ids: Array = read_sorted(workplace, str(table.owner), block, start, stop).to_numpy()
+            return ids
+
+        return StoredRows(layout.kept_offsets, file, np.dtype(np.int64), (), read_ids)
     stored = _Column(workplace, table, name, schema.numpy_dtype, math.prod(schema.shape))
     return StoredRows(layout.kept_offsets, file, schema.numpy_dtype, schema.shape, stored.read)
 

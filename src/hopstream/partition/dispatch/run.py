@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -22,14 +22,16 @@ from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
 from hopstream.engine.settings import memory_bytes
-from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
-from hopstream.ingest.chunked import ChunkedGraph
+from hopstream.engine.tasks import TaskFunction
+from hopstream.graph.checksums import ColumnSums, GraphChecksums, array_sum
+from hopstream.ingest.chunked import ChunkedGraph, FeatureSource, Piece, RaggedSource, ragged_features
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
 from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
+from hopstream.partition.dispatch.ragged import check_longest, measure_nodes, measure_piece, write_ragged
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
@@ -40,7 +42,14 @@ from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.job_folder import PLAN
 from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
-from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
+from hopstream.partition.paths import (
+    edge_folder,
+    expected_edges,
+    expected_links,
+    expected_nodes,
+    feature_paths,
+    node_folder,
+)
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.staged import PlannedContents, Stages, check_disk, staged_root, write_staged
@@ -198,14 +207,18 @@ def _data_paths(value: object) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a job: the stages one after the other, and what came of them."""
+    """One run of a job: the stages one after the other, and what came of them.
+
+    ``lengths`` are those of files that only their own contents tell.
+    """
 
     workplace: Workplace
     graph: ChunkedGraph
     schema: GraphSchema
     plan: Plan
     stages: Stages
-    checksums: dict[str, list[ByteSum]] = field(default_factory=dict)
+    checksums: dict[str, list[ColumnSums]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
     cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
@@ -262,9 +275,12 @@ class _Run:
         }
 
     def _number_nodes(self) -> None:
-        contents, lengths = self._contents(), self._split_counts()
+        contents = self._contents()
+        self.lengths |= self._split_counts()
         for part in range(self.plan.settings.num_parts):
-            self.stages.make_files(expected_nodes(self.schema, contents.book, part), lengths)
+            files = expected_nodes(self.schema, contents.book, part)
+            known = ((name, f) for name, f in files if None not in f.shape or name in self.lengths)
+            self.stages.make_files(known, self.lengths)
         for node_type, nodes in self.graph.nodes.items():
             for what, dtype in workplaces.tables_of(self.schema, node_type, nodes.num_nodes, self.plan.settings):
                 make_file(self.workplace.table_path(what, node_type), dtype, (nodes.num_nodes,))
@@ -283,21 +299,83 @@ class _Run:
         columns: list[tuple[str, str]] = []
         for i, (node_type, nodes) in enumerate(self.graph.nodes.items()):
             for k, (name, column) in enumerate(nodes.features.items()):
-                step = self.plan.column_rows(nodes.num_nodes, column.row_bytes)
-                for start in range(0, nodes.num_nodes, step):
-                    stop = min(start + step, nodes.num_nodes)
-                    args = self._args(type=node_type, feature=name, start=start, stop=stop)
-                    size = (stop - start) * column.row_bytes
-                    tasks.append(Task(f"column-{i}-{k}-{start}", kind_of(write_column), args, size))
-                    columns.append((node_type, name))
+                if isinstance(column, RaggedSource):
+                    found = self._ragged_tasks(node_type, name, column, f"{i}-{k}")
+                else:
+                    found = self._row_tasks(write_column, node_type, name, column, f"column-{i}-{k}")
+                tasks += found
+                columns += [(node_type, name)] * len(found)
         results = self.stages.run("columns", tasks)
         self.stages.keep(results.values())
-        pieces: dict[tuple[str, str], list[list[int]]] = {}
+        pieces: dict[tuple[str, str], list[Any]] = {}
         for column_name, result in zip(columns, results.values(), strict=True):
-            pieces.setdefault(column_name, []).append(result["checksum"])
+            pieces.setdefault(column_name, []).append(result["sum"])
         for node_type, nodes in self.graph.nodes.items():
-            sums = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
-            self.checksums[node_type] = sums
+            self.checksums[node_type] = [
+                column_sums(column, pieces.get((node_type, name), [])) for name, column in nodes.features.items()
+            ]
+
+    def _row_tasks(
+        self, function: TaskFunction, node_type: str, name: str, column: FeatureSource, label: str
+    ) -> list[Task]:
+        """Tasks for all rows of a feature of nodes; of a ragged one at least one."""
+        num_rows = column.num_rows
+        step = self.plan.column_rows(num_rows, column.row_bytes)
+        tasks = []
+        for start in range(0, max(num_rows, isinstance(column, RaggedSource)), step):
+            stop = min(start + step, num_rows)
+            args = self._args(type=node_type, feature=name, start=start, stop=stop)
+            tasks.append(Task(f"{label}-{start}", kind_of(function), args, (stop - start) * column.row_bytes))
+        return tasks
+
+    def _ragged_tasks(self, node_type: str, name: str, column: RaggedSource, label: str) -> list[Task]:
+        """Measure a ragged feature of nodes, and make its files; the tasks that write it."""
+        measures = self._row_tasks(measure_nodes, node_type, name, column, f"measure-{label}")
+        found = list(self.stages.run("measure", measures).values())
+        for result in found:
+            self._check_longest(node_type, name, column, result["longest"])
+        counts = np.array([result["counts"] for result in found], np.int64)
+        sums = np.cumsum(counts, axis=0)
+        write_array(self.workplace.firsts_path(node_type, name), sums - counts)
+        first_elements = offsets_of(counts.sum(axis=1)).tolist()
+        for part, num_elements in enumerate(sums[-1].tolist()):
+            self._make_values(node_folder(part, node_type), name, column, num_elements)
+        tasks = self._row_tasks(write_ragged, node_type, name, column, f"ragged-{label}")
+        return [
+            replace(task, args=task.args | {"number": number, "first_element": first_elements[number]})
+            for number, task in enumerate(tasks)
+        ]
+
+    def _make_values(self, folder: PurePosixPath, name: str, column: RaggedSource, num_elements: int) -> None:
+        """Make the file of the elements of a ragged feature in the folder of its part."""
+        path = str(feature_paths(folder, name, column.schema)[0])
+        self.lengths[path] = num_elements
+        make_file(self.stages.dataset / path, column.dtype, (num_elements, *column.shape))
+
+    def _check_longest(self, label: str, name: str, column: RaggedSource, longest: tuple[int, int]) -> None:
+        check_longest(f"{label}.{name}", longest, column.element_bytes, self.plan.longest_row_bytes)
+
+    def _measure_edges(self, edge_type: EdgeType, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """What each piece has of the ragged features of an edge type."""
+        edges, number = self.graph.edges[edge_type], self.workplace.number_of(edge_type)
+        ragged = ragged_features(edges.features)
+        if not ragged:
+            return [{} for _ in pieces]
+        for name in ragged:
+            path = self.workplace.scratch / self.workplace.lengths_name(edge_type, name)
+            make_file(path, np.dtype(np.int64), (edges.num_edges,))
+        tasks = [
+            Task(
+                f"measure-{number}-{i}", kind_of(measure_piece),
+                self._args(type=list(edge_type), piece=piece.to_json()), piece.num_edges * _row_bytes(ragged),
+            )
+            for i, piece in enumerate(pieces)
+        ]  # fmt: skip
+        found = list(self.stages.run("measure", tasks).values())
+        for result in found:
+            for name, column in ragged.items():
+                self._check_longest(type_label(edge_type), name, column, result[name]["longest"])
+        return found
 
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
@@ -308,19 +386,31 @@ class _Run:
             for part, num_links in enumerate(np.diff(slices).tolist()):
                 self.stages.make_files(expected_links(contents, part, edge_type, num_links), {})
         pieces = edges.ends.pieces(self.plan.piece_edges(edges))
+        measured = self._measure_edges(edge_type, pieces)
+        ragged = ragged_features(edges.features)
+        elements = {name: offsets_of(np.array([m[name]["elements"] for m in measured], np.int64)) for name in ragged}
         unit = EDGE_WORK + _row_bytes(edges.features)
         tasks = [
             Task(
                 f"spill-{number}-{i}", kind_of(spill_piece),
-                self._args(type=list(edge_type), piece=piece.to_json(), number=i), piece.num_edges * unit,
+                self._args(
+                    type=list(edge_type), piece=piece.to_json(), number=i,
+                    elements={name: int(firsts[i]) for name, firsts in elements.items()},
+                ),
+                piece.num_edges * unit,
             )
             for i, piece in enumerate(pieces)
         ]  # fmt: skip
         results = self.stages.run("spill", tasks)
         self.stages.keep(results.values())
         found = list(results.values())
-        ends = [join_checksums(result[end] for result in found) for end in ("src", "dst")]
-        sums = [join_checksums(result["features"][name] for result in found) for name in edges.features]
+        ends = [ColumnSums((join_checksums(result[end] for result in found),)) for end in ("src", "dst")]
+        for result, of_piece in zip(found, measured, strict=True):
+            result["ragged"] = {n: [m["values"], result["offsets"][n], m["elements"]] for n, m in of_piece.items()}
+        sums = [
+            column_sums(column, [r["ragged" if name in ragged else "features"][name] for r in found])
+            for name, column in edges.features.items()
+        ]
         self.checksums[type_label(edge_type)] = [*ends, *sums]
         num_cut = sum(result["cut"] for result in found)
         self.cuts[edge_type] = EdgeCut(num_edges=edges.num_edges, num_cut=num_cut)
@@ -343,9 +433,13 @@ class _Run:
         buckets = self.workplace.buckets(edge_type, direction)
         totals = self._totals(edge_type, direction, num_pieces, len(buckets))
         self.edge_offsets[edge_type, direction] = totals[buckets.part_firsts()]
+        for name, column in ragged_features(edges.features).items():
+            elements = self._totals(edge_type, direction, num_pieces, len(buckets), name)[buckets.part_firsts()]
+            for part, num_elements in enumerate(np.diff(elements).tolist()):
+                self._make_values(edge_folder(part, edge_type, direction), name, column, num_elements)
         contents = self._contents()
         for part in range(self.plan.settings.num_parts):
-            self.stages.make_files(expected_edges(contents, part, edge_type, direction), {})
+            self.stages.make_files(expected_edges(contents, part, edge_type, direction), self.lengths)
         unit = EDGE_WORK + _row_bytes(edges.features)
         tasks = [
             Task(
@@ -360,21 +454,27 @@ class _Run:
         ]  # fmt: skip
         self.stages.keep(self.stages.run("finish", tasks).values())
 
-    def _totals(self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int) -> IntArray:
-        """int64[num_buckets + 1], the running number of edges; kept on disk, for spilled pieces go when done."""
-        path = self.workplace.totals_path(edge_type, direction)
+    def _totals(
+        self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int, feature: str | None = None
+    ) -> IntArray:
+        """int64[num_buckets + 1], the running number of edges, or of the elements of a ragged feature of theirs.
+
+        They are kept on disk, for spilled pieces go when done.
+        """
+        path = self.workplace.totals_path(edge_type, direction, feature)
         if path.exists():
             return cast(IntArray, np.load(path))
         counts = np.zeros(num_buckets, np.int64)
         for number in range(num_pieces):
-            counts += np.diff(open_spill(self.workplace, edge_type, direction, number).starts)
+            spilled = open_spill(self.workplace, edge_type, direction, number)
+            counts += np.diff(spilled.starts if feature is None else spilled.ragged[feature].starts)
         totals = offsets_of(counts)
         write_array(path, totals)
         return totals
 
     def _manifest(self) -> Manifest:
         contents = self._contents()
-        files = self.stages.file_records(contents, self._split_counts())
+        files = self.stages.file_records(contents, self.lengths)
         checksums = self._checksums()
         fingerprint = checksums.fingerprint(self.graph.schema)
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
@@ -390,9 +490,7 @@ class _Run:
         num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
         return GraphChecksums(
             num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
-            columns={
-                label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()
-            },
+            columns={label: tuple(columns) for label, columns in self.checksums.items()},
             splits={
                 t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
                 for t, of in self.splits.items()
@@ -406,6 +504,16 @@ NODE_WORK, EDGE_WORK = 24, 16
 """Bytes of work per node and per edge and stage, beside features; for progress only."""
 
 
+def column_sums(column: FeatureSource, sums: Sequence[Any]) -> ColumnSums:
+    """The sums of a feature, from that of each piece; of a ragged one those of values and offsets, and its elements."""
+    if not isinstance(column, RaggedSource):
+        return ColumnSums((join_checksums(sums),))
+    values, offsets = (join_checksums(of_piece[which] for of_piece in sums) for which in (0, 1))
+    if not sums:
+        offsets = array_sum(np.zeros(1, np.int64))
+    return ColumnSums((values, offsets), sum(of_piece[2] for of_piece in sums))
+
+
 def _row_bytes(features: Mapping[str, Any]) -> int:
     return sum(int(column.row_bytes) for column in features.values())
 
@@ -415,6 +523,8 @@ def _total_work(graph: ChunkedGraph, plan: Plan) -> int:
     directions = len(plan.settings.directions)
     nodes = sum(n.num_nodes * (NODE_WORK + _row_bytes(n.features)) for n in graph.nodes.values())
     edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + _row_bytes(e.features)) for e in graph.edges.values())
+    nodes += sum(n.num_nodes * _row_bytes(ragged_features(n.features)) for n in graph.nodes.values())
+    edges += sum(e.num_edges * _row_bytes(ragged_features(e.features)) for e in graph.edges.values())
     return max(1, nodes + edges)
 
 
