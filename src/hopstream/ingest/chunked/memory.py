@@ -10,7 +10,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
+from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows, slice_rows
 from hopstream.ingest.chunked.sources import (
     BLOCK_ROWS,
     ChunkedEdges,
@@ -51,10 +51,9 @@ class MemoryRagged(RaggedSource):
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
         """As ``RaggedSource.pieces``; the rows share memory with the feature."""
-        values, offsets = self._array.values, self._array.offsets[start : stop + 1]
+        offsets = self._array.offsets[start : stop + 1]
         for first, last in cut_rows(offsets, self.element_bytes):
-            rows = offsets[first : last + 1]
-            yield RaggedArray(values[rows[0] : rows[-1]], rows - rows[0], self.is_string)
+            yield slice_rows(self._array, start + first, start + last)
 
 
 class MemoryMask(ColumnSource):

@@ -53,10 +53,12 @@ class RaggedSource(ABC):
 
     @abstractmethod
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """Read some rows in order, in pieces of at most about ``BLOCK_BYTES``, or of one row; ``blocks`` joins them."""
+        """Read some rows in order, in pieces of at most about ``BLOCK_BYTES``, or of one row; see ``blocks``."""
 
     def blocks(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """Read some rows in order, in blocks of about ``BLOCK_BYTES``, or of one row.
+        """Read some rows in order, in blocks of at most ``BLOCK_BYTES``, or of one row.
+
+        Where blocks end follows from what the rows hold, wherever they are kept.
 
         Args:
             start: First row.
@@ -70,14 +72,19 @@ class RaggedSource(ABC):
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         waiting: list[RaggedArray] = []
-        num_bytes = 0
+        room = BLOCK_BYTES
         for piece in self.pieces(start, stop):
-            size = piece.values.nbytes + piece.offsets.nbytes
-            if waiting and num_bytes + size > BLOCK_BYTES:
-                yield self.joined(waiting)
-                waiting, num_bytes = [], 0
-            waiting.append(piece)
-            num_bytes += size
+            sizes = piece.offsets * self.element_bytes + np.arange(len(piece) + 1) * OFFSET_BYTES
+            first = 0
+            while first < len(piece):
+                last = int(np.searchsorted(sizes, sizes[first] + room, side="right")) - 1
+                if last > first or not waiting:
+                    last = max(last, first + 1)
+                    waiting.append(slice_rows(piece, first, last))
+                    room, first = room - int(sizes[last] - sizes[first]), last
+                if first < len(piece):  # the next row has no room
+                    yield self.joined(waiting)
+                    waiting, room = [], BLOCK_BYTES
         if waiting:
             yield self.joined(waiting)
 
@@ -102,6 +109,12 @@ class RaggedSource(ABC):
         values = [np.empty((0, *self.shape), self.dtype), *(block.values for block in held)]
         lengths = [np.empty(0, np.int64), *(np.diff(block.offsets) for block in held)]
         return RaggedArray(np.concatenate(values), offsets_of(np.concatenate(lengths)), self.is_string)
+
+
+def slice_rows(rows: RaggedArray, first: int, stop: int) -> RaggedArray:
+    """Rows ``[first, stop)``, which share memory."""
+    offsets = rows.offsets[first : stop + 1]
+    return RaggedArray(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0], rows.is_string)
 
 
 def cut_rows(offsets: IntArray, element_bytes: int) -> Iterator[tuple[int, int]]:

@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -22,16 +22,15 @@ from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
 from hopstream.engine.settings import memory_bytes
-from hopstream.engine.tasks import TaskFunction
-from hopstream.graph.checksums import ColumnSums, GraphChecksums, array_sum
-from hopstream.ingest.chunked import ChunkedGraph, FeatureSource, Piece, RaggedSource, ragged_features
+from hopstream.graph.checksums import ColumnSums, GraphChecksums
+from hopstream.ingest.chunked import ChunkedGraph, ragged_features
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
+from hopstream.partition.dispatch.columns import ColumnStages, column_sums, row_bytes
 from hopstream.partition.dispatch.finish import finish_run
-from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
+from hopstream.partition.dispatch.nodes import count_nodes, number_nodes
 from hopstream.partition.dispatch.plan import Estimate, Plan, budget_of, estimate, mapped_bytes
-from hopstream.partition.dispatch.ragged import check_longest, measure_nodes, measure_piece, write_ragged
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
@@ -47,8 +46,6 @@ from hopstream.partition.paths import (
     expected_edges,
     expected_links,
     expected_nodes,
-    feature_paths,
-    node_folder,
 )
 from hopstream.partition.replace import check_target
 from hopstream.partition.settings import PartitionSettings, Progress
@@ -233,7 +230,7 @@ class _Run:
         self.stages.tell("count", 0, 0)
         self._count_nodes()
         self._number_nodes()
-        self._write_columns()
+        self.checksums |= self._columns().write_nodes()
         for edge_type in self.graph.edges:
             num_pieces, total = self._spill(edge_type)
             for direction in self.plan.settings.directions:
@@ -246,6 +243,11 @@ class _Run:
 
     def _args(self, **args: Any) -> dict[str, Any]:
         return {"folder": str(self.workplace.root), **args}
+
+    def _columns(self) -> ColumnStages:
+        return ColumnStages(
+            workplace=self.workplace, graph=self.graph, plan=self.plan, stages=self.stages, lengths=self.lengths
+        )
 
     def _count_nodes(self) -> None:
         tasks = [
@@ -294,89 +296,6 @@ class _Run:
             for split, counts in result["seeds"].items():
                 self.seeds[node_type, split] = tuple(counts)
 
-    def _write_columns(self) -> None:
-        tasks: list[Task] = []
-        columns: list[tuple[str, str]] = []
-        for i, (node_type, nodes) in enumerate(self.graph.nodes.items()):
-            for k, (name, column) in enumerate(nodes.features.items()):
-                if isinstance(column, RaggedSource):
-                    found = self._ragged_tasks(node_type, name, column, f"{i}-{k}")
-                else:
-                    found = self._row_tasks(write_column, node_type, name, column, f"column-{i}-{k}")
-                tasks += found
-                columns += [(node_type, name)] * len(found)
-        results = self.stages.run("columns", tasks)
-        self.stages.keep(results.values())
-        pieces: dict[tuple[str, str], list[Any]] = {}
-        for column_name, result in zip(columns, results.values(), strict=True):
-            pieces.setdefault(column_name, []).append(result["sum"])
-        for node_type, nodes in self.graph.nodes.items():
-            self.checksums[node_type] = [
-                column_sums(column, pieces.get((node_type, name), [])) for name, column in nodes.features.items()
-            ]
-
-    def _row_tasks(
-        self, function: TaskFunction, node_type: str, name: str, column: FeatureSource, label: str
-    ) -> list[Task]:
-        """Tasks for all rows of a feature of nodes; of a ragged one at least one."""
-        num_rows = column.num_rows
-        step = self.plan.column_rows(num_rows, column.row_bytes)
-        tasks = []
-        for start in range(0, max(num_rows, isinstance(column, RaggedSource)), step):
-            stop = min(start + step, num_rows)
-            args = self._args(type=node_type, feature=name, start=start, stop=stop)
-            tasks.append(Task(f"{label}-{start}", kind_of(function), args, (stop - start) * column.row_bytes))
-        return tasks
-
-    def _ragged_tasks(self, node_type: str, name: str, column: RaggedSource, label: str) -> list[Task]:
-        """Measure a ragged feature of nodes, and make its files; the tasks that write it."""
-        measures = self._row_tasks(measure_nodes, node_type, name, column, f"measure-{label}")
-        found = list(self.stages.run("measure", measures).values())
-        for result in found:
-            self._check_longest(node_type, name, column, result["longest"])
-        counts = np.array([result["counts"] for result in found], np.int64)
-        sums = np.cumsum(counts, axis=0)
-        write_array(self.workplace.firsts_path(node_type, name), sums - counts)
-        first_elements = offsets_of(counts.sum(axis=1)).tolist()
-        for part, num_elements in enumerate(sums[-1].tolist()):
-            self._make_values(node_folder(part, node_type), name, column, num_elements)
-        tasks = self._row_tasks(write_ragged, node_type, name, column, f"ragged-{label}")
-        return [
-            replace(task, args=task.args | {"number": number, "first_element": first_elements[number]})
-            for number, task in enumerate(tasks)
-        ]
-
-    def _make_values(self, folder: PurePosixPath, name: str, column: RaggedSource, num_elements: int) -> None:
-        """Make the file of the elements of a ragged feature in the folder of its part."""
-        path = str(feature_paths(folder, name, column.schema)[0])
-        self.lengths[path] = num_elements
-        make_file(self.stages.dataset / path, column.dtype, (num_elements, *column.shape))
-
-    def _check_longest(self, label: str, name: str, column: RaggedSource, longest: tuple[int, int]) -> None:
-        check_longest(f"{label}.{name}", longest, column.element_bytes, self.plan.longest_row_bytes)
-
-    def _measure_edges(self, edge_type: EdgeType, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        """What each piece has of the ragged features of an edge type."""
-        edges, number = self.graph.edges[edge_type], self.workplace.number_of(edge_type)
-        ragged = ragged_features(edges.features)
-        if not ragged:
-            return [{} for _ in pieces]
-        for name in ragged:
-            path = self.workplace.scratch / self.workplace.lengths_name(edge_type, name)
-            make_file(path, np.dtype(np.int64), (edges.num_edges,))
-        tasks = [
-            Task(
-                f"measure-{number}-{i}", kind_of(measure_piece),
-                self._args(type=list(edge_type), piece=piece.to_json()), piece.num_edges * _row_bytes(ragged),
-            )
-            for i, piece in enumerate(pieces)
-        ]  # fmt: skip
-        found = list(self.stages.run("measure", tasks).values())
-        for result in found:
-            for name, column in ragged.items():
-                self._check_longest(type_label(edge_type), name, column, result[name]["longest"])
-        return found
-
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
         edges, number = self.graph.edges[edge_type], self.workplace.number_of(edge_type)
@@ -386,10 +305,10 @@ class _Run:
             for part, num_links in enumerate(np.diff(slices).tolist()):
                 self.stages.make_files(expected_links(contents, part, edge_type, num_links), {})
         pieces = edges.ends.pieces(self.plan.piece_edges(edges))
-        measured = self._measure_edges(edge_type, pieces)
+        measured = self._columns().measure_edges(edge_type, pieces)
         ragged = ragged_features(edges.features)
         elements = {name: offsets_of(np.array([m[name]["elements"] for m in measured], np.int64)) for name in ragged}
-        unit = EDGE_WORK + _row_bytes(edges.features)
+        unit = EDGE_WORK + row_bytes(edges.features)
         tasks = [
             Task(
                 f"spill-{number}-{i}", kind_of(spill_piece),
@@ -436,11 +355,11 @@ class _Run:
         for name, column in ragged_features(edges.features).items():
             elements = self._totals(edge_type, direction, num_pieces, len(buckets), name)[buckets.part_firsts()]
             for part, num_elements in enumerate(np.diff(elements).tolist()):
-                self._make_values(edge_folder(part, edge_type, direction), name, column, num_elements)
+                self._columns().make_values(edge_folder(part, edge_type, direction), name, column, num_elements)
         contents = self._contents()
         for part in range(self.plan.settings.num_parts):
             self.stages.make_files(expected_edges(contents, part, edge_type, direction), self.lengths)
-        unit = EDGE_WORK + _row_bytes(edges.features)
+        unit = EDGE_WORK + row_bytes(edges.features)
         tasks = [
             Task(
                 f"finish-{number}-{direction}-{first}", kind_of(finish_run),
@@ -504,27 +423,13 @@ NODE_WORK, EDGE_WORK = 24, 16
 """Bytes of work per node and per edge and stage, beside features; for progress only."""
 
 
-def column_sums(column: FeatureSource, sums: Sequence[Any]) -> ColumnSums:
-    """The sums of a feature, from that of each piece; of a ragged one those of values and offsets, and its elements."""
-    if not isinstance(column, RaggedSource):
-        return ColumnSums((join_checksums(sums),))
-    values, offsets = (join_checksums(of_piece[which] for of_piece in sums) for which in (0, 1))
-    if not sums:
-        offsets = array_sum(np.zeros(1, np.int64))
-    return ColumnSums((values, offsets), sum(of_piece[2] for of_piece in sums))
-
-
-def _row_bytes(features: Mapping[str, Any]) -> int:
-    return sum(int(column.row_bytes) for column in features.values())
-
-
 def _total_work(graph: ChunkedGraph, plan: Plan) -> int:
     """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
     directions = len(plan.settings.directions)
-    nodes = sum(n.num_nodes * (NODE_WORK + _row_bytes(n.features)) for n in graph.nodes.values())
-    edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + _row_bytes(e.features)) for e in graph.edges.values())
-    nodes += sum(n.num_nodes * _row_bytes(ragged_features(n.features)) for n in graph.nodes.values())
-    edges += sum(e.num_edges * _row_bytes(ragged_features(e.features)) for e in graph.edges.values())
+    nodes = sum(n.num_nodes * (NODE_WORK + row_bytes(n.features)) for n in graph.nodes.values())
+    edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + row_bytes(e.features)) for e in graph.edges.values())
+    nodes += sum(n.num_nodes * row_bytes(ragged_features(n.features)) for n in graph.nodes.values())
+    edges += sum(e.num_edges * row_bytes(ragged_features(e.features)) for e in graph.edges.values())
     return max(1, nodes + edges)
 
 
