@@ -165,7 +165,10 @@ def test_what_a_chunked_graph_cannot_hold(graph, tmp_path):
     no_text = RaggedArray(np.full(5, 0xFF, np.uint8), np.arange(6), is_string=True)
     mask = with_feature(graph, "val_mask", np.ones(5, np.bool_))
     cases = [
-        (ragged, r"author.tags is complex64\[rows, ragged\], which parquet cannot hold; add 'author.tags' to leave_out"),
+        (
+            ragged,
+            r"author.tags is complex64\[rows, ragged\], which parquet cannot hold; add 'author.tags' to leave_out",
+        ),
         (with_feature(graph, "name", no_text), "name-0.parquet would have a string that is no UTF-8"),
         (mask, "author.val_mask would be read back as split 'val'"),
         (replace(graph, splits={"paper": {"holdout": np.arange(2)}}), "'holdout' of paper has no mask"),
