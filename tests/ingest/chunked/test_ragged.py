@@ -126,8 +126,8 @@ def graph_of(rng: np.random.Generator, num_rows: int) -> Graph:
     return Graph(nodes={NODE: NodeTable(num_nodes=num_rows, features=features)}, edges=edges).check()
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 30])
-@pytest.mark.parametrize("num_chunks", [1, 4, 50])
+@pytest.mark.parametrize("num_rows", [0, 3, 30])
+@pytest.mark.parametrize("num_chunks", [1, 7])
 @pytest.mark.parametrize("data_format", ["numpy", "parquet"])
 def test_what_is_written_reads_back(tmp_path, rng, block_bytes, num_rows, num_chunks, data_format):
     graph = graph_of(rng, num_rows)
@@ -167,7 +167,7 @@ BAD = {
         r"1.parquet is int8 with rows of shape \(\); n/0.parquet is int8 with rows of any length",
     ),
     "lists of strings": ([text([["a"], ["b", "c"], [], []], pa.list_(pa.string()))], "no dtype of a feature"),
-    "lists of lists": ([text([[[1]], [[1, 2]], [], []], pa.list_(pa.list_(pa.int8()))))], "of several lengths"),
+    "lists of lists": ([text([[[1]], [[1, 2]], [], []], pa.list_(pa.list_(pa.int8())))], "of several lengths"),
     "too few": ([text(WORDS[:3], pa.string())], "has 3 rows in 1 file"),
     "said to be": ([text([1] * 4, pa.int8()).replace_schema_metadata({"ragged": "true"})], "is said to be ragged"),
     "no answer": ([text(LISTS, BYTES).replace_schema_metadata({"ragged": "yes"})], "wanted 'true'"),
@@ -197,11 +197,11 @@ def test_damaged_and_truncated_files(folder, rng, content):
     folder.save()
     path = folder.root / "n/0.parquet"
     whole = path.read_bytes()
-    for length in range(0, len(whole), len(whole) // 20):
+    for length in range(0, len(whole), len(whole) // 10):
         path.write_bytes(whole[:length])
         with pytest.raises(FormatError, match=r"paper.feat: n/0"):
             open_chunked(folder.root)
-    for _ in range(60):
+    for _ in range(20):
         broken = bytearray(whole)
         broken[int(rng.integers(len(broken)))] = int(rng.integers(256))
         path.write_bytes(bytes(broken))
