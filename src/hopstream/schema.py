@@ -246,8 +246,7 @@ class GraphSchema:
         return {
             "nodes": {t: {n: f.to_json() for n, f in fs.items()} for t, fs in self.nodes.items()},
             "edges": [
-                {"type": list(t), "features": {n: f.to_json() for n, f in fs.items()}}
-                for t, fs in self.edges.items()
+                {"type": list(t), "features": {n: f.to_json() for n, f in fs.items()}} for t, fs in self.edges.items()
             ],
             "splits": {t: list(names) for t, names in self.splits.items()},
             "edge_splits": [{"type": list(t), "names": list(names)} for t, names in self.edge_splits.items()],
