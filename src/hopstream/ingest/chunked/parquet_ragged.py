@@ -21,8 +21,8 @@ from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
 
 MAX_BATCH_ROWS = 1 << 12
 MAX_DICTIONARY_ROWS, MAX_DICTIONARY_BYTES = 1 << 8, 2 << 20
-"""Of a batch that is read as a dictionary, and of the dictionary beyond which rows are read as they are. Arrow keeps more
-than it counts while it collects one: 110 MB of strings took 271 MB with batches of 8 MiB, and 119 with these."""
+"""Of a batch that is read as a dictionary, and of the dictionary beyond which rows are read as they are. Arrow keeps
+more than it counts while it collects one: 110 MB of strings took 271 MB with batches of 8 MiB, and 119 with these."""
 
 
 class ParquetRagged(RaggedSource):
