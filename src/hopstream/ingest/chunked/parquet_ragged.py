@@ -99,9 +99,13 @@ def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int,
             1, min(MAX_BATCH_ROWS, BATCH_BYTES * _group_rows(column, group) // _group_bytes(column, group))
         )
         first_rows = min(batch_rows, MAX_DICTIONARY_ROWS) if is_dictionary else batch_rows
-        for first, (array,) in file.batches(row, end, first_rows, as_dictionaries=is_dictionary):
-            yield first, array
-            row = first + len(array)
+        # Rows before the first are decoded too, and what Arrow collects of them counts.
+        begin = int(file.group_offsets[group]) if is_dictionary else row
+        for first, (array,) in file.batches(begin, end, first_rows, as_dictionaries=is_dictionary):
+            last = first + len(array)
+            if last > row:
+                yield row, array.slice(max(0, row - first))
+                row = last
             if is_dictionary and array.dictionary.nbytes > MAX_DICTIONARY_BYTES:
                 break
         for first, (array,) in file.batches(row, end, batch_rows):
