@@ -76,6 +76,15 @@ class FeatureSchema:
         """Bytes of one row where rows are of fixed width, of one element where they are ragged."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_dtype.itemsize
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "ragged": self.is_ragged}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> FeatureSchema:
+        """Read what ``to_json`` wrote; ``KeyError`` and ``TypeError`` where it is something else."""
+        return cls(dtype=value["dtype"], shape=tuple(value["shape"]), is_ragged=bool(value["ragged"]))
+
     def __str__(self) -> str:
         """Name the column's type as error messages do, for example ``float32[rows, 128]``."""
         if self.is_string:
@@ -235,10 +244,9 @@ class GraphSchema:
             {"type": list(t), "taken_from": [list(other) for other in of]} for t, of in self.label_types.items()
         ]
         return {
-            "nodes": {t: {n: _feature_to_json(f) for n, f in fs.items()} for t, fs in self.nodes.items()},
+            "nodes": {t: {n: f.to_json() for n, f in fs.items()} for t, fs in self.nodes.items()},
             "edges": [
-                {"type": list(t), "features": {n: _feature_to_json(f) for n, f in fs.items()}}
-                for t, fs in self.edges.items()
+                {"type": list(t), "features": {n: f.to_json() for n, f in fs.items()}} for t, fs in self.edges.items()
             ],
             "splits": {t: list(names) for t, names in self.splits.items()},
             "edge_splits": [{"type": list(t), "names": list(names)} for t, names in self.edge_splits.items()],
@@ -258,9 +266,9 @@ class GraphSchema:
             if len(set(edge_types)) < len(edge_types):
                 raise SchemaError(f"edge types are listed twice: {edge_types}")
             return cls(
-                nodes={t: {n: _feature_from_json(f) for n, f in fs.items()} for t, fs in record["nodes"].items()},
+                nodes={t: {n: FeatureSchema.from_json(f) for n, f in fs.items()} for t, fs in record["nodes"].items()},
                 edges={
-                    cast(EdgeType, tuple(e["type"])): {n: _feature_from_json(f) for n, f in e["features"].items()}
+                    cast(EdgeType, tuple(e["type"])): {n: FeatureSchema.from_json(f) for n, f in e["features"].items()}
                     for e in record["edges"]
                 },
                 splits={t: tuple(names) for t, names in record.get("splits", {}).items()},
@@ -305,14 +313,6 @@ def reverse_by_name(edge_type: EdgeType, among: Container[EdgeType]) -> EdgeType
 def type_label(owner: str | EdgeType) -> str:
     """A type as messages and file names show it: ``paper`` or ``author__writes__paper``."""
     return owner if isinstance(owner, str) else "__".join(owner)
-
-
-def _feature_to_json(feature: FeatureSchema) -> dict[str, Any]:
-    return {"dtype": feature.dtype, "shape": list(feature.shape), "ragged": feature.is_ragged}
-
-
-def _feature_from_json(value: dict[str, Any]) -> FeatureSchema:
-    return FeatureSchema(dtype=value["dtype"], shape=tuple(value["shape"]), is_ragged=bool(value["ragged"]))
 
 
 def _check_names(where: str, names: tuple[str, ...]) -> None:

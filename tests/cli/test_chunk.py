@@ -58,11 +58,11 @@ def test_a_dataset_in_csv(run_command, graph: Graph, npz: Path, tmp_path: Path):
     assert read_graph(tmp_path / "c").fingerprint() == graph.fingerprint()
 
 
-def test_strings_are_left_out_when_asked(run_command, tables: Path, tmp_path: Path):
-    words = ("chunk", tables, "--out", tmp_path / "c", "--on-dangling", "drop")
-    result = run_command(*words)
-    assert result.status == 2 and "to --leave-out" in result.err
-    assert not (tmp_path / "c").exists()
+def test_strings_are_written(run_command, tables: Path, tmp_path: Path):
+    result = run_command("chunk", tables, "--out", tmp_path / "c", "--on-dangling", "drop")
+    assert result.status == 0
+    wanted = read_graph(tables, on_dangling="drop")
+    assert read_graph(tmp_path / "c").fingerprint() == wanted.fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.ingest.chunked import ChunkedGraph, FeatureSource, RaggedSource, fixed_features, ragged_features
 from hopstream.schema import EdgeType, GraphSchema
-
-if TYPE_CHECKING:
-    from hopstream.ingest.chunked import ChunkedGraph
 
 BLOCK_EDGES = 1 << 20
 OFFSET_BYTES = 8
@@ -134,8 +132,16 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
         def pieces() -> EdgePieces:
             return (partial(edges.ends.read, piece) for piece in edges.ends.pieces(BLOCK_EDGES))
 
-        sizes = [_row_bytes(source.shape, source.dtype) for source in edges.features.values()]
-        return EdgeRows(num_edges=edges.num_edges, row_bytes=sum(sizes), ragged_bytes=None, pieces=pieces)
+        fixed = fixed_features(edges.features).values()
+        ragged = ragged_features(edges.features).values()
+
+        def ragged_bytes(first: int, stop: int) -> IntArray:
+            return cast(IntArray, sum(_source_row_bytes(source, first, stop) for source in ragged))
+
+        return EdgeRows(
+            num_edges=edges.num_edges, row_bytes=sum(source.row_bytes for source in fixed),
+            ragged_bytes=ragged_bytes if ragged else None, pieces=pieces,
+        )  # fmt: skip
 
     def feature(node_type: str, name: str) -> Column:
         source = graph.nodes[node_type].features[name]
@@ -144,7 +150,7 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
     return AssignSource(
         num_nodes={t: nodes.num_nodes for t, nodes in graph.nodes.items()},
         node_bytes={
-            t: sum(_row_bytes(source.shape, source.dtype) for source in nodes.features.values())
+            t: sum(_source_row_bytes(source, 0, nodes.num_nodes) for source in nodes.features.values())
             for t, nodes in graph.nodes.items()
         },
         edges={t: rows(t) for t in graph.edges},
@@ -152,6 +158,13 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
         schema=graph.schema,
         feature=feature,
     )
+
+
+def _source_row_bytes(source: FeatureSource, first: int, stop: int) -> IntArray | int:
+    """Bytes of one row of a feature in files, as ``column_row_bytes`` says it; ragged ones are read."""
+    if isinstance(source, RaggedSource):
+        return source.lengths(first, stop) * source.element_bytes + OFFSET_BYTES
+    return source.row_bytes
 
 
 def column_row_bytes(column: Column, start: int = 0, stop: int | None = None) -> IntArray | int:

@@ -142,13 +142,6 @@ def test_flaws_name_their_place(shop: Shop):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda s: s.nodes["user"].update(features=["name"]), "user.name is of strings"),
-        (lambda s: s.nodes["film"].update(features=["t"]), "film.t is of strings"),
-        (lambda s: s.nodes["film"].update(features=["x"]), "film.x is ragged"),
-        (
-            lambda s: s.nodes["user"].update(id="name"),
-            "user.name holds raw ids that are strings; .* keep_raw_ids=False",
-        ),
         (lambda s: s.nodes["user"].update(split="name"), "split 'a' of user has no mask"),
         (lambda s: s.rates.update(split="stars"), "rates__film.stars holds splits of edges"),
         (lambda s: s.nodes["user"].update(features={"train_mask": "age"}), "would be read back as split"),

@@ -18,8 +18,16 @@ from hopstream.ingest.chunking.plan import Limits
 
 SMALL = Limits(part_bytes=100, block_bytes=200, block_rows=5, bucket_bytes=150, lookup_bytes=150, num_samples=40)
 """So that a few dozen rows are many parts, blocks and buckets."""
-EMPTY_TYPES = {"age": pa.int64(), "x": pa.float64(), "ok": pa.bool_(), "size": pa.int64(), "w": pa.int64()}
+EMPTY_TYPES = {
+    "tags": pa.list_(pa.int64()),
+    "age": pa.int64(),
+    "x": pa.float64(),
+    "ok": pa.bool_(),
+    "size": pa.int64(),
+    "w": pa.int64(),
+}
 """Types of Parquet columns without rows; others are strings."""
+WORDS = ("", "a", "zwölf, 12", "日本 ")
 
 
 @dataclass
@@ -56,7 +64,8 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
     if path.name.endswith(".parquet"):
         types = {name: pa.array(values).type for name, values in whole.items()}
         types = {
-            name: EMPTY_TYPES.get(name, pa.string()) if kind == pa.null() else kind for name, kind in types.items()
+            name: EMPTY_TYPES.get(name, pa.string()) if kind in (pa.null(), pa.list_(pa.null())) else kind
+            for name, kind in types.items()
         }
         arrays = {name: pa.array(values, types[name]) for name, values in rows.items()}
         pq.write_table(pa.table(arrays), path, row_group_size=4)
@@ -101,12 +110,17 @@ def make_world(
             "age": rng.integers(-9, 99, len(rows)).tolist(),
             "x": rng.integers(0, 99, len(rows)).astype(float).tolist(),
             "ok": (rng.random(len(rows)) < 0.5).tolist(),
+            "words": [WORDS[i] * int(n) for i, n in zip(*rng.integers(0, len(WORDS), (2, len(rows))), strict=True)],
             "part": rng.choice(["train", "val", "test", ""], len(rows)).tolist(),
         }
         if node_type == "film" and formats[0] != "parquet":
             columns["part"] = [cell or None for cell in columns["part"]]
+        if formats[0] == "parquet":
+            columns["tags"] = [rng.integers(-9, 9, n).tolist() for n in rng.integers(0, 4, len(rows))]
         spec = world.table(node_type, columns, formats[0], 1 + seed % 3)
         features = {"age": "age", "ok": "ok", "pos": {"columns": ["x", "x"], "dtype": "float64"}}
+        features["words"] = {"column": "words", "dtype": "string"}
+        features |= {"tags": "tags"} if formats[0] == "parquet" else {}
         world.nodes[node_type] = {**spec, "id": "id", "features": features, "split": "part"}
     world.nodes["room"] = world.table("room", {"size": list(range(7))}, formats[0], 2) | {"features": ["size"]}
     world.nodes["tag"] = {"from_edges": True, "id": "name"}
@@ -124,8 +138,11 @@ def make_world(
         shortest = min(map(len, columns.values()))
         columns = {name: values[:shortest] for name, values in columns.items()}
         columns["w"] = rng.integers(0, 99, shortest).tolist()
+        columns["note"] = [WORDS[i] for i in rng.integers(0, len(WORDS), shortest)]
         spec = world.table(f"edges{number}", columns, formats[1], 1 + (seed + number) % 3)
-        world.edges.append({**spec, "type": [src, f"r{number}", dst], "src": "a", "dst": "b", "features": ["w"]})
+        world.edges.append(
+            {**spec, "type": [src, f"r{number}", dst], "src": "a", "dst": "b", "features": ["w", "note"]}
+        )
     return world
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hopstream.arrays import Column, RaggedArray
 from hopstream.graph.graph import Graph
-from hopstream.ingest.chunked import chunked_of_graph
+from hopstream.ingest.chunked import chunked_of_graph, ragged
 from hopstream.partition import owners
 from hopstream.partition.dispatch import finish, nodes, plan, spill, workplace
 from hopstream.partition.dispatch.run import dispatch
@@ -21,16 +18,10 @@ from hopstream.partition.write import write_parts
 from tests.partition.graphs import tree_of
 
 
-def without_ragged(graph: Graph) -> Graph:
-    """The graph as a chunked graph can have it: features of fixed width, no splits of edges."""
-
-    def fixed(features: Mapping[str, Column]) -> dict[str, Column]:
-        return {name: column for name, column in features.items() if not isinstance(column, RaggedArray)}
-
+def without_edge_splits(graph: Graph) -> Graph:
+    """The graph as a chunked graph can have it: no splits of edges."""
     return Graph(
-        nodes={t: replace(table, features=fixed(table.features)) for t, table in graph.nodes.items()},
-        edges={t: replace(table, features=fixed(table.features)) for t, table in graph.edges.items()},
-        splits={t: graph.splits[t] for t in graph.nodes if graph.splits.get(t)},
+        nodes=graph.nodes, edges=graph.edges, splits={t: graph.splits[t] for t in graph.nodes if graph.splits.get(t)}
     )
 
 
@@ -58,6 +49,7 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     bucket = max(1, size // 2)
     limits = plan.Limits(piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size))
     monkeypatch.setattr(plan, "LIMITS", limits)
+    monkeypatch.setattr(ragged, "BLOCK_BYTES", 40)
     monkeypatch.setattr(plan, "GUESSES", 4)
     for module in (spill, finish):
         monkeypatch.setattr(module, "BLOCK_EDGES", 3)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopstream.errors import SchemaError
 from hopstream.partition.dispatch.run import dispatch
 from tests.ingest.chunked.folders import AUTHORS, FEAT, PAPERS, Folder, make_folder
 from tests.ingest.chunked.test_columns import BAD_COLUMNS
 from tests.ingest.chunked.test_edges import BAD_EDGES
 from tests.ingest.chunked.test_opening import REFUSALS
+from tests.ingest.chunked.test_ragged import BAD as BAD_RAGGED
 
 
 @pytest.fixture
@@ -54,6 +56,13 @@ def test_features(folder, case):
     folder.set_feat("numpy", [FEAT])
     folder.set_feat(file_format, contents)
     check_refused(folder, error, message)
+
+
+@pytest.mark.parametrize("case", BAD_RAGGED)
+def test_ragged_features(folder, case):
+    contents, message = BAD_RAGGED[case]
+    folder.set_feat("parquet", contents)
+    check_refused(folder, SchemaError, message)
 
 
 @pytest.mark.parametrize("name", ["n/1.npy", "e/2.csv", "w/1.npy"])

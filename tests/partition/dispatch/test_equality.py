@@ -12,7 +12,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
-from tests.partition.dispatch.sources import check_equal, cut_small, use_graph, without_ragged, write_owners
+from tests.partition.dispatch.sources import check_equal, cut_small, use_graph, without_edge_splits, write_owners
 from tests.partition.graphs import community_graph, typed_graphs
 from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
 
@@ -27,7 +27,7 @@ from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 def test_any_graph(tmp_path, graph: Graph, num_parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
-    graph = without_ragged(graph)
+    graph = without_edge_splits(graph)
     write_owners(tmp_path / "owners", graph, num_parts, np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:
         use_graph(patch, graph)
@@ -44,7 +44,7 @@ TIMED = [("user", RATES, KNOWS), ("movie",), (LIKES,), ("user", "movie", RATES, 
 @pytest.mark.parametrize("timed", TIMED)
 @pytest.mark.parametrize(("direction", "size"), [("in", 30), ("both", 1000)])
 def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size):
-    graph = without_ragged(timed_graph(rng, timed=timed))
+    graph = without_edge_splits(timed_graph(rng, timed=timed))
     write_owners(tmp_path / "owners", graph, 3, rng)
     use_graph(monkeypatch, graph)
     cut_small(monkeypatch, size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopstream.arrays import Column, RaggedArray
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked
@@ -16,8 +17,15 @@ WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 FORMATS = [("csv", "numpy", False), ("parquet", "parquet", True), ("numpy", "parquet", False)]
 
 
+def with_words(rng: np.random.Generator, num_rows: int, features: dict[str, Column]) -> dict[str, Column]:
+    """Features and two more: strings, and lists of any length."""
+    words = [("", "é", "zwölf", "日本 " * 9)[i] for i in rng.integers(0, 4, num_rows)]
+    lists = [rng.integers(-99, 99, n).astype(np.int16) for n in rng.integers(0, 5, num_rows)]
+    return {**features, "word": RaggedArray.from_strings(words), "list": RaggedArray.from_rows(lists)}
+
+
 def small_graph(rng: np.random.Generator) -> Graph:
-    """Two node types and one of three nodes, two edge types, features of several dtypes and ranks."""
+    """Two node types and one of three nodes, two edge types, features of several dtypes and ranks, ragged ones too."""
     num_papers, num_authors = 70, 31
     ends = {
         WRITES: (rng.integers(0, num_authors, 120), rng.integers(0, num_papers, 120)),
@@ -27,13 +35,19 @@ def small_graph(rng: np.random.Generator) -> Graph:
         nodes={
             "paper": NodeTable(
                 num_nodes=num_papers,
-                features={"feat": rng.random((num_papers, 5), np.float32), "year": rng.integers(0, 9, num_papers)},
+                features=with_words(
+                    rng,
+                    num_papers,
+                    {"feat": rng.random((num_papers, 5), np.float32), "year": rng.integers(0, 9, num_papers)},
+                ),
             ),
             "author": NodeTable(num_nodes=num_authors, features={"feat": rng.random((num_authors, 2, 2))}),
-            "venue": NodeTable(num_nodes=3),
+            "venue": NodeTable(num_nodes=3, features=with_words(rng, 3, {})),
         },
         edges={
-            t: EdgeTable(src_keys=src, dst_keys=dst, features={"w": rng.random(len(src), np.float32)})
+            t: EdgeTable(
+                src_keys=src, dst_keys=dst, features=with_words(rng, len(src), {"w": rng.random(len(src), np.float32)})
+            )
             for t, (src, dst) in ends.items()
         },
         splits={"paper": {"train": np.arange(0, num_papers, 3), "val": np.arange(1, num_papers, 3)}},

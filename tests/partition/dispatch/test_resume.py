@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,10 @@ from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.halo.run import add_halo
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.schema import EDGE
 from tests.killing import kill_again_and_again, left_beside, run_until
 from tests.partition.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
+from tests.partition.dispatch.test_files import with_words
 from tests.partition.graphs import community_graph
 
 PROGRAM = """
@@ -49,6 +52,11 @@ dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progres
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A chunked graph, its owners, and the dataset that it must become."""
     graph = rmat_graph(9, edges_per_node=20, num_features=6, num_classes=3)
+    nodes, edges = graph.nodes["node"], graph.edges[EDGE]
+    graph = replace(
+        graph, nodes={"node": replace(nodes, features=with_words(rng, nodes.num_nodes, dict(nodes.features)))},
+        edges={EDGE: replace(edges, features=with_words(rng, edges.num_edges, dict(edges.features)))},
+    )  # fmt: skip
     write_chunked(graph, tmp_path / "in", num_chunks=3, edges_format="parquet")
     write_owners(tmp_path / "owners", graph, 3, rng)
     write_parts(graph, tmp_path / "wanted", num_parts=3, owners=tmp_path / "owners", direction="both")

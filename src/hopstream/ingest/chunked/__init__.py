@@ -8,14 +8,18 @@ from __future__ import annotations
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.memory import chunked_of_graph
 from hopstream.ingest.chunked.opening import is_chunked, open_chunked
+from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.ingest.chunked.sources import (
     ChunkedEdges,
     ChunkedGraph,
     ChunkedNodes,
     ColumnSource,
     EdgeSource,
+    FeatureSource,
     Piece,
     Span,
+    fixed_features,
+    ragged_features,
 )
 from hopstream.ingest.chunked.writing import write_chunked
 
@@ -26,10 +30,14 @@ __all__ = [
     "ChunkedNodes",
     "ColumnSource",
     "EdgeSource",
+    "FeatureSource",
     "Piece",
+    "RaggedSource",
     "Span",
     "chunked_of_graph",
+    "fixed_features",
     "is_chunked",
     "open_chunked",
+    "ragged_features",
     "write_chunked",
 ]

@@ -13,7 +13,7 @@ from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunked.edge_files import EdgeFile, open_edge_file
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec
 from hopstream.ingest.chunked.npy import NpyFile, open_npy
-from hopstream.ingest.chunked.sources import ColumnSource, EdgeSource, Ends, Piece, Span
+from hopstream.ingest.chunked.sources import ColumnSource, EdgeSource, Ends, FeatureSource, Piece, Span
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -23,36 +23,64 @@ SHOWN_FILES = 8
 """How many files of a table a message names."""
 
 
+def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
+    """Read the headers or footers of a feature's files.
+
+    Args:
+        spec: The files.
+        num_rows: How many rows they must have in all.
+        what: What a row is, ``node`` or ``edge``.
+
+    Raises:
+        FormatError: A file is damaged or truncated.
+        SchemaError: A file is of another dtype or shape than those before, or they have another number of rows.
+    """
+    files = [_open_column(spec, file) for file in range(len(spec.names))]
+    if not files:
+        raise SchemaError(f"{spec.label} lists no file, so its dtype is unknown; list an empty file")
+    offsets = offsets_of(np.array([file.num_rows for file in files], np.int64))
+    if offsets[-1] != num_rows:
+        shown = shown_counts(spec, [file.num_rows for file in files])
+        raise SchemaError(f"{spec.label} has {offsets[-1]} rows {shown}; {num_rows} {what}s are declared")
+    if _are_ragged(files):
+        from hopstream.ingest.chunked.parquet_ragged import ParquetRagged  # Arrow costs a worker 40 MB
+
+        columns = [file for file in files if not isinstance(file, NpyFile)]
+        return ParquetRagged(spec.names, columns, offsets)
+    return FileColumn(spec.names, files, offsets)
+
+
+def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
+    """Whether rows hold any number of elements: a file tells, or lists are of one length in each, but not the same."""
+    columns = [file for file in files if not isinstance(file, NpyFile)]
+    if any(file.is_ragged for file in columns):
+        return True
+    may_be = bool(columns) and all(file.element_shape is not None for file in columns)
+    return may_be and len({file.shape for file in columns} - {None}) > 1
+
+
 class FileColumn(ColumnSource):
     """A feature in ``.npy`` or Parquet files."""
 
-    def __init__(self, spec: FileSpec, num_rows: int, what: str) -> None:
-        """Read the headers or footers.
+    def __init__(self, names: Sequence[str], files: Sequence[NpyFile | ParquetColumn], offsets: IntArray) -> None:
+        """Compare the files.
 
         Args:
-            spec: The files.
-            num_rows: How many rows they must have in all.
-            what: What a row is, ``node`` or ``edge``.
+            names: What the metadata calls the files.
+            files: At least one.
+            offsets: int64[num_files + 1], the first row of each.
 
         Raises:
-            FormatError: A file is damaged or truncated.
-            SchemaError: A file is of another dtype or shape than those before, or they have another number of rows.
+            SchemaError: One is of another dtype or shape than those before.
         """
-        self._files = [_open_column(spec, file) for file in range(len(spec.names))]
-        if not self._files:
-            raise SchemaError(f"{spec.label} lists no file, so its dtype is unknown; list an empty file")
-        self._offsets = offsets_of(np.array([file.num_rows for file in self._files], np.int64))
-        if self._offsets[-1] != num_rows:
-            shown = _shown_counts(spec, [file.num_rows for file in self._files])
-            raise SchemaError(f"{spec.label} has {self._offsets[-1]} rows {shown}; {num_rows} {what}s are declared")
-        self.num_rows = num_rows
+        self._files, self._offsets, self.num_rows = files, offsets, int(offsets[-1])
         self.dtype = self._files[0].dtype.newbyteorder("=")
         self.shape = next((file.shape for file in self._files if file.shape is not None), (0,))
         for file in self._files:
             if file.dtype.newbyteorder("=") != self.dtype or file.shape not in (self.shape, None):
                 got = f"{file.dtype.name} with rows of shape {file.shape}"
                 wanted = f"{self.dtype.name} with rows of shape {self.shape}"
-                raise SchemaError(f"{file.shown} is {got}; {spec.names[0]} is {wanted}")
+                raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}")
 
     def read(self, start: int, stop: int) -> Array:
         """As ``ColumnSource.read``."""
@@ -131,7 +159,7 @@ class FileEdges(EdgeSource):
 
     def _check_total(self, counts: Sequence[int]) -> None:
         if sum(counts) != self.num_edges:
-            shown = _shown_counts(self._spec, counts)
+            shown = shown_counts(self._spec, counts)
             raise SchemaError(
                 f"{self._spec.label} has {sum(counts)} edges {shown}; {self.num_edges} edges are declared"
             )
@@ -168,7 +196,7 @@ def _packed(spans: Sequence[Span], max_rows: int) -> list[Piece]:
     return pieces
 
 
-def _shown_counts(spec: FileSpec, counts: Sequence[int]) -> str:
+def shown_counts(spec: FileSpec, counts: Sequence[int]) -> str:
     """Rows of the first few files."""
     pairs = zip(spec.names[:SHOWN_FILES], counts, strict=False)
     shown = ", ".join(f"{name} {count}" for name, count in pairs)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
-from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows, slice_rows
 from hopstream.ingest.chunked.sources import (
     BLOCK_ROWS,
     ChunkedEdges,
@@ -18,10 +19,10 @@ from hopstream.ingest.chunked.sources import (
     ColumnSource,
     EdgeSource,
     Ends,
+    FeatureSource,
     Piece,
     Span,
 )
-from hopstream.schema import type_label
 
 
 class MemoryColumn(ColumnSource):
@@ -37,6 +38,22 @@ class MemoryColumn(ColumnSource):
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         return np.ascontiguousarray(self._array[start:stop])
+
+
+class MemoryRagged(RaggedSource):
+    """A feature of strings, or of lists of any length, in memory."""
+
+    def __init__(self, array: RaggedArray) -> None:
+        """Keep the rows."""
+        self._array = array
+        self.num_rows, self.dtype, self.shape = len(array), array.values.dtype, tuple(array.values.shape[1:])
+        self.is_string, self.num_elements = array.is_string, len(array.values)
+
+    def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
+        """As ``RaggedSource.pieces``; the rows share memory with the feature."""
+        offsets = self._array.offsets[start : stop + 1]
+        for first, last in cut_rows(offsets, self.element_bytes):
+            yield slice_rows(self._array, start + first, start + last)
 
 
 class MemoryMask(ColumnSource):
@@ -85,10 +102,7 @@ def chunked_of_graph(graph: Graph, *, with_features: bool = True) -> ChunkedGrap
 
     Args:
         graph: The graph. Its splits of edges and its label types are left behind: a chunked graph has none.
-        with_features: Whether features are there; without them a graph may have any.
-
-    Raises:
-        SchemaError: A feature is ragged or of strings.
+        with_features: Whether features are there.
     """
     graph.check()
     return ChunkedGraph(
@@ -97,7 +111,7 @@ def chunked_of_graph(graph: Graph, *, with_features: bool = True) -> ChunkedGrap
         nodes={
             t: ChunkedNodes(
                 num_nodes=table.num_nodes,
-                features=_columns(t, table.features) if with_features else {},
+                features=_columns(table.features) if with_features else {},
                 masks={name: MemoryMask(keys, table.num_nodes) for name, keys in graph.splits.get(t, {}).items()},
             )
             for t, table in graph.nodes.items()
@@ -106,18 +120,15 @@ def chunked_of_graph(graph: Graph, *, with_features: bool = True) -> ChunkedGrap
             t: ChunkedEdges(
                 num_edges=table.num_edges,
                 ends=MemoryEdges(table),
-                features=_columns(type_label(t), table.features) if with_features else {},
+                features=_columns(table.features) if with_features else {},
             )
             for t, table in graph.edges.items()
         },
     )
 
 
-def _columns(label: str, features: Mapping[str, Column]) -> dict[str, ColumnSource]:
-    found: dict[str, ColumnSource] = {}
-    for name, column in features.items():
-        if isinstance(column, RaggedArray):
-            kind = "of strings" if column.is_string else "ragged"
-            raise SchemaError(f"{label}.{name} is {kind}; a chunked graph has features of fixed width alone")
-        found[name] = MemoryColumn(column)
-    return found
+def _columns(features: Mapping[str, Column]) -> dict[str, FeatureSource]:
+    return {
+        name: MemoryRagged(column) if isinstance(column, RaggedArray) else MemoryColumn(column)
+        for name, column in features.items()
+    }

@@ -17,6 +17,8 @@ TABLES_FIELD = "nodes"
 """What only the metadata of tables has."""
 SHAPE = b"shape"
 """Key of the schema metadata of a Parquet file that gives the shape of its whole array."""
+RAGGED = b"ragged"
+"""Key of the schema metadata of a Parquet file that says, by ``true``, that its lists are of any length."""
 MAX_COUNT = (1 << 63) - 1
 
 

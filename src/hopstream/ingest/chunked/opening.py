@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.attributes import MASKS
-from hopstream.ingest.chunked.files import FileColumn, FileEdges
+from hopstream.ingest.chunked.files import FileEdges, open_feature
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec, describes_chunks, read_chunked_metadata
-from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, ColumnSource, check_mask
+from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, FeatureSource, checked_mask
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import EdgeType
 
@@ -62,10 +62,9 @@ def open_chunked(
 
 def _nodes(node_type: str, spec: TypeSpec) -> ChunkedNodes:
     columns = _columns(spec.features, spec.num_rows, "node")
-    masks = {MASKS[name]: column for name, column in columns.items() if name in MASKS}
-    for name, column in columns.items():
-        if name in MASKS:
-            check_mask(f"{node_type}.{name}", column)
+    masks = {
+        MASKS[name]: checked_mask(f"{node_type}.{name}", column) for name, column in columns.items() if name in MASKS
+    }
     features = {name: column for name, column in columns.items() if name not in MASKS}
     return ChunkedNodes(num_nodes=spec.num_rows, features=features, masks=masks)
 
@@ -82,5 +81,5 @@ def _edges(
     )
 
 
-def _columns(features: Mapping[str, FileSpec], num_rows: int, what: str) -> dict[str, ColumnSource]:
-    return {name: FileColumn(spec, num_rows, what) for name, spec in features.items()}
+def _columns(features: Mapping[str, FileSpec], num_rows: int, what: str) -> dict[str, FeatureSource]:
+    return {name: open_feature(spec, num_rows, what) for name, spec in features.items()}

@@ -1,7 +1,8 @@
 """Which rows does a stretch of a Parquet file hold?
 
 A row of a feature is one value of one column, one list of one list column, or one value of each of several columns. The
-schema metadata may give its shape: ``shape`` is the shape of the file's whole array, as ``(1000, 3, 4)``.
+schema metadata may give its shape: ``shape`` is the shape of the file's whole array, as ``(1000, 3, 4)``. Rows of one
+column may also be strings, or lists of any length, which the schema metadata may say: ``ragged`` is ``true``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import pyarrow.parquet as pq
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.arrow_types import dtype_name
-from hopstream.ingest.chunked.metadata import SHAPE
+from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
 
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 BUFFER_BYTES = 1 << 20
 """How much of a column of a row group is read at once; without it, all of it."""
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+BYTE_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 _SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\]")
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
@@ -62,8 +65,16 @@ class ParquetFile:
         """The row group that holds a row."""
         return int(np.searchsorted(self.group_offsets, row, side="right")) - 1
 
-    def batches(self, start: int, stop: int, batch_rows: int) -> Iterator[tuple[int, list[pa.Array]]]:
+    def batches(
+        self, start: int, stop: int, batch_rows: int, *, as_dictionaries: bool = False
+    ) -> Iterator[tuple[int, list[pa.Array]]]:
         """Decode rows ``start`` to ``stop`` by batches; of row groups, only those that hold them.
+
+        Args:
+            start: First row.
+            stop: One after the last.
+            batch_rows: Rows that are decoded at once.
+            as_dictionaries: Leave strings in the dictionaries that the file has them in.
 
         Raises:
             FormatError: The file is damaged, or has changed since it was opened.
@@ -73,7 +84,10 @@ class ParquetFile:
         groups = range(self.group_of(start), self.group_of(stop - 1) + 1)
         group = groups.start
         try:
-            with pq.ParquetFile(self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False) as reader:
+            with pq.ParquetFile(
+                self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False,
+                read_dictionary=self.schema.names if as_dictionaries else None,
+            ) as reader:  # fmt: skip
                 for group in groups:
                     row = int(self.group_offsets[group])
                     for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
@@ -96,14 +110,20 @@ class ParquetColumn:
     Attributes:
         file: The file.
         dtype: Dtype of the values.
-        shape: Shape of one row; None where no row and nothing else tells it.
+        shape: Shape of one row; None where no row and nothing else tells it, and where rows are ragged.
         is_list: There is one column of lists.
+        is_ragged: Rows hold any number of elements, as the column's type, the schema metadata or the footer tells.
+        element_shape: Shape of one element where rows may be ragged; None where the file says that they are not.
+        is_string: Rows are strings.
     """
 
     file: ParquetFile
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
     is_list: bool
+    is_ragged: bool = False
+    element_shape: tuple[int, ...] | None = None
+    is_string: bool = False
 
     @property
     def shown(self) -> str:
@@ -137,13 +157,17 @@ class ParquetColumn:
     def _lists(self, row: int, column: pa.Array, width: int) -> Array:
         num_rows = len(column)
         self._check_values(row, column)
-        while _is_list(column.type):
+        while is_list_type(column.type):
             if not pa.types.is_fixed_size_list(column.type):
                 lengths = np.diff(column.offsets.to_numpy())
                 unequal = np.flatnonzero(lengths != lengths[:1])
                 if len(unequal):
                     place = self.file.place(row + int(unequal[0]) * num_rows // len(lengths))
-                    raise SchemaError(f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}")
+                    raise SchemaError(
+                        f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}; the footer "
+                        f'counts as many values as lists of one length: give "{RAGGED.decode()}": "true" in the schema '
+                        "metadata where lists are of any length"
+                    )
             column = column.flatten()
         if len(column) != num_rows * width:
             raise SchemaError(
@@ -195,13 +219,22 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
     if len(types) != 1:
         columns = {field.name: str(field.type) for field in schema}
         raise SchemaError(f"{shown} has columns {columns}; a feature's columns are one or more, of one dtype")
-    is_list = isinstance(types[0], pa.FixedShapeTensorType) or _is_list(types[0])
-    if is_list and len(schema) > 1:
+    if is_list_type(types[0]) and len(schema) > 1:
         raise SchemaError(f"{shown} has {len(schema)} columns of lists; a feature has one column of lists")
-    dims, leaf = _dims(types[0])
+    column = _ragged_column(file, types[0])
+    return column or _fixed_column(file, types[0])
+
+
+def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
+    """Columns of numbers, or of lists of one length."""
+    schema, shown, is_list = file.schema, file.shown, is_list_type(arrow_type)
+    dims, leaf = _dims(arrow_type)
     dtype = _numpy_dtype(shown, leaf)
     width = _list_width(file) if is_list else len(schema)
-    shape = _told_shape(shown, (schema.metadata or {}).get(SHAPE), file.num_rows)
+    if width is None:
+        raise SchemaError(f"{shown} has lists of several lengths; its rows are to have one shape")
+    shape = _told_shape(file)
+    elements = _element_shape(file, arrow_type)
     if shape is None and is_list:
         is_told = None not in dims or (len(dims) == 1 and file.num_rows > 0)
         shape = tuple(width if dim is None else dim for dim in dims) if is_told else None
@@ -212,7 +245,36 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
     # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
     if (file.num_rows or not is_list) and shape is not None and math.prod(shape) not in (0, width):
         raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {shape}")
-    return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list)
+    return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list, element_shape=elements)
+
+
+def _ragged_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn | None:
+    """A column of strings, of bytes, or of lists of any length; None for others."""
+    value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+    is_string = any(check(value_type) for check in TEXT_TYPES)
+    if len(file.schema) == 1 and (is_string or any(check(value_type) for check in BYTE_TYPES)):
+        return ParquetColumn(
+            file=file, dtype=np.dtype(np.uint8), shape=None, is_list=False, is_ragged=True, element_shape=(),
+            is_string=is_string,
+        )  # fmt: skip
+    text = (file.schema.metadata or {}).get(RAGGED)
+    if text not in (None, b"true"):
+        raise SchemaError(f"{file.shown}: ragged in the schema metadata is {text[:200]!r}; wanted 'true'")
+    elements = _element_shape(file, arrow_type)
+    if text is not None and elements is None:
+        raise SchemaError(f"{file.shown} is said to be ragged and is {arrow_type}; wanted lists of any length")
+    if elements is None or (text is None and _list_width(file) is not None):
+        return None
+    dtype = _numpy_dtype(file.shown, _dims(arrow_type)[1])
+    return ParquetColumn(file=file, dtype=dtype, shape=None, is_list=True, is_ragged=True, element_shape=elements)
+
+
+def _element_shape(file: ParquetFile, arrow_type: pa.DataType) -> tuple[int, ...] | None:
+    """Shape of one element where a file's lists may be of any length; None where it says that they are not."""
+    first, *others = _dims(arrow_type)[0] or [0]
+    if first is not None or None in others or _told_shape(file) is not None:
+        return None
+    return tuple(dim for dim in others if dim is not None)
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
@@ -221,25 +283,26 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, (found[1] or found[2]).split(","))) if found else None
 
 
-def _told_shape(shown: str, text: bytes | None, num_rows: int) -> tuple[int, ...] | None:
+def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
     """Shape of one row as the schema metadata tells it."""
+    text = (file.schema.metadata or {}).get(SHAPE)
     if text is None:
         return None
     shape = parse_shape(text.decode(errors="replace"))
     if shape is None:
-        raise SchemaError(f"{shown}: shape in the schema metadata is {text[:200]!r}; wanted such as '(1000, 3)'")
-    if shape[0] != num_rows:
-        raise SchemaError(f"{shown} has {num_rows} rows; its schema metadata says shape {shape}")
+        raise SchemaError(f"{file.shown}: shape in the schema metadata is {text[:200]!r}; wanted such as '(1000, 3)'")
+    if shape[0] != file.num_rows:
+        raise SchemaError(f"{file.shown} has {file.num_rows} rows; its schema metadata says shape {shape}")
     return shape[1:]
 
 
-def _list_width(file: ParquetFile) -> int:
-    """Values in each list, as the footer tells it; lists of one length have as many in each row group."""
+def _list_width(file: ParquetFile) -> int | None:
+    """Values in each list, as the footer tells it; None where lists have not as many in each row group."""
     groups = [file.footer.row_group(group) for group in range(file.footer.num_row_groups)]
     counts = {(group.column(0).num_values, group.num_rows) for group in groups if group.num_rows}
     widths = {num_values // num_rows for num_values, num_rows in counts}
     if len(widths) > 1 or any(num_values % num_rows for num_values, num_rows in counts):
-        raise SchemaError(f"{file.shown} has lists of several lengths; a feature's rows have one shape")
+        return None
     return widths.pop() if widths else 0
 
 
@@ -248,7 +311,7 @@ def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
     if isinstance(arrow_type, pa.FixedShapeTensorType):
         return list(arrow_type.shape), arrow_type.value_type
     dims: list[int | None] = []
-    while _is_list(arrow_type):
+    while is_list_type(arrow_type):
         dims.append(arrow_type.list_size if pa.types.is_fixed_size_list(arrow_type) else None)
         arrow_type = arrow_type.value_type
     return dims, arrow_type
@@ -261,9 +324,10 @@ def _numpy_dtype(shown: str, arrow_type: pa.DataType) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _is_list(arrow_type: pa.DataType) -> bool:
+def is_list_type(arrow_type: pa.DataType) -> bool:
+    """Whether a type is one of lists, of whatever length."""
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(check(arrow_type) for check in is_list)
+    return isinstance(arrow_type, pa.FixedShapeTensorType) or any(check(arrow_type) for check in is_list)
 
 
 def _storage(column: pa.Array) -> pa.Array:

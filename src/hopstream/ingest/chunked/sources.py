@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import FormatError, SchemaError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
 
 BLOCK_ROWS = 1 << 20
@@ -57,6 +58,19 @@ class ColumnSource(ABC):
             SchemaError: A row has no value, or is of another shape.
             IdRangeError: The rows are outside 0..num_rows.
         """
+
+
+FeatureSource = ColumnSource | RaggedSource
+
+
+def fixed_features(features: Mapping[str, FeatureSource]) -> dict[str, ColumnSource]:
+    """The features whose rows are of one shape."""
+    return {name: source for name, source in features.items() if isinstance(source, ColumnSource)}
+
+
+def ragged_features(features: Mapping[str, FeatureSource]) -> dict[str, RaggedSource]:
+    """The features whose rows are strings, or lists of any length."""
+    return {name: source for name, source in features.items() if isinstance(source, RaggedSource)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +172,7 @@ class ChunkedNodes:
     """
 
     num_nodes: int
-    features: Mapping[str, ColumnSource] = field(default_factory=dict)
+    features: Mapping[str, FeatureSource] = field(default_factory=dict)
     masks: Mapping[str, ColumnSource] = field(default_factory=dict)
 
 
@@ -174,7 +188,7 @@ class ChunkedEdges:
 
     num_edges: int
     ends: EdgeSource
-    features: Mapping[str, ColumnSource] = field(default_factory=dict)
+    features: Mapping[str, FeatureSource] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -231,7 +245,7 @@ class ChunkedGraph:
         ).check()
 
 
-def _read_all(features: Mapping[str, ColumnSource]) -> dict[str, Array]:
+def _read_all(features: Mapping[str, FeatureSource]) -> dict[str, Column]:
     return {name: column.read(0, column.num_rows) for name, column in features.items()}
 
 
@@ -252,9 +266,16 @@ def _keys_of_mask(mask: ColumnSource) -> IntArray:
     return np.concatenate(found).astype(np.int64, copy=False) if found else np.empty(0, np.int64)
 
 
-def check_mask(where: str, column: ColumnSource) -> None:
-    """Raise ``SchemaError`` unless a mask has one bool per node."""
+def checked_mask(where: str, column: FeatureSource) -> ColumnSource:
+    """The column of a split.
+
+    Raises:
+        SchemaError: It has not one bool per node.
+    """
+    if isinstance(column, RaggedSource):
+        raise SchemaError(f"{where} is {column.schema}; a split is bool[num_nodes]: convert it to bool")
     if column.dtype != np.bool_ or column.shape:
         remedy = "choose one of its columns" if column.shape else "convert it to bool"
         shape = [column.num_rows, *column.shape]
         raise SchemaError(f"{where} is {column.dtype}{shape}; a split is bool[num_nodes]: {remedy}")
+    return column

@@ -6,31 +6,29 @@ All is written in the work folder beside the place, and renamed when it is compl
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, column_schema, offsets_of, write_blocks, write_text
+from hopstream.arrays import Column, RaggedArray, column_schema, offsets_of, write_text
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import MASKS
-from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.chunked.metadata import SHAPE
+from hopstream.ingest.chunk_settings import ChunkSettings, DataFormat
+from hopstream.ingest.chunked.chunk_files import write_ends, write_ragged, write_rows
+from hopstream.ingest.chunked.memory import MemoryRagged
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``."""
 SUFFIX_OF_FORMAT = {"csv": ".csv", "numpy": ".npy", "parquet": ".parquet"}
-WRITTEN_ROWS = 1 << 20
-GROUP_BYTES = 16 << 20
 MASK_OF_SPLIT = {split: mask for mask, split in MASKS.items()}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
@@ -58,8 +56,8 @@ def write_chunked(
         The path of the metadata. What it describes reads back to an equal graph.
 
     Raises:
-        SchemaError: The graph has what a chunked graph cannot hold: ragged features or strings, splits of edges or of
-            other names, label types, names with a colon, or dtypes that Parquet has not.
+        SchemaError: The graph has what a chunked graph cannot hold: splits of edges or of other names, label types,
+            names with a colon, or dtypes that Parquet has not; strings and ragged features are Parquet always.
         SettingsError: A setting is out of its range or unknown, or ``out`` holds something.
         StateError: Another process writes to the same place.
     """
@@ -79,8 +77,8 @@ def write_chunked(
             new.mkdir()
             metadata, files = plan_files(
                 name,
-                {t: TableShape(num_rows=n.num_nodes, features=list(tables.nodes[t])) for t, n in graph.nodes.items()},
-                {t: TableShape(num_rows=e.num_edges, features=list(tables.edges[t])) for t, e in graph.edges.items()},
+                {t: _shape(table.num_nodes, tables.nodes[t], settings) for t, table in graph.nodes.items()},
+                {t: _shape(table.num_edges, tables.edges[t], settings) for t, table in graph.edges.items()},
                 settings,
             )
             _write_files(new, graph, tables, files, settings, progress)
@@ -106,11 +104,16 @@ class TableShape:
 
     Attributes:
         num_rows: Nodes or edges.
-        features: Names of features, masks of splits included.
+        features: Names of features, masks of splits included, to how they are written.
     """
 
     num_rows: int
-    features: Sequence[str]
+    features: Mapping[str, DataFormat]
+
+
+def format_of(schema: FeatureSchema, settings: ChunkSettings) -> DataFormat:
+    """How a feature is written: strings and ragged features as Parquet always."""
+    return settings.data_format if schema.is_fixed_width else "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +154,13 @@ def plan_files(
     def features(folder: str, owner: str | EdgeType, table: TableShape) -> dict[str, Any]:
         return {
             feature: {
-                "format": {"name": settings.data_format},
+                "format": {"name": file_format},
                 "data": data(
                     f"{folder}/{folders[owner]}/{_file_name(feature, number, 'feature')}",
-                    settings.data_format, owner, feature, table.num_rows,
+                    file_format, owner, feature, table.num_rows,
                 ),
             }
-            for number, feature in enumerate(table.features)
+            for number, (feature, file_format) in enumerate(table.features.items())
         }  # fmt: skip
 
     edge_names = {edge_type: ":".join(edge_type) for edge_type in edges}
@@ -197,62 +200,17 @@ def chunk_rows(num_rows: int, num_chunks: int) -> list[int]:
     return [share + (chunk < rest) for chunk in range(num_chunks)]
 
 
-class Rows(Protocol):
-    """Rows that are read when they are asked for; an array is one."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of a value."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of rows, then the shape of one."""
-        ...
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        """Some rows."""
-        ...
-
-
-def write_ends(path: Path, src_keys: Rows, dst_keys: Rows, settings: ChunkSettings) -> None:
-    """Write a file of edges, a block of rows at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    num_rows = src_keys.shape[0]
-    if settings.edges_format == "numpy":
-        blocks = (np.stack([src_keys[rows], dst_keys[rows]], axis=1) for rows in _slices(num_rows, WRITTEN_ROWS))
-        write_blocks(path, np.dtype(np.int64), (num_rows, 2), blocks)
-    elif settings.edges_format == "parquet":
-        _write_parquet(path, {"src": src_keys, "dst": dst_keys})
-    else:
-        _write_lines(path, src_keys, dst_keys, settings.delimiter)
-
-
-def write_rows(path: Path, rows: Rows, settings: ChunkSettings) -> None:
-    """Write a file of a feature, a block of rows at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if settings.data_format == "numpy":
-        write_blocks(path, rows.dtype, rows.shape, (rows[part] for part in _slices(rows.shape[0], _step(rows))))
-    else:
-        _write_feature(path, rows, is_list=settings.vector_rows)
-
-
-def _step(rows: Rows) -> int:
-    """How many rows are written at once."""
-    row_bytes = math.prod(rows.shape[1:]) * rows.dtype.itemsize
-    return max(1, min(WRITTEN_ROWS, GROUP_BYTES // max(1, row_bytes)))
-
-
-def _slices(num_rows: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tables:
-    """What is to be written: type to feature name to array, masks of splits included."""
+    """What is to be written: type to feature name to column, masks of splits included."""
 
-    nodes: Mapping[str, Mapping[str, Array]]
-    edges: Mapping[EdgeType, Mapping[str, Array]]
+    nodes: Mapping[str, Mapping[str, Column]]
+    edges: Mapping[EdgeType, Mapping[str, Column]]
+
+
+def _shape(num_rows: int, features: Mapping[str, Column], settings: ChunkSettings) -> TableShape:
+    formats = {name: format_of(column_schema(column), settings) for name, column in features.items()}
+    return TableShape(num_rows=num_rows, features=formats)
 
 
 def _write_files(
@@ -271,7 +229,11 @@ def _write_files(
         else:
             owner = file.owner
             features = tables.nodes[owner] if isinstance(owner, str) else tables.edges[owner]
-            write_rows(root / file.name, features[file.feature][rows], settings)
+            column = features[file.feature]
+            if isinstance(column, RaggedArray):
+                write_ragged(root / file.name, MemoryRagged(column), file.start, file.stop)
+            else:
+                write_rows(root / file.name, column[rows], settings)
         if progress:
             progress("write", number, len(files))
 
@@ -293,9 +255,9 @@ def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
         features = _writable(node_type, table.features, settings)
         check_not_masks(node_type, features)
         for split, keys in graph.splits.get(node_type, {}).items():
-            mask_name = mask_of_split(node_type, split)
-            features[mask_name] = np.zeros(table.num_nodes, np.bool_)
-            features[mask_name][keys] = True
+            mask = np.zeros(table.num_nodes, np.bool_)
+            mask[keys] = True
+            features[mask_of_split(node_type, split)] = mask
         nodes[node_type] = features
     return _Tables(
         nodes=nodes, edges={t: _writable(type_label(t), table.features, settings) for t, table in graph.edges.items()}
@@ -341,74 +303,26 @@ def mask_of_split(node_type: str, split: str) -> str:
 
 
 def check_writable(shown: str, schema: FeatureSchema, settings: ChunkSettings) -> None:
-    """Refuse a feature that a chunked graph, or the format of its files, cannot hold.
+    """Refuse a feature that the format of its files cannot hold.
 
     Raises:
         SchemaError: As said.
     """
-    if not schema.is_fixed_width:
-        kind = "of strings" if schema.is_string else "ragged"
-        raise SchemaError(
-            f"{shown} is {kind}; features of chunked graphs are numbers of one shape: add {shown!r} to leave_out"
-        )
-    if settings.data_format == "parquet" and (schema.dtype.startswith("complex") or 0 in schema.shape):
-        raise SchemaError(f"{shown} is {schema.dtype}{list(schema.shape)}, which parquet cannot hold; use numpy")
+    if format_of(schema, settings) == "parquet" and (schema.dtype.startswith("complex") or 0 in schema.shape):
+        remedy = "use numpy" if schema.is_fixed_width else f"add {shown!r} to leave_out"
+        raise SchemaError(f"{shown} is {schema}, which parquet cannot hold; {remedy}")
 
 
-def _writable(label: str, features: Mapping[str, Column], settings: ChunkSettings) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+def _writable(label: str, features: Mapping[str, Column], settings: ChunkSettings) -> dict[str, Column]:
+    found: dict[str, Column] = {}
     for name, column in features.items():
         shown = f"{label}.{name}"
         if shown not in settings.leave_out:
             check_writable(shown, column_schema(column), settings)
-            found[name] = cast(Array, column)
+            found[name] = column
     return found
 
 
 def _file_name(name: str, number: int, what: str) -> str:
     """A name that any file system takes: the type's or feature's own where it is plain, or else its number."""
     return name if _PLAIN_NAME.fullmatch(name) else f"~{what}{number}"
-
-
-def _write_lines(path: Path, src_keys: Rows, dst_keys: Rows, delimiter: str) -> None:
-    import pyarrow as pa
-    import pyarrow.csv as pacsv
-
-    options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
-    with path.open("wb") as file:
-        for rows in _slices(src_keys.shape[0], WRITTEN_ROWS):
-            columns = [pa.array(np.asarray(keys[rows])) for keys in (src_keys, dst_keys)]
-            pacsv.write_csv(pa.table(columns, names=["src", "dst"]), file, options)
-
-
-def _write_parquet(path: Path, columns: Mapping[str, Rows]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([(name, pa.from_numpy_dtype(values.dtype)) for name, values in columns.items()])
-    num_rows = next(iter(columns.values())).shape[0]
-    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for rows in _slices(num_rows, WRITTEN_ROWS):
-            arrays = [pa.array(np.asarray(values[rows])) for values in columns.values()]
-            writer.write_table(pa.table(arrays, schema=schema))
-
-
-def _write_feature(path: Path, array: Rows, *, is_list: bool) -> None:
-    """One column, one column of lists, or one column per dimension; the shape is in the schema metadata."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    width = math.prod(array.shape[1:])
-    value_type = pa.from_numpy_dtype(array.dtype)
-    is_list = is_list and len(array.shape) > 1
-    columns = [("vector", pa.list_(value_type))] if is_list else [(str(n), value_type) for n in range(width)]
-    schema = pa.schema(columns, metadata={SHAPE: str(array.shape).encode()})
-    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for part in _slices(array.shape[0], _step(array)):
-            rows = np.ascontiguousarray(array[part]).reshape(-1, width)
-            if is_list:
-                offsets = np.arange(0, rows.size + 1, width, dtype=np.int32)
-                arrays = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(rows.reshape(-1)))]
-            else:
-                arrays = [pa.array(np.ascontiguousarray(rows[:, n])) for n in range(width)]
-            writer.write_table(pa.table(arrays, schema=schema))

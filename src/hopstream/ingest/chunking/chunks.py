@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.engine import task
-from hopstream.ingest.chunked.writing import ChunkFile, write_ends, write_rows
+from hopstream.ingest.chunked.chunk_files import write_ends, write_ragged, write_rows
+from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
+from hopstream.ingest.chunked.writing import ChunkFile
 from hopstream.ingest.chunking.join import kept_path, read_sorted, settled_folder
 from hopstream.ingest.chunking.raw_files import read_values
-from hopstream.ingest.chunking.read import RAW, SPLITS
+from hopstream.ingest.chunking.read import ENDS, RAW, SPLITS
 from hopstream.ingest.chunking.workplace import Layout, Table, Workplace, workplace_of
+from hopstream.ingest.ids import strings_column
+from hopstream.schema import FeatureSchema
 
 READ_BYTES = 16 << 20
 """Of rows that are read at a time where some of them are left out."""
+ENDS_ROWS = 1 << 16
+"""Rows of a ragged feature whose ends are read at a time."""
 
 
 @task
@@ -41,13 +48,15 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
         ends = (_Ends(workplace, table, end) for end in ("src", "dst"))
         src, dst = (StoredRows(end.offsets, file, np.dtype(np.int64), (), end.read) for end in ends)
         write_ends(path, src, dst, settings)
+    elif (schema := FeatureSchema.from_json(args["schema"])).is_fixed_width:
+        write_rows(path, _rows_of(workplace, table, file, args, schema), settings)
     else:
-        write_rows(path, _rows_of(workplace, table, file, args), settings)
+        write_ragged(path, StoredRagged(workplace, table, _file_name(table, file, args), schema), file.start, file.stop)
     return {"bytes": path.stat().st_size}
 
 
 class StoredRows:
-    """Some kept rows of a table; see ``hopstream.ingest.chunked.writing.Rows``."""
+    """Some kept rows of a table; see ``hopstream.ingest.chunked.chunk_files.Rows``."""
 
     def __init__(
         self, offsets: IntArray, file: ChunkFile, dtype: np.dtype[Any], row_shape: tuple[int, ...],
@@ -128,18 +137,71 @@ class _Column:
         return values.reshape(-1)
 
 
-def _rows_of(workplace: Workplace, table: Table, file: ChunkFile, args: dict[str, Any]) -> StoredRows:
+class StoredRagged(RaggedSource):
+    """The kept rows of a table of a feature of strings, or of lists of any length."""
+
+    def __init__(self, workplace: Workplace, table: Table, name: str | None, schema: FeatureSchema) -> None:
+        """Say where rows are: in the column of a name, or among the sorted raw ids that only edges name."""
+        self._workplace, self._table, self._name = workplace, table, name
+        self._layout = workplace.layout(table, is_settled=True)
+        self.num_rows, self.num_elements = self._layout.num_kept, 0
+        self.dtype, self.shape, self.is_string = schema.numpy_dtype, schema.shape, schema.is_string
+
+    def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
+        """As ``RaggedSource.pieces``."""
+        for block, begin, end in _overlaps(start, stop, self._layout.kept_offsets):
+            place = int(self._layout.kept_offsets[block])
+            if self._name is None:
+                yield strings_column(
+                    [read_sorted(self._workplace, self._table.label, block, begin - place, end - place)]
+                )
+            else:
+                yield from self._kept(block, begin - place, end - place, self._name)
+
+    def _kept(self, block: int, start: int, stop: int, name: str) -> Iterator[RaggedArray]:
+        """Some kept rows of a block; rows that are left out are passed over."""
+        layout, part = self._layout, int(self._layout.parts[block])
+        path = self._workplace.part_folder(self._table, part) / name
+        first = int(layout.firsts[block])
+        if layout.kept[block] == layout.rows[block]:
+            yield from self._stored(path, first + start, first + stop)
+            return
+        kept_file = kept_path(settled_folder(self._workplace, self._table, part), int(layout.numbers[block]))
+        kept = first + read_values(kept_file, np.uint32, start, stop - start).astype(np.int64)
+        row = int(kept[0])
+        for rows in self._stored(path, row, int(kept[-1]) + 1):
+            begin, end = np.searchsorted(kept, [row, row + len(rows)])
+            yield rows.take(kept[begin:end] - row)
+            row += len(rows)
+
+    def _stored(self, path: Path, start: int, stop: int) -> Iterator[RaggedArray]:
+        """Rows of a part as they were read."""
+        width = math.prod(self.shape)
+        for first in range(start, stop, ENDS_ROWS):
+            last = min(first + ENDS_ROWS, stop)
+            ends_path = path.with_name(path.name + ENDS)
+            before = read_values(ends_path, np.int64, first - 1, 1) if first else np.zeros(1, np.int64)
+            offsets = np.concatenate([before, read_values(ends_path, np.int64, first, last - first)])
+            for begin, end in cut_rows(offsets, self.element_bytes):
+                rows = offsets[begin : end + 1]
+                num_elements = int(rows[-1] - rows[0])
+                values = read_values(path, self.dtype, int(rows[0]), num_elements, width)
+                yield RaggedArray(values.reshape(num_elements, *self.shape), rows - rows[0], self.is_string)
+
+
+def _file_name(table: Table, file: ChunkFile, args: dict[str, Any]) -> str | None:
+    """Where a feature was kept; None for sorted raw ids."""
+    if args["what"] == "sorted":
+        return None
+    return RAW if args["what"] == "raw" else f"feature-{list(table.features).index(str(file.feature))}"
+
+
+def _rows_of(
+    workplace: Workplace, table: Table, file: ChunkFile, args: dict[str, Any], schema: FeatureSchema
+) -> StoredRows:
     """The rows of a feature: one of the table, its raw ids, or the mask of a split."""
     layout = workplace.layout(table, is_settled=True)
-    what = str(args["what"])
-    if what == "sorted":
-
-        def read_ids(block: int, start: int, stop: int) -> Array:
-            ids: Array = read_sorted(workplace, str(table.owner), block, start, stop).to_numpy()
-            return ids
-
-        return StoredRows(layout.kept_offsets, file, np.dtype(np.int64), (), read_ids)
-    if what == "mask":
+    if args["what"] == "mask":
         column, code = _Column(workplace, table, "splits", np.dtype(np.uint8), 1), SPLITS.index(str(args["split"]))
 
         def read_mask(block: int, start: int, stop: int) -> Array:
@@ -147,10 +209,16 @@ def _rows_of(workplace: Workplace, table: Table, file: ChunkFile, args: dict[str
             return mask
 
         return StoredRows(layout.kept_offsets, file, np.dtype(np.bool_), (), read_mask)
-    dtype, shape = np.dtype(args["dtype"]), tuple(args["shape"])
-    name = RAW if what == "raw" else f"feature-{list(table.features).index(str(file.feature))}"
-    stored = _Column(workplace, table, name, dtype, math.prod(shape))
-    return StoredRows(layout.kept_offsets, file, dtype, shape, stored.read)
+    name = _file_name(table, file, args)
+    if name is None:
+
+        def read_ids(block: int, start: int, stop: int) -> Array:
+            ids: Array = read_sorted(workplace, str(table.owner), block, start, stop).to_numpy()
+            return ids
+
+        return StoredRows(layout.kept_offsets, file, np.dtype(np.int64), (), read_ids)
+    stored = _Column(workplace, table, name, schema.numpy_dtype, math.prod(schema.shape))
+    return StoredRows(layout.kept_offsets, file, schema.numpy_dtype, schema.shape, stored.read)
 
 
 def chunk_args(file: ChunkFile) -> dict[str, Any]:

@@ -9,14 +9,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from hopstream.arrays import write_text
-from hopstream.ingest.chunked.writing import check_writable
-from hopstream.ingest.chunking.checks import check_raw_ids
 from hopstream.ingest.chunking.look import Sample
 from hopstream.ingest.chunking.plan import Part
 from hopstream.ingest.chunking.workplace import Ids, RawKind, Table, Workplace
 from hopstream.ingest.ids import INTEGER, NAME
 from hopstream.ingest.table_columns import LADDER
-from hopstream.schema import STRING, FeatureSchema
+from hopstream.schema import STRING
 
 SAMPLES_PER_BUCKET = 8
 """So many at least tell where a range of raw ids begins and ends, so that ranges are of about one size."""
@@ -62,20 +60,10 @@ class Findings:
             merged.add(sample.hashes, sample.cells)
 
     def decide(self) -> None:
-        """Let tasks know what raw ids and features are, and how nodes are dealt out.
-
-        Raises:
-            SchemaError: A chunked graph cannot hold them.
-        """
+        """Let tasks know what raw ids and features are, and how nodes are dealt out."""
         kinds = {node_type: self._kind(node_type) for node_type in self._specs}
         num_buckets = {node_type: self._num_buckets(node_type, kind) for node_type, kind in kinds.items()}
         self._workplace.write_known(kinds, num_buckets, self._dtypes)
-        for table in self._workplace.tables:
-            if isinstance(table.owner, str):
-                check_raw_ids(table, self._specs[table.owner], kinds[table.owner], self._plan)
-            for name, feature in table.features.items():
-                if feature.dtype == STRING:
-                    check_writable(f"{table.label}.{name}", FeatureSchema(dtype=STRING), self._plan.chunks)
 
     def _kind(self, node_type: str) -> RawKind:
         spec = self._specs[node_type]

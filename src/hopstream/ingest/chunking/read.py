@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -9,26 +10,27 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from hopstream.arrays import Array
+from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.engine import task
 from hopstream.errors import SchemaError
-from hopstream.ingest.chunked.writing import MASK_OF_SPLIT, check_writable, mask_of_split
+from hopstream.ingest.chunked.writing import MASK_OF_SPLIT, mask_of_split
 from hopstream.ingest.chunking.buckets import GroupedWriter
 from hopstream.ingest.chunking.checks import raw_ids_feature
 from hopstream.ingest.chunking.plan import part_of_json
 from hopstream.ingest.chunking.raw_files import append_values, new_folder
 from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
-from hopstream.ingest.ids import raw_as
+from hopstream.ingest.ids import INTEGER, raw_as, strings_column
 from hopstream.ingest.table_columns import ColumnReader, raw_id_column
 from hopstream.ingest.table_files import Batch, read_part
 from hopstream.ingest.table_nodes import node_raw_ids
 from hopstream.ingest.table_splits import split_names
-from hopstream.schema import STRING, FeatureSchema
 
 SPLITS = tuple(MASK_OF_SPLIT)
 NO_SPLIT = len(SPLITS)
 RAW = "raw"
-"""Name of the column of integer raw ids in the order of rows, which becomes a feature."""
+"""Name of the column of raw ids in the order of rows, which becomes a feature."""
+ENDS = ".ends"
+"""What follows the name of a ragged column in that of the file that says where rows end: int64[num_rows]."""
 
 
 @task
@@ -37,7 +39,7 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
     """Read a part of a table.
 
     Returns:
-        ``blocks``: Rows of each block. ``schemas``: by feature, dtype and shape of a row. ``splits``: their names, in
+        ``blocks``: Rows of each block. ``schemas``: by feature, its schema. ``splits``: their names, in
         the order in which they come.
     """
     workplace = workplace_of(args)
@@ -52,6 +54,24 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
         return reading.finish()
 
 
+class _Kept:
+    """A feature in the order of rows: values, and where the elements of each row end where rows are ragged."""
+
+    def __init__(self, open_file: Callable[[str], IO[bytes]], name: str) -> None:
+        self._open_file, self._name, self._num_elements = open_file, name, 0
+        self._values = open_file(name)
+        self._ends: IO[bytes] | None = None
+
+    def append(self, column: Column) -> None:
+        if not isinstance(column, RaggedArray):
+            append_values(self._values, column)
+            return
+        self._ends = self._ends or self._open_file(self._name + ENDS)
+        append_values(self._values, column.values)
+        append_values(self._ends, column.offsets[1:] + self._num_elements)
+        self._num_elements += len(column.values)
+
+
 class _Reading:
     """One part that is being read."""
 
@@ -59,9 +79,9 @@ class _Reading:
         self._workplace, self._table, self._folder, self._stack = workplace, table, folder, stack
         self._plan = workplace.plan
         self._features = {name: ColumnReader(f"{table.label}.{name}", spec) for name, spec in table.features.items()}
-        self._feature_files = {name: self._open(f"feature-{i}") for i, name in enumerate(table.features)}
+        self._feature_files = {name: _Kept(self._open, f"feature-{i}") for i, name in enumerate(table.features)}
         self._split_file = self._open("splits") if table.split_column is not None else None
-        self._raw_file = self._open(RAW) if self._keeps_raw() else None
+        self._raw_file = _Kept(self._open, RAW) if self._keeps_raw() else None
         self._rows_ids = [ids for ids in table.ids if workplace.kind(ids.node_type) == "row"]
         self._row_files = {ids.name: self._open(f"{ids.name}.keys") for ids in self._rows_ids}
         self._grouped_ids = [ids for ids in table.ids if ids not in self._rows_ids]
@@ -79,7 +99,7 @@ class _Reading:
 
     def _keeps_raw(self) -> bool:
         owner = self._table.owner
-        if not isinstance(owner, str) or self._workplace.kind(owner) != "int64":
+        if not isinstance(owner, str) or self._workplace.kind(owner) == "row":
             return False
         name = raw_ids_feature(self._workplace.metadata.nodes[owner], self._plan.tables)
         return name is not None and f"{owner}.{name}" not in self._plan.chunks.leave_out
@@ -95,10 +115,7 @@ class _Reading:
         for name, reader in self._features.items():
             reader.add(batch)
             for column in reader.drain():
-                if not isinstance(column, np.ndarray):
-                    schema = reader.schema or FeatureSchema(dtype=STRING)
-                    check_writable(f"{self._table.label}.{name}", schema, self._plan.chunks)
-                append_values(self._feature_files[name], np.asarray(column))
+                self._feature_files[name].append(column)
         for ids in self._table.ids:
             self._add_ids(ids, batch)
         if self._split_file is not None:
@@ -113,7 +130,7 @@ class _Reading:
         if isinstance(self._table.owner, str):
             raw = node_raw_ids(ids.node_type, spec, batch).cast(raw_type)
             if self._raw_file is not None:
-                append_values(self._raw_file, raw.to_numpy())
+                self._raw_file.append(raw.to_numpy() if raw_type == INTEGER else strings_column([raw]))
         else:
             raw = raw_as(raw_id_column(batch, ids.column, f"{self._table.label}.{ids.column}"), raw_type)
         if ids.name in self._row_files:
@@ -161,7 +178,7 @@ class _Reading:
         return {
             "blocks": self._blocks, "splits": self._splits,
             "schemas": {
-                name: [reader.schema.dtype, list(reader.schema.shape)]
+                name: reader.schema.to_json()
                 for name, reader in self._features.items() if reader.schema is not None
             },
         }  # fmt: skip

@@ -16,6 +16,7 @@ from hopstream.ingest.chunked.writing import (
     TableShape,
     check_not_masks,
     check_writable,
+    format_of,
     mask_of_split,
     plan_files,
     write_metadata,
@@ -33,7 +34,7 @@ from hopstream.ingest.table_edges import dangling_error
 from hopstream.ingest.table_files import Origin, read_part
 from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.table_nodes import repeated_error
-from hopstream.schema import EdgeType, FeatureSchema
+from hopstream.schema import STRING, EdgeType, FeatureSchema
 
 WORK = {"look": 1, "read": 4, "join": 2, "settle": 1, "write": 2}
 """Steps' shares of the work on a table, for progress only."""
@@ -169,23 +170,25 @@ class Steps:
         if isinstance(table.owner, str):
             raw = raw_ids_feature(self._metadata.nodes[table.owner], self._workplace.plan.tables)
             if raw is not None and f"{table.label}.{raw}" not in self._workplace.plan.chunks.leave_out:
-                outputs[raw] = {"what": "raw" if table.files is not None else "sorted", "dtype": "int64", "shape": []}
+                schema = FeatureSchema(dtype=STRING if self._workplace.kind(table.owner) == STRING else "int64")
+                what = "raw" if table.files is not None else "sorted"
+                outputs[raw] = {"what": what, "schema": schema.to_json()}
         for name in table.features:
             schema = self._schema_of(table, name, results)
             check_writable(f"{table.label}.{name}", schema, self._workplace.plan.chunks)
-            outputs[name] = {"what": "feature", "dtype": schema.dtype, "shape": list(schema.shape)}
+            outputs[name] = {"what": "feature", "schema": schema.to_json()}
         if isinstance(table.owner, str):
             check_not_masks(table.owner, outputs)
         for split in dict.fromkeys(name for result in results for name in result["splits"]):
-            outputs[mask_of_split(table.label, split)] = {"what": "mask", "split": split}
+            mask = FeatureSchema(dtype="bool")
+            outputs[mask_of_split(table.label, split)] = {"what": "mask", "split": split, "schema": mask.to_json()}
         return outputs
 
     def _schema_of(self, table: Table, name: str, results: Sequence[Mapping[str, Any]]) -> FeatureSchema:
         label, first = f"{table.label}.{name}", None
         for part, result in zip(self._parts[table.number], results, strict=True):
             if name in result["schemas"]:
-                dtype, shape = result["schemas"][name]
-                schema = FeatureSchema(dtype=dtype, shape=tuple(shape))
+                schema = FeatureSchema.from_json(result["schemas"][name])
                 first = first or schema
                 if schema != first and table.files is not None:
                     origin = Origin(table.files, table.files.paths[part.source.file], 0)
@@ -292,7 +295,10 @@ class Steps:
         plan, counts = self._workplace.plan, self._counts
         nodes, edges = {}, {}
         for table in self._workplace.tables:
-            features = list(self._outputs.get(table.number, {}))
+            features = {
+                name: format_of(FeatureSchema.from_json(output["schema"]), plan.chunks)
+                for name, output in self._outputs.get(table.number, {}).items()
+            }
             if isinstance(table.owner, str):
                 nodes[table.owner] = TableShape(num_rows=counts.num_nodes[table.owner], features=features)
             else:

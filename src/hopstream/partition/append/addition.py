@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import TypeVar, cast
@@ -12,7 +12,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of, open_array, write_blocks
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, ColumnSource
+from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.partition.edge_weights import check_weight_total, check_weight_values
@@ -78,7 +78,9 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
     """
     schema, number = manifest.schema, count()
 
-    def copied(source: ColumnSource) -> Array:
+    def copied(source: FeatureSource) -> Column:
+        if isinstance(source, RaggedSource):
+            return _copied_rows(source, scratch, next(number))
         step = max(1, READ_BYTES // max(1, source.row_bytes))
         blocks = (source.read(i, min(i + step, source.num_rows)) for i in range(0, source.num_rows, step))
         return _kept(scratch / f"{next(number)}.npy", source.dtype, (source.num_rows, *source.shape), blocks)
@@ -104,6 +106,23 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
         edges[edge_type] = (*ends(of_type), {name: copied(column) for name, column in of_type.features.items()})
     splits = {t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()}
     return addition_of_arrays(manifest, nodes, edges, splits, {})
+
+
+def _copied_rows(source: RaggedSource, scratch: Path, number: int) -> RaggedArray:
+    """A ragged column, copied to files and mapped; it is read twice, for it does not tell how long it is."""
+
+    def ends() -> Iterator[Array]:
+        yield np.zeros(1, np.int64)
+        num_elements = 0
+        for block in source.blocks(0, source.num_rows):
+            yield block.offsets[1:] + num_elements
+            num_elements += len(block.values)
+
+    offsets = _kept(scratch / f"{number}.offsets.npy", np.dtype(np.int64), (source.num_rows + 1,), ends())
+    shape = (int(offsets[-1]), *source.shape)
+    blocks = (block.values for block in source.blocks(0, source.num_rows))
+    values = _kept(scratch / f"{number}.values.npy", source.dtype, shape, blocks)
+    return RaggedArray(values, offsets, source.is_string)
 
 
 def _kept(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...], blocks: Iterable[Array]) -> Array:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, offsets_of, open_array
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of, open_array
 from hopstream.engine import task
+from hopstream.ingest.chunked import fixed_features, ragged_features
 from hopstream.kernels.spill import count_ids, place_edges
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.chunks import overlaps, row_chunks
 from hopstream.partition.dispatch.plan import Buckets
+from hopstream.partition.dispatch.ragged import gathered
 from hopstream.partition.dispatch.regions import RegionWriter
 from hopstream.partition.dispatch.spill import BLOCK_EDGES, SpillFile, open_spill
 from hopstream.partition.dispatch.workplace import Workplace, workplace_of
 from hopstream.partition.edge_weights import MAX_SUM, large_sum
-from hopstream.partition.paths import edge_folder, node_folder
+from hopstream.partition.paths import edge_folder, feature_paths, node_folder
 from hopstream.partition.stored import EdgeRun, edge_columns, integers
 from hopstream.partition.times import EdgeTimes, sort_edges
 from hopstream.schema import Direction, EdgeType, type_label
@@ -68,6 +71,11 @@ class _Finish:
         time_attr = self.settings.time_attr
         other_has_times = time_attr is not None and time_attr in workplace.schema.nodes[self.other_type]
         self.neighbor_times = workplace.table("times", self.other_type) if other_has_times else None
+        self.fixed, self.ragged = fixed_features(self.edges.features), ragged_features(self.edges.features)
+        self.element_totals = {
+            name: open_array(workplace.totals_path(edge_type, direction, name)) for name in self.ragged
+        }
+        self.next_elements: dict[str, int] = {}
         self.has_times = other_has_times or (time_attr is not None and time_attr in self.edges.features)
         self.neighbor_keys = (
             workplace.table("keys", self.other_type) if self.settings.neighbor_keys else np.empty(0, np.uint32)
@@ -90,9 +98,12 @@ class _Finish:
         del counts
         first_edge = int(self.totals[first])
         self._write_indptr(indptr, first, stop, first_edge)
+        self.next_elements = {name: int(totals[first]) for name, totals in self.element_totals.items()}
         for row, last_row, start, _ in row_chunks(indptr, self.workplace.plan.run_edges(self.edges)):
             run = self._read(shares, indptr[row : last_row + 1] - start, first_id + row)
             self._write(run, first_id + row, first_edge + start)
+            for name in self.ragged:
+                self._write_ragged(name, shares, run, first_id + row, first_edge + start)
         return self.writer.stretches
 
     def _write_indptr(self, indptr: IntArray, first: int, stop: int, first_edge: int) -> None:
@@ -104,6 +115,8 @@ class _Finish:
         for part in np.flatnonzero((firsts[1:] > first) & (firsts[1:] <= stop)).tolist():
             num_edges = self.edge_offsets[part + 1] - self.edge_offsets[part]
             self._write_rows(part, int(self.row_offsets[part + 1]), np.array([num_edges]))
+            for name in self.ragged:  # each file of offsets begins with 0; edges say where they end
+                self.writer.write(integers(self._ragged_paths(part, name)[1], np.zeros(1, np.int64)), 0)
 
     def _write_rows(self, part: int, row_id: int, values: Array) -> None:
         path = edge_folder(part, self.edge_type, self.direction) / "indptr.npy"
@@ -111,9 +124,9 @@ class _Finish:
 
     def _read(self, shares: list[_Share], indptr: IntArray, first_id: int) -> EdgeRun:
         """The edges of some rows, in stored order."""
-        num_edges, features = int(indptr[-1]), self.edges.features
+        num_edges, features = int(indptr[-1]), self.fixed
         other_dtype = neighbor_dtype(self.workplace.graph.nodes[self.other_type].num_nodes)
-        has_keys, has_places = self.settings.keep_edge_keys, bool(features) or self.has_times
+        has_keys, has_places = self.settings.keep_edge_keys, bool(self.edges.features) or self.has_times
         indices = np.empty(num_edges, other_dtype)
         keys = np.empty(num_edges if has_keys else 0, neighbor_dtype(self.edges.num_edges))
         places = np.empty(num_edges if has_places else 0, neighbor_dtype(num_edges))
@@ -158,6 +171,31 @@ class _Finish:
             for column in edge_columns(edge_folder(part, self.edge_type, self.direction), rows, self.settings):
                 self.writer.write(column, first_row)
 
+    def _write_ragged(self, name: str, shares: list[_Share], run: EdgeRun, first_id: int, first_edge: int) -> None:
+        """Write the rows of a ragged feature of the edges of some rows."""
+        source, last_id = self.ragged[name], first_id + len(run.indptr) - 1
+        lengths = _read_lengths(name, shares, first_id, last_id, len(run.places))
+        offsets = offsets_of(lengths[run.places]) + self.next_elements[name]
+        self.next_elements[name] = int(offsets[-1])
+        part_elements = self.element_totals[name][self.buckets.part_firsts()]
+        for part, begin, end in overlaps(first_id, last_id, self.row_offsets):
+            start, stop = int(run.indptr[begin - first_id]), int(run.indptr[end - first_id])
+            ends, row = offsets[start + 1 : stop + 1] - part_elements[part], first_edge + start
+            self.writer.write(integers(self._ragged_paths(part, name)[1], ends), row - int(self.edge_offsets[part]) + 1)
+
+        def blocks() -> Iterator[RaggedArray]:
+            return _read_ragged(name, shares, first_id, last_id)
+
+        for first, values in gathered(blocks, lengths, run.places, source, self.workplace.plan.ragged_bytes):
+            element = int(offsets[0]) + first
+            for part, begin, end in overlaps(element, element + len(values), part_elements):
+                first_byte = (begin - int(part_elements[part])) * source.element_bytes
+                path = self._ragged_paths(part, name)[0]
+                self.writer.write_blocks(path, source.dtype, first_byte, [values[begin - element : end - element]])
+
+    def _ragged_paths(self, part: int, name: str) -> tuple[PurePosixPath, ...]:
+        return feature_paths(edge_folder(part, self.edge_type, self.direction), name, self.ragged[name].schema)
+
     def _check_sums(self, run: EdgeRun, weights: Array, first_id: int) -> None:
         rows = np.repeat(np.arange(len(run.indptr) - 1), np.diff(run.indptr))
         with np.errstate(over="ignore"):
@@ -169,3 +207,29 @@ class _Finish:
             key = int(keys[first_id + row - int(self.row_offsets[part])])
             where = f"{type_label(self.edge_type)}.{self.settings.weight_attr}"
             raise large_sum(where, self.direction, key, float(sums[row]))
+
+
+def _read_lengths(name: str, shares: list[_Share], first_id: int, last_id: int, num_edges: int) -> IntArray:
+    """int64[num_edges], the elements of a ragged feature of the edges of some rows, in the order of shares."""
+    lengths, num_read = np.empty(num_edges, np.int64), 0
+    for share in shares:
+        for begin, end in share.blocks():
+            rows = share.file.read("rows", begin, end)
+            found = np.diff(share.file.ragged_offsets(name, begin, end))[(rows >= first_id) & (rows < last_id)]
+            lengths[num_read : num_read + len(found)] = found
+            num_read += len(found)
+    return lengths
+
+
+def _read_ragged(name: str, shares: list[_Share], first_id: int, last_id: int) -> Iterator[RaggedArray]:
+    """The rows of a ragged feature of the same edges, in the same order."""
+    for share in shares:
+        for begin, end in share.blocks():
+            rows, row = share.file.read("rows", begin, end), 0
+            is_here = (rows >= first_id) & (rows < last_id)
+            if not is_here.any():
+                continue
+            for block in share.file.ragged_blocks(name, begin, end):
+                here = np.flatnonzero(is_here[row : row + len(block)])
+                row += len(block)
+                yield block if len(here) == len(block) else block.take(here)

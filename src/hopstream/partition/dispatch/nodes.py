@@ -14,7 +14,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, extend_checksum
 from hopstream.engine import task
-from hopstream.ingest.chunked import ColumnSource
+from hopstream.ingest.chunked import ColumnSource, fixed_features
 from hopstream.kernels.spill import number_nodes as give_ids
 from hopstream.partition.book import neighbor_dtype
 from hopstream.partition.chunks import overlaps, stretches_of
@@ -75,7 +75,7 @@ def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
         for part, begin, end in overlaps(first, first + len(ids), slices):
             rows = ids[begin - first : end - first]
             writer.write(integers(node_folder(part, node_type) / "id_of_key.npy", rows), begin - int(slices[part]))
-        for part, rows in _rows_of_parts(ids, offsets):
+        for part, rows in rows_of_parts(ids, offsets):
             keys, first_id = first + rows, int(ids[rows[0]])
             path = node_folder(part, node_type) / "key.npy"
             writer.write(integers(path, keys), first_id - int(offsets[part]))
@@ -91,7 +91,7 @@ def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
     return {"stretches": writer.stretches, "seeds": {name: counts.tolist() for name, counts in seeds.items()}}
 
 
-def _rows_of_parts(ids: Array, offsets: IntArray) -> Iterator[tuple[int, IntArray]]:
+def rows_of_parts(ids: Array, offsets: IntArray) -> Iterator[tuple[int, IntArray]]:
     """``(part, rows)`` for each part that owns some of the ids: which of them, in order."""
     parts = np.searchsorted(offsets, ids, side="right") - 1
     order = np.argsort(parts.astype(np.uint16) if len(offsets) <= 1 << 16 else parts, kind="stable")
@@ -101,22 +101,22 @@ def _rows_of_parts(ids: Array, offsets: IntArray) -> Iterator[tuple[int, IntArra
 
 @task
 def write_column(args: dict[str, Any]) -> dict[str, Any]:
-    """Write some rows of a feature of nodes to the files of their parts."""
+    """Write some rows of a feature of fixed width to the files of their parts."""
     workplace, node_type, name = workplace_of(args), str(args["type"]), str(args["feature"])
     start, stop = int(args["start"]), int(args["stop"])
-    values = workplace.graph.nodes[node_type].features[name].read(start, stop)
+    values = fixed_features(workplace.graph.nodes[node_type].features)[name].read(start, stop)
     ids, offsets = read_array(workplace.table_path("ids", node_type), start, stop), workplace.node_offsets(node_type)
     writer = RegionWriter(workplace.dataset)
     is_time = name == workplace.plan.settings.time_attr
     if is_time:
         check_time_values(f"{node_type}.{name}", start, values)
-    for part, rows in _rows_of_parts(ids, offsets):
+    for part, rows in rows_of_parts(ids, offsets):
         first_id = int(ids[rows[0]])
         for column in feature_columns(node_folder(part, node_type), {name: values}, rows):
             writer.write(column, first_id - int(offsets[part]))
         if is_time:
             _write_times(workplace, node_type, first_id, values[rows])
-    return {"stretches": writer.stretches, "checksum": bytes_checksum(values)}
+    return {"stretches": writer.stretches, "sum": bytes_checksum(values)}
 
 
 def _write_times(workplace: Workplace, node_type: str, first_id: int, times: Array) -> None:

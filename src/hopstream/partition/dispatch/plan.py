@@ -17,7 +17,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
 from hopstream.errors import SettingsError
-from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph
+from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, ragged_features
 from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
 from hopstream.partition.halo.costs import HaloCosts, halo_costs
 from hopstream.partition.halo.settings import HaloSettings
@@ -107,6 +107,16 @@ class Plan:
         most = self.budget_bytes // 4
         num_bytes = _within(self._share(num_rows * row_bytes), self.limits.column_bytes, most)
         return max(1, num_bytes // max(1, row_bytes))
+
+    @property
+    def ragged_bytes(self) -> int:
+        """Bytes of ragged rows that are put in order at a time."""
+        return max(1, min(self.limits.column_bytes[1], self.budget_bytes // 4))
+
+    @property
+    def longest_row_bytes(self) -> int:
+        """The most bytes that one ragged row may have: it is there as it was read, decoded, and in order."""
+        return max(1, self.budget_bytes // 4)
 
     def bucket_edges(self, edges: ChunkedEdges) -> int:
         """How many edges a bucket has on average: a quarter of a run, so that runs are filled well."""
@@ -246,6 +256,7 @@ def estimate(
         features = sum(column.row_bytes for column in edges.features.values())
         read += edges.num_edges * (16 + features)
         spilled = sum(spill_row_bytes(graph, edge_type, d) for d in settings.directions) * edges.num_edges
+        spilled += 8 * edges.num_edges * len(ragged_features(edges.features))  # their lengths
         spill = max(spill, spilled)
         for direction in settings.directions:
             own_type, other_type = ends_of(edge_type, direction)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -19,14 +19,15 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
-from hopstream.graph.checksums import ByteSum, ColumnSums, GraphChecksums
+from hopstream.graph.checksums import ColumnSums, GraphChecksums
 from hopstream.ingest.apart import check_apart
-from hopstream.ingest.chunked import ChunkedGraph
+from hopstream.ingest.chunked import ChunkedGraph, ragged_features
 from hopstream.partition.balance import EdgeCut
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.dispatch import workplace as workplaces
+from hopstream.partition.dispatch.columns import ColumnStages, column_sums, row_bytes
 from hopstream.partition.dispatch.finish import finish_run
-from hopstream.partition.dispatch.nodes import count_nodes, number_nodes, write_column
+from hopstream.partition.dispatch.nodes import count_nodes, number_nodes
 from hopstream.partition.dispatch.plan import REST_BYTES, Estimate, Plan, budget_of, estimate, mapped_bytes
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
@@ -38,7 +39,7 @@ from hopstream.partition.job_folder import PLAN
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest, graph_id_of
 from hopstream.partition.owners import find_num_parts, owners_path
-from hopstream.partition.paths import expected_edges, expected_links, expected_nodes
+from hopstream.partition.paths import edge_folder, expected_edges, expected_links, expected_nodes
 from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.staged import PlannedContents, Stages, Staging, check_disk, write_staged
@@ -211,14 +212,18 @@ def _data_paths(value: object) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a job: the stages one after the other, and what came of them."""
+    """One run of a job: the stages one after the other, and what came of them.
+
+    ``lengths`` are those of files that only their own contents tell.
+    """
 
     workplace: Workplace
     graph: ChunkedGraph
     schema: GraphSchema
     plan: Plan
     stages: Stages
-    checksums: dict[str, list[ByteSum]] = field(default_factory=dict)
+    checksums: dict[str, list[ColumnSums]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
     cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
@@ -233,7 +238,7 @@ class _Run:
         self.stages.tell("count", 0, 0)
         self._count_nodes()
         self._number_nodes()
-        self._write_columns()
+        self.checksums |= self._columns().write_nodes()
         for edge_type in self.graph.edges:
             num_pieces, total = self._spill(edge_type)
             for direction in self.plan.settings.directions:
@@ -246,6 +251,11 @@ class _Run:
 
     def _args(self, **args: Any) -> dict[str, Any]:
         return {"folder": str(self.workplace.root), **args}
+
+    def _columns(self) -> ColumnStages:
+        return ColumnStages(
+            workplace=self.workplace, graph=self.graph, plan=self.plan, stages=self.stages, lengths=self.lengths
+        )
 
     def _count_nodes(self) -> None:
         tasks = [
@@ -275,9 +285,12 @@ class _Run:
         }
 
     def _number_nodes(self) -> None:
-        contents, lengths = self._contents(), self._split_counts()
+        contents = self._contents()
+        self.lengths |= self._split_counts()
         for part in range(self.plan.settings.num_parts):
-            self.stages.make_files(expected_nodes(self.schema, contents.book, part), lengths)
+            files = expected_nodes(self.schema, contents.book, part)
+            known = ((name, f) for name, f in files if None not in f.shape or name in self.lengths)
+            self.stages.make_files(known, self.lengths)
         for node_type, nodes in self.graph.nodes.items():
             for what, dtype in workplaces.tables_of(self.schema, node_type, nodes.num_nodes, self.plan.settings):
                 make_file(self.workplace.table_path(what, node_type), dtype, (nodes.num_nodes,))
@@ -291,27 +304,6 @@ class _Run:
             for split, counts in result["seeds"].items():
                 self.seeds[node_type, split] = tuple(counts)
 
-    def _write_columns(self) -> None:
-        tasks: list[Task] = []
-        columns: list[tuple[str, str]] = []
-        for i, (node_type, nodes) in enumerate(self.graph.nodes.items()):
-            for k, (name, column) in enumerate(nodes.features.items()):
-                step = self.plan.column_rows(nodes.num_nodes, column.row_bytes)
-                for start in range(0, nodes.num_nodes, step):
-                    stop = min(start + step, nodes.num_nodes)
-                    args = self._args(type=node_type, feature=name, start=start, stop=stop)
-                    size = (stop - start) * column.row_bytes
-                    tasks.append(Task(f"column-{i}-{k}-{start}", kind_of(write_column), args, size))
-                    columns.append((node_type, name))
-        results = self.stages.run("columns", tasks)
-        self.stages.keep(results.values())
-        pieces: dict[tuple[str, str], list[list[int]]] = {}
-        for column_name, result in zip(columns, results.values(), strict=True):
-            pieces.setdefault(column_name, []).append(result["checksum"])
-        for node_type, nodes in self.graph.nodes.items():
-            sums = [join_checksums(pieces.get((node_type, name), [])) for name in nodes.features]
-            self.checksums[node_type] = sums
-
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
         """Spill an edge type; how many pieces, and what the weights add up to."""
         edges, number = self.graph.edges[edge_type], self.workplace.number_of(edge_type)
@@ -321,19 +313,31 @@ class _Run:
             for part, num_links in enumerate(np.diff(slices).tolist()):
                 self.stages.make_files(expected_links(contents, part, edge_type, num_links), {})
         pieces = edges.ends.pieces(self.plan.piece_edges(edges))
-        unit = EDGE_WORK + _row_bytes(edges.features)
+        measured = self._columns().measure_edges(edge_type, pieces)
+        ragged = ragged_features(edges.features)
+        elements = {name: offsets_of(np.array([m[name]["elements"] for m in measured], np.int64)) for name in ragged}
+        unit = EDGE_WORK + row_bytes(edges.features)
         tasks = [
             Task(
                 f"spill-{number}-{i}", kind_of(spill_piece),
-                self._args(type=list(edge_type), piece=piece.to_json(), number=i), piece.num_edges * unit,
+                self._args(
+                    type=list(edge_type), piece=piece.to_json(), number=i,
+                    elements={name: int(firsts[i]) for name, firsts in elements.items()},
+                ),
+                piece.num_edges * unit,
             )
             for i, piece in enumerate(pieces)
         ]  # fmt: skip
         results = self.stages.run("spill", tasks)
         self.stages.keep(results.values())
         found = list(results.values())
-        ends = [join_checksums(result[end] for result in found) for end in ("src", "dst")]
-        sums = [join_checksums(result["features"][name] for result in found) for name in edges.features]
+        ends = [ColumnSums((join_checksums(result[end] for result in found),)) for end in ("src", "dst")]
+        for result, of_piece in zip(found, measured, strict=True):
+            result["ragged"] = {n: [m["values"], result["offsets"][n], m["elements"]] for n, m in of_piece.items()}
+        sums = [
+            column_sums(column, [r["ragged" if name in ragged else "features"][name] for r in found])
+            for name, column in edges.features.items()
+        ]
         self.checksums[type_label(edge_type)] = [*ends, *sums]
         num_cut = sum(result["cut"] for result in found)
         self.cuts[edge_type] = EdgeCut(num_edges=edges.num_edges, num_cut=num_cut)
@@ -356,10 +360,14 @@ class _Run:
         buckets = self.workplace.buckets(edge_type, direction)
         totals = self._totals(edge_type, direction, num_pieces, len(buckets))
         self.edge_offsets[edge_type, direction] = totals[buckets.part_firsts()]
+        for name, column in ragged_features(edges.features).items():
+            elements = self._totals(edge_type, direction, num_pieces, len(buckets), name)[buckets.part_firsts()]
+            for part, num_elements in enumerate(np.diff(elements).tolist()):
+                self._columns().make_values(edge_folder(part, edge_type, direction), name, column, num_elements)
         contents = self._contents()
         for part in range(self.plan.settings.num_parts):
-            self.stages.make_files(expected_edges(contents, part, edge_type, direction), {})
-        unit = EDGE_WORK + _row_bytes(edges.features)
+            self.stages.make_files(expected_edges(contents, part, edge_type, direction), self.lengths)
+        unit = EDGE_WORK + row_bytes(edges.features)
         tasks = [
             Task(
                 f"finish-{number}-{direction}-{first}", kind_of(finish_run),
@@ -373,21 +381,27 @@ class _Run:
         ]  # fmt: skip
         self.stages.keep(self.stages.run("finish", tasks).values())
 
-    def _totals(self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int) -> IntArray:
-        """int64[num_buckets + 1], the running number of edges; kept on disk, for spilled pieces go when done."""
-        path = self.workplace.totals_path(edge_type, direction)
+    def _totals(
+        self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int, feature: str | None = None
+    ) -> IntArray:
+        """int64[num_buckets + 1], the running number of edges, or of the elements of a ragged feature of theirs.
+
+        They are kept on disk, for spilled pieces go when done.
+        """
+        path = self.workplace.totals_path(edge_type, direction, feature)
         if path.exists():
             return cast(IntArray, np.load(path))
         counts = np.zeros(num_buckets, np.int64)
         for number in range(num_pieces):
-            counts += np.diff(open_spill(self.workplace, edge_type, direction, number).starts)
+            spilled = open_spill(self.workplace, edge_type, direction, number)
+            counts += np.diff(spilled.starts if feature is None else spilled.ragged[feature].starts)
         totals = offsets_of(counts)
         write_array(path, totals)
         return totals
 
     def _manifest(self) -> Manifest:
         contents = self._contents()
-        files = self.stages.file_records(contents, self._split_counts())
+        files = self.stages.file_records(contents, self.lengths)
         checksums = self._checksums()
         fingerprint = checksums.fingerprint(self.graph.schema)
         between = self.between if self.between is not None else workplaces.empty_matrix(self.plan.settings.num_parts)
@@ -403,9 +417,7 @@ class _Run:
         num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
         return GraphChecksums(
             num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
-            columns={
-                label: tuple(ColumnSums((column,)) for column in columns) for label, columns in self.checksums.items()
-            },
+            columns={label: tuple(columns) for label, columns in self.checksums.items()},
             splits={
                 t: {name: (KEY_BYTES * sum(split["counts"]), split["checksum"]) for name, split in of.items()}
                 for t, of in self.splits.items()
@@ -419,15 +431,13 @@ NODE_WORK, EDGE_WORK = 24, 16
 """Bytes of work per node and per edge and stage, beside features; for progress only."""
 
 
-def _row_bytes(features: Mapping[str, Any]) -> int:
-    return sum(int(column.row_bytes) for column in features.values())
-
-
 def _total_work(graph: ChunkedGraph, plan: Plan) -> int:
     """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
     directions = len(plan.settings.directions)
-    nodes = sum(n.num_nodes * (NODE_WORK + _row_bytes(n.features)) for n in graph.nodes.values())
-    edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + _row_bytes(e.features)) for e in graph.edges.values())
+    nodes = sum(n.num_nodes * (NODE_WORK + row_bytes(n.features)) for n in graph.nodes.values())
+    edges = sum(e.num_edges * (1 + directions) * (EDGE_WORK + row_bytes(e.features)) for e in graph.edges.values())
+    nodes += sum(n.num_nodes * row_bytes(ragged_features(n.features)) for n in graph.nodes.values())
+    edges += sum(e.num_edges * row_bytes(ragged_features(e.features)) for e in graph.edges.values())
     return max(1, nodes + edges)
 
 

@@ -7,7 +7,7 @@ into its place whole. Ends are read once, however many directions and links are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, extend_checksum, offsets_of
+from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of
 from hopstream.engine import task
 from hopstream.errors import StateError
-from hopstream.ingest.chunked import Piece
+from hopstream.ingest.chunked import Piece, RaggedSource, fixed_features, ragged_features
+from hopstream.ingest.chunked.ragged import cut_rows
 from hopstream.kernels.spill import count_between, find_buckets, group_buckets, take_ids
 from hopstream.partition.book import ends_of, neighbor_dtype
 from hopstream.partition.chunks import overlaps
 from hopstream.partition.dispatch.plan import Buckets
+from hopstream.partition.dispatch.ragged import gathered, offsets_sum, read_lengths
 from hopstream.partition.dispatch.regions import RegionWriter, bytes_checksum, read_into
 from hopstream.partition.dispatch.workplace import Workplace, empty_matrix, workplace_of
 from hopstream.partition.edge_weights import check_weight_values
@@ -40,7 +42,7 @@ MAX_TOTAL = float(np.finfo(np.float64).max)
 def spill_piece(args: dict[str, Any]) -> dict[str, Any]:
     """Spill a piece's edges in every direction, and write its links."""
     workplace, piece = workplace_of(args), Piece.from_json(args["piece"])
-    return _Spill(workplace, _edge_type(args), piece, int(args["number"])).run()
+    return _Spill(workplace, _edge_type(args), piece, int(args["number"]), args["elements"]).run()
 
 
 def _edge_type(args: dict[str, Any]) -> EdgeType:
@@ -48,14 +50,24 @@ def _edge_type(args: dict[str, Any]) -> EdgeType:
     return source, relation, destination
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grouped:
+    """A file of edges of one direction: where each bucket begins, and where in the piece each edge was."""
+
+    file: IO[bytes]
+    starts: IntArray
+    offsets: Array
+
+
 @dataclass(slots=True)
 class _Spill:
-    """One piece."""
+    """One piece; ``elements`` are those of each ragged feature that come before it."""
 
     workplace: Workplace
     edge_type: EdgeType
     piece: Piece
     number: int
+    elements: Mapping[str, int]
 
     def run(self) -> dict[str, Any]:
         writer = RegionWriter(self.workplace.dataset)
@@ -75,17 +87,22 @@ class _Spill:
             )
         num_cut, between = self._count_cut(tables, buckets)
         with ExitStack() as stack:
-            files: list[tuple[IO[bytes], Array]] = []
+            files: list[_Grouped] = []
             for direction in self.workplace.plan.settings.directions:
                 path = self.workplace.spill_path(self.edge_type, direction, self.number)
                 file = stack.enter_context(_new_file(path))
                 other_ids = src_ids if direction == "in" else dst_ids
-                offsets = self._write_edges(file, own_ids[direction], other_ids, buckets[direction], counts[direction])
-                files.append((file, offsets))
+                files.append(
+                    self._write_edges(file, own_ids[direction], other_ids, buckets[direction], counts[direction])
+                )
             del src_ids, dst_ids, own_ids, buckets, other_ids
             features, total = self._write_features(files, writer)
+            offsets = {
+                name: self._write_ragged(name, column, files)
+                for name, column in ragged_features(self.workplace.edges(self.edge_type).features).items()
+            }
         return {
-            **checksums, "features": features, "weights": min(total, MAX_TOTAL), "cut": num_cut,
+            **checksums, "features": features, "offsets": offsets, "weights": min(total, MAX_TOTAL), "cut": num_cut,
             "between": between.tolist(), "stretches": writer.stretches,
         }  # fmt: skip
 
@@ -122,23 +139,44 @@ class _Spill:
 
     def _write_edges(
         self, file: IO[bytes], own_ids: Array, other_ids: Array, buckets: Array, counts: IntArray
-    ) -> Array:
-        """Write the grouped columns; return where in the piece each edge was."""
+    ) -> _Grouped:
+        """Write the grouped columns."""
         rows, others = np.empty_like(own_ids), np.empty_like(other_ids)
         offsets = np.empty(len(own_ids), np.uint32)
         starts = offsets_of(counts)
         group_buckets(own_ids, other_ids, buckets, starts[:-1].copy(), rows, others, offsets)
         for column in (np.array([self.piece.first], np.int64), starts, rows, others, offsets):
             _write_values(file, column)
-        return offsets
+        return _Grouped(file, starts, offsets)
 
-    def _write_features(
-        self, files: list[tuple[IO[bytes], Array]], writer: RegionWriter
-    ) -> tuple[dict[str, list[int]], float]:
-        """Write the rows of each feature in the order of each file; checksums, and what the weights add up to."""
+    def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> list[int]:
+        """Write the rows of a ragged feature in the order of each file; the checksum of their offsets."""
+        first, stop, max_bytes = self.piece.first, self.piece.stop, self.workplace.plan.ragged_bytes
+        lengths = read_lengths(self.workplace, self.edge_type, name, self.piece)
+        is_held = int(lengths.sum()) * column.element_bytes <= max_bytes
+        held = [column.read(first, stop)] if is_held else []
+
+        def blocks() -> Iterator[RaggedArray]:
+            return iter(held) if is_held else column.blocks(first, stop)
+
+        for grouped in files:
+            offsets = offsets_of(lengths[grouped.offsets])
+            _write_values(grouped.file, offsets[grouped.starts])
+            _write_values(grouped.file, offsets)
+            del offsets
+            for _, values in gathered(blocks, lengths, grouped.offsets, column, max_bytes):
+                _write_values(grouped.file, values)
+        return offsets_sum(lengths, self.elements[name], is_first=first == 0)
+
+    def _write_features(self, files: list[_Grouped], writer: RegionWriter) -> tuple[dict[str, list[int]], float]:
+        """Write the rows of each feature of fixed width in the order of each file.
+
+        Returns:
+            Their checksums, and what the weights add up to.
+        """
         settings, total = self.workplace.plan.settings, 0.0
         checksums: dict[str, list[int]] = {}
-        for name, column in self.workplace.edges(self.edge_type).features.items():
+        for name, column in fixed_features(self.workplace.edges(self.edge_type).features).items():
             values = column.read(self.piece.first, self.piece.stop)
             checksums[name] = bytes_checksum(values)
             where = f"{type_label(self.edge_type)}.{name}"
@@ -150,9 +188,9 @@ class _Spill:
                 for start in range(0, len(values), BLOCK_EDGES):
                     block = values[start : start + BLOCK_EDGES]
                     total += check_weight_values(where, self.piece.first + start, block)
-            for file, offsets in files:
-                for start in range(0, len(offsets), BLOCK_EDGES):
-                    _write_values(file, values[offsets[start : start + BLOCK_EDGES]])
+            for grouped in files:
+                for start in range(0, len(grouped.offsets), BLOCK_EDGES):
+                    _write_values(grouped.file, values[grouped.offsets[start : start + BLOCK_EDGES]])
         return checksums, total
 
 
@@ -180,6 +218,23 @@ def _write_values(file: IO[bytes], values: Array) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SpilledRagged:
+    """A ragged feature in a spilled piece.
+
+    Attributes:
+        source: What it was spilled from.
+        starts: int64[num_buckets + 1], where the elements of each bucket are.
+        first_offset: The byte where offsets begin: int64[num_edges + 1].
+        first_value: The byte where elements begin.
+    """
+
+    source: RaggedSource
+    starts: IntArray
+    first_offset: int
+    first_value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SpillFile:
     """A spilled piece.
 
@@ -188,13 +243,31 @@ class SpillFile:
         first_key: The edge key of its first edge.
         starts: int64[num_buckets + 1], where the edges of each bucket are.
         columns: Name of a column to the byte where it begins, dtype and shape of a row. ``rows``, ``others`` and
-            ``offsets`` come first, then features as ``feature <name>``.
+            ``offsets`` come first, then features of fixed width as ``feature <name>``.
+        ragged: Ragged features, which come last: where elements begin by bucket and by edge, then the elements.
     """
 
     path: Path
     first_key: int
     starts: IntArray
     columns: dict[str, tuple[int, np.dtype[Any], tuple[int, ...]]]
+    ragged: dict[str, SpilledRagged]
+
+    def ragged_offsets(self, name: str, begin: int, end: int) -> IntArray:
+        """int64[end - begin + 1], where the elements of rows ``[begin, end)`` begin, and where the last one's end."""
+        offsets = np.empty(end - begin + 1, np.int64)
+        read_into(self.path, self.ragged[name].first_offset + begin * INT64_BYTES, offsets)
+        return offsets
+
+    def ragged_blocks(self, name: str, begin: int, end: int) -> Iterator[RaggedArray]:
+        """Rows ``[begin, end)`` of a ragged feature, in blocks."""
+        source, offsets = self.ragged[name].source, self.ragged_offsets(name, begin, end)
+        for first, last in cut_rows(offsets, source.element_bytes):
+            rows = offsets[first : last + 1]
+            values = np.empty((int(rows[-1] - rows[0]), *source.shape), source.dtype)
+            if values.nbytes:
+                read_into(self.path, self.ragged[name].first_value + int(rows[0]) * source.element_bytes, values)
+            yield RaggedArray(values, rows - rows[0], source.is_string)
 
     def read(self, column: str, begin: int, end: int) -> Array:
         """Rows ``[begin, end)`` of a column."""
@@ -219,12 +292,20 @@ def open_spill(workplace: Workplace, edge_type: EdgeType, direction: Direction, 
     kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "rows": (own, ()), "others": (other, ()), "offsets": (np.dtype(np.uint32), ()),
     }  # fmt: skip
-    for name, column in workplace.edges(edge_type).features.items():
+    for name, column in fixed_features(workplace.edges(edge_type).features).items():
         kinds[f"feature {name}"] = (column.dtype, column.shape)
     columns = {}
     for name, (dtype, shape) in kinds.items():
         columns[name] = (first_byte, dtype, shape)
         first_byte += num_edges * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    ragged = {}
+    for name, source in ragged_features(workplace.edges(edge_type).features).items():
+        starts = np.empty(len(head) - 1, np.int64)
+        read_into(path, first_byte, starts)
+        first_offset = first_byte + starts.nbytes
+        first_value = first_offset + (num_edges + 1) * INT64_BYTES
+        ragged[name] = SpilledRagged(source, starts, first_offset, first_value)
+        first_byte = first_value + int(starts[-1]) * source.element_bytes
     if path.stat().st_size != first_byte:
         raise StateError(f"{path} is {path.stat().st_size} bytes, not {first_byte}; remove its folder and start again")
-    return SpillFile(path, int(head[0]), head[1:], columns)
+    return SpillFile(path, int(head[0]), head[1:], columns, ragged)

@@ -75,9 +75,20 @@ class Workplace(JobFolder):
         """The folder of an edge type's spilled edges."""
         return self.scratch / "spill" / str(self.number_of(edge_type))
 
-    def totals_path(self, edge_type: EdgeType, direction: Direction) -> Path:
-        """The running number of edges by bucket, over all pieces."""
-        return self.scratch / "totals" / f"{self.number_of(edge_type)}-{direction}.npy"
+    def totals_path(self, edge_type: EdgeType, direction: Direction, feature: str | None = None) -> Path:
+        """The running number of edges by bucket, over all pieces; or of the elements of a ragged feature."""
+        suffix = "" if feature is None else f"-{list(self.edges(edge_type).features).index(feature)}"
+        return self.scratch / "totals" / f"{self.number_of(edge_type)}-{direction}{suffix}.npy"
+
+    def lengths_name(self, edge_type: EdgeType, feature: str) -> PurePosixPath:
+        """The elements of each edge's row of a ragged feature: int64[num_edges], in the scratch folder."""
+        number = list(self.edges(edge_type).features).index(feature)
+        return PurePosixPath("spill", str(self.number_of(edge_type)), f"lengths-{number}.npy")
+
+    def firsts_path(self, node_type: str, feature: str) -> Path:
+        """Where tasks' elements of a ragged feature begin: int64[num_tasks, num_parts]."""
+        number = list(self.graph.nodes[node_type].features).index(feature)
+        return self.scratch / "firsts" / f"{self.node_types.index(node_type)}-{number}.npy"
 
 
 def open_source(plan: Plan) -> ChunkedGraph:

@@ -1,0 +1,219 @@
+"""Are strings, and lists of any length, read as they stand, block by block, and is what is wrong said?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hopstream.arrays import RaggedArray
+from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_ragged, ragged, write_chunked
+from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema
+from tests.ingest.chunked.folders import Folder
+
+WORDS = ["", "é", "a longer one, with 日本", "x"]
+LISTS = [[1, 2], [], [3], []]
+
+
+@pytest.fixture(params=[16, 8 << 20], ids=["small blocks", "large blocks"])
+def block_bytes(request, monkeypatch) -> int:
+    monkeypatch.setattr(ragged, "BLOCK_BYTES", request.param)
+    return int(request.param)
+
+
+def column_of(folder: Folder) -> RaggedSource:
+    column = open_chunked(folder.save()).nodes["paper"].features["feat"]
+    assert isinstance(column, RaggedSource)
+    return column
+
+
+def check_rows(column: RaggedSource, wanted: list) -> None:
+    for start in range(5):
+        for stop in range(start, 5):
+            found = column.read(start, stop)
+            found.check("rows")
+            assert found.tolist() == wanted[start:stop]
+            assert column.lengths(start, stop).tolist() == np.diff(found.offsets).tolist()
+
+
+def text(words: list, kind: pa.DataType) -> pa.Table:
+    return pa.table({"a": pa.array(words, kind)})
+
+
+STRINGS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.mark.parametrize("kind", STRINGS, ids=str)
+def test_strings(folder, block_bytes, kind):
+    folder.set_feat("parquet", [text(WORDS[:1], kind), text([], pa.string()), text(WORDS[1:], pa.large_string())])
+    column = column_of(folder)
+    assert column.schema == FeatureSchema(dtype="string")
+    check_rows(column, WORDS)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_bytes_are_elements(folder, block_bytes, kind):
+    folder.set_feat("parquet", [text([word.encode() for word in WORDS], kind)])
+    column = column_of(folder)
+    assert column.schema == FeatureSchema(dtype="uint8", is_ragged=True)
+    check_rows(column, [list(word.encode()) for word in WORDS])
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in NUMERIC_DTYPES if not dtype.startswith("complex")])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_lists_of_every_dtype(folder, block_bytes, dtype, kind):
+    rows = [np.array(row).astype(dtype) for row in LISTS]
+    value_type = pa.from_numpy_dtype(np.dtype(dtype))
+    folder.set_feat(
+        "parquet", [pa.table({"a": pa.array(rows[:3], kind(value_type))}), text(rows[3:], kind(value_type))]
+    )
+    column = column_of(folder)
+    assert column.schema == FeatureSchema(dtype=dtype, is_ragged=True)
+    check_rows(column, [row.tolist() for row in rows])
+
+
+def test_elements_may_have_a_shape(folder, block_bytes):
+    rows = [np.arange(6 * n).reshape(n, 2, 3).tolist() for n in (2, 0, 1, 3)]
+    kind = pa.list_(pa.list_(pa.list_(pa.int32(), 3), 2))
+    folder.set_feat("parquet", [text(rows, kind)])
+    assert column_of(folder).shape == (2, 3)
+    check_rows(column_of(folder), rows)
+
+
+def test_lists_are_ragged_where_files_have_them_of_other_lengths_or_the_metadata_says_so(folder):
+    ones, twos = pa.table({"a": [[1], [1]]}), pa.table({"a": [[1, 2], [3, 4]]})
+    folder.set_feat("parquet", [ones, twos])
+    check_rows(column_of(folder), [[1], [1], [1, 2], [3, 4]])
+    folder.set_feat("parquet", [ones, pa.table({"a": [[3], [4]]})])
+    assert not isinstance(open_chunked(folder.save()).nodes["paper"].features["feat"], RaggedSource)
+    folder.set_feat("parquet", [ones, pa.table({"a": [[3], [4]]}).replace_schema_metadata({"ragged": "true"})])
+    check_rows(column_of(folder), [[1], [1], [3], [4]])
+
+
+def test_large_row_groups_in_dictionaries_and_not(tmp_path, monkeypatch):
+    """Strings of which the file gives its dictionary up, and few long ones that it has many times."""
+    monkeypatch.setattr(parquet_ragged, "MAX_DICTIONARY_BYTES", 1 << 16)
+    words = ["x" * 5000 + str(n % 5) for n in range(3000)] + [f"{'y' * 300}{n}" for n in range(9000)]
+    words[7000] = "z" * (1 << 20)
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=len(words))}, edges={}).check()
+    write_chunked(graph, tmp_path / "g", num_chunks=1)
+    (tmp_path / "g" / "0.parquet").touch()
+    pq.write_table(pa.table({"a": words}), tmp_path / "g" / "0.parquet", dictionary_pagesize_limit=1 << 14)
+    text_of = tmp_path / "g" / "metadata.json"
+    entry = '"node_data": {"node": {"t": {"format": {"name": "parquet"}, "data": ["0.parquet"]}}}'
+    text_of.write_text(text_of.read_text().replace('"node_data": {}', entry))
+    column = open_chunked(tmp_path / "g").nodes[NODE].features["t"]
+    assert isinstance(column, RaggedSource)
+    assert column.read(0, len(words)).tolist() == words
+    assert column.read(2990, 7100).tolist() == words[2990:7100]
+
+
+def graph_of(rng: np.random.Generator, num_rows: int) -> Graph:
+    features = {
+        "s": RaggedArray.from_strings([WORDS[i] * int(n) for i, n in rng.integers(0, 4, (num_rows, 2))]),
+        "l": RaggedArray.from_rows([rng.random(n).astype(np.float16) for n in rng.integers(0, 5, num_rows)]),
+        "m": RaggedArray.from_rows([rng.random((n, 2, 3)) for n in rng.integers(0, 3, num_rows)]),
+        "x": rng.random((num_rows, 3)),
+    }
+    if not num_rows:
+        features["l"] = RaggedArray(np.empty(0, np.float16), np.zeros(1, np.int64))
+        features["m"] = RaggedArray(np.empty((0, 2, 3)), np.zeros(1, np.int64))
+    ends = rng.integers(0, max(1, num_rows), (2, num_rows))
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features=features)}
+    return Graph(nodes={NODE: NodeTable(num_nodes=num_rows, features=features)}, edges=edges).check()
+
+
+@pytest.mark.parametrize("num_rows", [0, 3, 30])
+@pytest.mark.parametrize("num_chunks", [1, 7])
+@pytest.mark.parametrize("data_format", ["numpy", "parquet"])
+def test_what_is_written_reads_back(tmp_path, rng, block_bytes, num_rows, num_chunks, data_format):
+    graph = graph_of(rng, num_rows)
+    write_chunked(graph, tmp_path / "g", num_chunks=num_chunks, data_format=data_format)
+    found = open_chunked(tmp_path / "g")
+    assert found.schema == graph.schema
+    assert found.load().fingerprint() == graph.fingerprint()
+
+
+def bad_text() -> pa.Array:
+    buffers = [None, pa.py_buffer(np.array([0, 1, 2, 3, 4], np.int32)), pa.py_buffer(b"ab\xffd")]
+    return pa.Array.from_buffers(pa.string(), 4, buffers)
+
+
+BYTES = pa.list_(pa.int8())
+BAD = {
+    "null": ([text(["a", "b", None, "c"], pa.string())], r"0.parquet row 2 \(row group 1\) has no value"),
+    "null list": (
+        [text([[1], [1, 2], [], None], BYTES)],
+        r"0.parquet row 3 \(row group 1\) has no value",
+    ),
+    "null inside": (
+        [text([[], [], [1, 2], [3, None]], BYTES)],
+        r"row 3 \(row .*no value inside its list",
+    ),
+    "no UTF-8": ([pa.table([bad_text()], names=["a"])], r"0.parquet row 2 .*no UTF-8"),
+    "another type": (
+        [text(WORDS[:2], pa.string()), text(LISTS[:2], BYTES)],
+        r"1.parquet is int8 with rows of any length; n/0.parquet is of strings",
+    ),
+    "another dtype": (
+        [text(LISTS[:2], BYTES), text([[1], [2, 3]], pa.list_(pa.int16()))],
+        r"1.parquet is int16 with rows of any length; n/0.parquet is int8 with",
+    ),
+    "lists and numbers": (
+        [text(LISTS[:2], BYTES), text([1, 2], pa.int8())],
+        r"1.parquet is int8 with rows of shape \(\); n/0.parquet is int8 with rows of any length",
+    ),
+    "lists of strings": ([text([["a"], ["b", "c"], [], []], pa.list_(pa.string()))], "no dtype of a feature"),
+    "lists of lists": ([text([[[1]], [[1, 2]], [], []], pa.list_(pa.list_(pa.int8())))], "of several lengths"),
+    "too few": ([text(WORDS[:3], pa.string())], "has 3 rows in 1 file"),
+    "said to be": ([text([1] * 4, pa.int8()).replace_schema_metadata({"ragged": "true"})], "is said to be ragged"),
+    "no answer": ([text(LISTS, BYTES).replace_schema_metadata({"ragged": "yes"})], "wanted 'true'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_said_with_file_and_row(folder, case):
+    contents, message = BAD[case]
+    folder.set_feat("parquet", contents)
+    with pytest.raises(SchemaError, match=message) as raised:
+        open_chunked(folder.save()).load()
+    assert "paper.feat" in str(raised.value)
+
+
+def test_a_mask_is_no_text(folder):
+    folder.set_feat("parquet", [text(WORDS, pa.string())])
+    folder.metadata["node_data"]["paper"]["val_mask"] = folder.metadata["node_data"]["paper"].pop("feat")
+    with pytest.raises(SchemaError, match=r"paper.val_mask is string; a split is bool"):
+        open_chunked(folder.save())
+
+
+@pytest.mark.parametrize("content", [text(WORDS * 30, pa.string()), text(LISTS * 30, pa.list_(pa.int64()))])
+def test_damaged_and_truncated_files(folder, rng, content):
+    folder.set_feat("parquet", [content], num_nodes=120)
+    folder.metadata["node_data"] = {"paper": {"feat": folder.metadata["node_data"]["paper"]["feat"]}}
+    folder.save()
+    path = folder.root / "n/0.parquet"
+    whole = path.read_bytes()
+    for length in range(0, len(whole), len(whole) // 10):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match=r"paper.feat: n/0"):
+            open_chunked(folder.root)
+    for _ in range(20):
+        broken = bytearray(whole)
+        broken[int(rng.integers(len(broken)))] = int(rng.integers(256))
+        path.write_bytes(bytes(broken))
+        try:
+            column = open_chunked(folder.root).nodes["paper"].features["feat"]
+            column.read(0, column.num_rows)
+        except HopstreamError as error:
+            assert "n/0." in str(error)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 5)])
+def test_rows_outside(folder, start, stop):
+    folder.set_feat("parquet", [text(WORDS, pa.string())])
+    with pytest.raises(IdRangeError, match=f"rows {start}..{stop} of a column of 4 rows"):
+        column_of(folder).read(start, stop)
