@@ -14,8 +14,10 @@ from hopstream.partition.dispatch.run import dispatch
 from hopstream.schema import NUMERIC_DTYPES
 from tests.partition.dispatch.sources import write_owners
 
-MATRIX = [(4, 4, 4), (8, 4, 2), (8, 4, 4), (9, 6, 3), (11, 11, 1), (11, 4, 1), (2, 7, 2)]
-"""Chunks, parts, workers."""
+MATRIX = [(4, 4, 4), (2, 7, 2), *(
+    pytest.param(*more, marks=pytest.mark.slow) for more in [(8, 4, 2), (8, 4, 4), (9, 6, 3), (11, 11, 1), (11, 4, 1)]
+)]  # fmt: skip
+"""Chunks, parts, workers; one case of more parts than chunks and one of as many by default."""
 SHAPES = [(), (3,), (2, 2), (2, 1, 2)]
 BOTH = [("csv", "numpy", False), ("parquet", "parquet", False), ("csv", "parquet", True), ("parquet", "numpy", False)]
 CITES, WRITES, NEVER = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("author", "meets", "nobody")
