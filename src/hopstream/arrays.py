@@ -42,8 +42,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-BROKEN_ARRAY_ERRORS = (ValueError, EOFError, OSError, OverflowError, MemoryError, tokenize.TokenError)
-"""What numpy raises at a broken ``.npy`` header; it lets the tokenizer's own errors out."""
+BROKEN_ARRAY_ERRORS = (
+    ValueError, EOFError, OSError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy raises at a broken ``.npy`` header; it lets the errors of Python's own parser and tokenizer out."""
 _USUAL_HEADER = re.compile(
     rb"\{'descr': '([<>][iuf][248]|[|][biu]1)', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,19}, )+\d{1,19}|\d{1,19},|)\), \} *\n"
