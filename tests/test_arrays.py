@@ -24,6 +24,7 @@ from hopstream.arrays import (
     extend_checksum,
     offsets_of,
     open_array,
+    read_header,
     write_array,
     write_blocks,
     write_text,
@@ -397,3 +398,25 @@ def test_checksums_of_long_stretches_combine(rng):
         assert combine_checksums(first, second, values[cut:].nbytes) == column_checksum(values)
     table = rng.random((50, 7)).T  # rows are not contiguous
     assert extend_checksum(0, table) == column_checksum(np.ascontiguousarray(table))
+
+
+@pytest.mark.parametrize("dtype", ["<i8", ">f4", "|u1", "|b1", "<U3", "<M8[s]", "|V4"])
+@pytest.mark.parametrize("is_fortran", [False, True])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (3, 0, 5), (10**12, 2)])
+def test_headers_are_read_as_numpy_reads_them(dtype, is_fortran, shape):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": is_fortran, "shape": shape})
+    file = io.BytesIO(header.getvalue() + b"values")
+    assert read_header(file) == (shape, is_fortran, np.dtype(dtype))
+    assert file.read() == b"values"
+
+
+@pytest.mark.parametrize(
+    ("written", "damaged"), [(b"'<i8'", b"',i8'"), (b"'<i8'", b"'<i9'"), (b"(3,)", b"(3) "), (b"{", b"("), (b"}", b" ")]
+)
+def test_a_damaged_header_is_an_error_of_ours(tmp_path, written, damaged):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(3))
+    path.write_bytes(path.read_bytes().replace(written, damaged, 1))
+    with pytest.raises(FormatError, match=r"x\.npy cannot be read as \.npy"):
+        open_array(path)

@@ -38,14 +38,19 @@ class Places:
 
     folders: Mapping[int, Path]
     locations: list[str]
+    mapped: dict[int, LocalStore] = field(default_factory=dict)
+    """Stores of all parts here, by their number: mapping the files again for each test takes longer than most tests."""
 
     @contextmanager
     def open(self, topology: str) -> Iterator[Store]:
-        """The store of one topology, closed with its threads at the end."""
+        """The store of one topology; threads that ask servers end with the context."""
+        if "local" in topology:
+            num_parts = int(topology[0])
+            if num_parts not in self.mapped:
+                self.mapped[num_parts] = LocalStore(open_dataset(self.folders[num_parts]))
+            yield self.mapped[num_parts]
+            return
         with ExitStack() as stack:
-            if "local" in topology:
-                yield stack.enter_context(LocalStore(open_dataset(self.folders[int(topology[0])])))
-                return
             here = [] if topology == "4 servers" else [LocalStore(open_dataset(self.folders[4]), [0])]
             settings = StoreSettings(prefer_local=False)
             asked = [RemoteStore(location, settings) for location in self.locations[len(here) :]]

@@ -43,6 +43,7 @@ def batches_of(source: Path, **options: object) -> list[list[list[float]]]:
         return [[batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist()] for batch in loader]
 
 
+@pytest.mark.slow
 def test_from_dispatch_to_batches_of_two_machines(tmp_path, chunks, run_command, processes):
     ports = free_ports(2)
     (tmp_path / "hosts").write_text("".join(f"127.0.0.1 {port}\n" for port in ports))

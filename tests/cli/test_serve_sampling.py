@@ -111,6 +111,7 @@ def pems(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / f"{name}.pem" for name in contents}
 
 
+@pytest.mark.slow
 def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
     """Each trusts whom --peer-ca has signed; one that trusts others opens no graph, and says why."""
     path = tmp_path / "cluster.json"

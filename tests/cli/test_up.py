@@ -73,6 +73,7 @@ def wait_until_gone(pids: list[int]) -> None:
         psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=0.2)
 
 
+@pytest.mark.slow
 def test_from_tables_to_servers_and_back(processes, tables: Path, tmp_path: Path):
     raw, parts = tmp_path / "raw", tmp_path / "parts"
     for arguments in (

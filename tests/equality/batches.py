@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
 from hopstream.load.setup import SubgraphLoader
 from tests.load.graphs import flat
 from tests.topologies import TOPOLOGIES, YARDSTICK
@@ -19,7 +24,23 @@ PLACES = [
 Every topology, and one and four threads both near and far, but not each with each: a batch does not know who makes it.
 """
 assert {topology for topology, _ in PLACES} == {YARDSTICK, *TOPOLOGIES}
+FARTHEST = PLACES[-1]
+"""A part here, parts asked of servers, and threads: all that the others have, but not each by itself."""
 Batches = list[dict[str, object]]
+
+
+def in_places(cases: Sequence[Any]) -> Iterator[Any]:
+    """Parameters ``case, topology, num_threads``: each case in the farthest place and in one other, which takes turns.
+
+    Its other places are for slow runs.
+    """
+    others = [place for place in PLACES if place != FARTHEST]
+    for number, case in enumerate(cases):
+        name = case if isinstance(case, str) else ", ".join(case)
+        for place in PLACES:
+            is_slow = place not in (FARTHEST, others[number % len(others)])
+            marks = [pytest.mark.slow] if is_slow else []
+            yield pytest.param(case, *place, marks=marks, id=f"{name}-{place[0]}-{place[1]}")
 
 
 def compared_batches(loader: SubgraphLoader) -> Batches:

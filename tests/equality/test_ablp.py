@@ -12,7 +12,7 @@ from hopstream.load.ablp import ABLPLoader
 from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.store.contract import Store
-from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
@@ -88,8 +88,7 @@ def _loader(store: Store, mode: str, common: dict) -> SubgraphLoader:
     return ABLPLoader(store, [3, 2], None, shuffle=True, **common, **MODES[mode])
 
 
-@pytest.mark.parametrize(("topology", "num_threads"), PLACES)
-@pytest.mark.parametrize("mode", [*MODES, *RANDOM_MODES])
+@pytest.mark.parametrize(("mode", "topology", "num_threads"), [*in_places([*MODES, *RANDOM_MODES])])
 def test_batches_are_bit_equal(places: Places, wanted: dict, mode: str, topology: str, num_threads: int) -> None:
     found = batches_of(places, mode, topology, num_threads)
     assert len(found) == len(wanted[mode]) == 4

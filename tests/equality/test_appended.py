@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,14 +157,20 @@ def test_every_batch_is_bit_equal(every: Place, case: tuple[str, str, str]) -> N
         assert batches_of(every, case, place) == wanted, place
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_subgraphs_are_bit_equal(few: Place, mode: str) -> None:
+def _in_turn() -> Iterator[Any]:
+    """Each mode in one place, which take turns; in the others in slow runs."""
+    for (number, mode), (turn, place) in product(enumerate(MODES), enumerate(PLACES)):
+        marks = [] if turn == number % len(PLACES) else [pytest.mark.slow]
+        yield pytest.param(mode, place, marks=marks, id=f"{mode}-{place}")
+
+
+@pytest.mark.parametrize(("mode", "place"), [*_in_turn()])
+def test_subgraphs_are_bit_equal(few: Place, mode: str, place: str) -> None:
     assert few.raw is not None
     with few.open(PLANS, "timed", ONE) as store:
         wanted = _subgraphs(few.raw, store, mode)
-    for place in PLACES:
-        with few.open(PLANS, "timed", place) as store:
-            assert _subgraphs(few.raw, store, mode) == wanted, place
+    with few.open(PLANS, "timed", place) as store:
+        assert _subgraphs(few.raw, store, mode) == wanted
 
 
 def _subgraphs(raw: Raw, store: Store, mode: str) -> list[Found]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ TOPOLOGIES = [
     "1 part here, 3 asked",
 ]
 NUM_THREADS = [0, 1, 4]
+ELSEWHERE = list(itertools.product(TOPOLOGIES, NUM_THREADS))
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,15 @@ def wanted(sources: Sources) -> dict[str, list[MiniBatch]]:
     return {name: _two_epochs(sources, "1 local part", name, num_threads=0) for name in CASES}
 
 
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("name", CASES)
+def _in_turn() -> Iterator[Any]:
+    """Each graph in each topology with one number of threads, which take turns; with the others in slow runs."""
+    for (place, (topology, num_threads)), (shift, name) in itertools.product(enumerate(ELSEWHERE), enumerate(CASES)):
+        turn = (place // len(NUM_THREADS) + shift) % len(NUM_THREADS)
+        marks = [] if NUM_THREADS[turn] == num_threads else [pytest.mark.slow]
+        yield pytest.param(name, topology, num_threads, marks=marks, id=f"{name}-{topology}-{num_threads}")
+
+
+@pytest.mark.parametrize(("name", "topology", "num_threads"), [*_in_turn()])
 def test_batches_are_bit_equal(
     sources: Sources, wanted: dict[str, list[MiniBatch]], name: str, topology: str, num_threads: int
 ) -> None:

@@ -1,12 +1,14 @@
 """Are batches that servers make bit-equal to those that a loader makes itself?
 
-A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, two epochs each.
+A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, two epochs each: every
+way over 4 servers with 4 threads, and over another number of servers or threads, which take turns; all in slow runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat
 from tests.stream.serving import locations_of, remote_graph, serve_processes, write_timed_parts
 
 NUMS_SERVERS = (1, 2, 4)
+MOST = (4, 4)
+FEWER = ((1, 1), (2, 4), (4, 1))
+"""Numbers of servers and threads."""
+COMMON = {"shuffle": True, "collate": "numpy"}
 RNG = np.random.default_rng(3)
 PAIRS = np.stack([RNG.integers(0, 50, 40), RNG.integers(0, 118, 40)])
 MASK = np.arange(120) % 3 > 0
@@ -110,18 +116,37 @@ def graphs(folders: dict[int, Path]) -> Iterator[dict[int, RemoteGraph]]:
         yield {number: remote_graph(locations_of(processes)) for number, processes in served.items()}
 
 
-@pytest.mark.parametrize("way", WAYS)
+def _in_turn() -> Iterator[Any]:
+    for number, way in enumerate(WAYS):
+        for num_servers, num_threads in (MOST, *FEWER):
+            is_slow = (num_servers, num_threads) not in (MOST, FEWER[number % len(FEWER)])
+            marks = [pytest.mark.slow] if is_slow else []
+            yield pytest.param(
+                way, num_servers, num_threads, marks=marks, id=f"{way}-{num_servers} servers-{num_threads} threads"
+            )
+
+
+@pytest.fixture(scope="module")
+def wanted(folders: dict[int, Path]) -> Callable[[str], Epochs]:
+    """What a way gives over a folder."""
+
+    @cache
+    def run(way: str) -> Epochs:
+        new_loader, options = WAYS[way]
+        return epochs_of(new_loader(folders[1], num_threads=0, **{**COMMON, **options}))
+
+    return run
+
+
+@pytest.mark.parametrize(("way", "num_servers", "num_threads"), [*_in_turn()])
 def test_batches_of_servers_are_bit_equal_to_those_of_a_folder(
-    folders: dict[int, Path], graphs: dict[int, RemoteGraph], way: str
+    graphs: dict[int, RemoteGraph], wanted: Callable[[str], Epochs], way: str, num_servers: int, num_threads: int
 ) -> None:
     new_loader, options = WAYS[way]
-    options = {"shuffle": True, "collate": "numpy", **options}
-    wanted = epochs_of(new_loader(folders[1], num_threads=0, **options))
-    assert len(wanted[0]) > 1
-    assert wanted[0] != wanted[1]
-    for num_servers, num_threads in ((1, 1), (2, 4), (4, 1), (4, 4)):
-        got = epochs_of(new_loader(graphs[num_servers], num_threads=num_threads, **options))
-        assert got == wanted, (num_servers, num_threads)
+    assert len(wanted(way)[0]) > 1
+    assert wanted(way)[0] != wanted(way)[1]
+    got = epochs_of(new_loader(graphs[num_servers], num_threads=num_threads, **{**COMMON, **options}))
+    assert got == wanted(way)
 
 
 def test_batches_of_pyg_are_equal(folders: dict[int, Path], graphs: dict[int, RemoteGraph]) -> None:

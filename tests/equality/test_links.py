@@ -16,7 +16,7 @@ from hopstream.graph.graph import Graph
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE, EdgeType
-from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.load.graphs import make_plain_graph
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES, make_rating_graph
 from tests.processes import ServerPool
@@ -123,8 +123,7 @@ def batches_of(
         return compared_batches(loader)
 
 
-@pytest.mark.parametrize(("topology", "num_threads"), PLACES)
-@pytest.mark.parametrize("case", CASES, ids=", ".join)
+@pytest.mark.parametrize(("case", "topology", "num_threads"), [*in_places(CASES)])
 def test_batches_are_bit_equal(
     places: dict[str, Places], wanted: dict, case: tuple[str, str], topology: str, num_threads: int
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import EDGE, NODE
-from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.load.graphs import RATES, make_timed_graph
 from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
@@ -125,8 +125,7 @@ def batches_of(
         return compared_batches(loader)
 
 
-@pytest.mark.parametrize(("topology", "num_threads"), PLACES)
-@pytest.mark.parametrize("case", CASES, ids=", ".join)
+@pytest.mark.parametrize(("case", "topology", "num_threads"), [*in_places(CASES)])
 def test_batches_are_bit_equal(
     places: dict[str, Places], wanted: dict, case: tuple[str, str], topology: str, num_threads: int
 ) -> None:

@@ -6,7 +6,10 @@ four parts here, and over four servers, each in a process of its own. A plan run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,16 +39,34 @@ def places(raw: Raw, tmp_path_factory: pytest.TempPathFactory, server_pool: Serv
         yield found["timed"]
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_subgraphs_are_bit_equal(raw: Raw, places: Places, name: str) -> None:
-    found = {}
-    for topology in (YARDSTICK, *TOPOLOGIES):
-        with places.open(topology) as store:
-            found[topology] = _run(raw, store, name)
-    for topology in TOPOLOGIES:
-        for batch, (ours, wanted) in enumerate(zip(found[topology], found[YARDSTICK], strict=True)):
-            assert ours == wanted, f"{topology}, batch {batch}, rng_seed {RNG_SEED}"
-    assert len({str(batch.node_keys) for batch in found[YARDSTICK]}) == NUM_BATCHES
+@pytest.fixture(scope="module")
+def wanted(raw: Raw, places: Places) -> Callable[[str], list[Found]]:
+    """What a mode gives over the yardstick."""
+
+    @cache
+    def run(name: str) -> list[Found]:
+        with places.open(YARDSTICK) as store:
+            return _run(raw, store, name)
+
+    return run
+
+
+def _in_turn() -> Iterator[Any]:
+    """Each mode in one topology here and in one with servers, which take turns; in the others in slow runs."""
+    for (number, name), (place, topology) in product(enumerate(MODES), enumerate(TOPOLOGIES)):
+        marks = [] if place % 2 == number % 2 else [pytest.mark.slow]
+        yield pytest.param(name, topology, marks=marks, id=f"{name}-{topology}")
+
+
+@pytest.mark.parametrize(("name", "topology"), [*_in_turn()])
+def test_subgraphs_are_bit_equal(
+    raw: Raw, places: Places, wanted: Callable[[str], list[Found]], name: str, topology: str
+) -> None:
+    with places.open(topology) as store:
+        found = _run(raw, store, name)
+    for batch, (ours, theirs) in enumerate(zip(found, wanted(name), strict=True)):
+        assert ours == theirs, f"{topology}, batch {batch}, rng_seed {RNG_SEED}"
+    assert len({str(batch.node_keys) for batch in found}) == NUM_BATCHES
 
 
 def _run(raw: Raw, store: Store, name: str) -> list[Found]:

@@ -15,7 +15,7 @@ from hopstream.load.ppr import PPRLoader
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import EDGE, NODE
 from tests.conftest import make_typed_graph
-from tests.equality.batches import PLACES, Batches, assert_all_differ, compared_batches
+from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.processes import ServerPool
 from tests.topologies import YARDSTICK, Places, Written, settled
 
@@ -80,8 +80,7 @@ def batches_of(
         return compared_batches(loader)
 
 
-@pytest.mark.parametrize(("topology", "num_threads"), PLACES)
-@pytest.mark.parametrize("case", CASES, ids=", ".join)
+@pytest.mark.parametrize(("case", "topology", "num_threads"), [*in_places(CASES)])
 def test_batches_are_bit_equal(
     places: dict[str, Places], wanted: dict, case: tuple[str, str], topology: str, num_threads: int
 ) -> None:

@@ -148,8 +148,10 @@ class LoaderContract:
             with pytest.raises(StateError, match="it raised an error; iterate the loader again"):
                 next(iterator)
 
-    @pytest.mark.parametrize("num_failures", [1, 3])
-    @pytest.mark.parametrize("index", [0, 1, 3])
+    @pytest.mark.parametrize(
+        ("index", "num_failures"),
+        [(0, 3), (1, 1), (3, 3), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(0, 1), (1, 3), (3, 1)])],
+    )
     def test_an_iteration_after_a_failure_goes_on_with_the_batch_that_was_not_given_out(
         self, new_loader, index, num_failures
     ):

@@ -71,8 +71,13 @@ def infer(source, out, layer=mean_layer, **options):
     return infer_layerwise(source, layer, out, **{**settings, **options})
 
 
-@pytest.mark.parametrize("topology", [YARDSTICK, *TOPOLOGIES])
-@pytest.mark.parametrize("num_threads", [0, 3])
+@pytest.mark.parametrize(
+    ("topology", "num_threads"),
+    [
+        pytest.param(topology, num_threads, marks=[] if place % 2 == bool(num_threads) else [pytest.mark.slow])
+        for place, topology in enumerate([YARDSTICK, *TOPOLOGIES]) for num_threads in (0, 3)
+    ],
+)  # fmt: skip
 def test_embeddings_are_those_of_the_whole_graph(places, tmp_path, topology, num_threads):
     with places.open(topology) as store:
         found = infer(store, tmp_path / "out", num_threads=num_threads)
@@ -171,7 +176,7 @@ infer(sys.argv[1], sys.argv[2], layer, num_threads=2)
 """
 
 
-@pytest.mark.parametrize("num_batches", [1, 6, 21])
+@pytest.mark.parametrize("num_batches", [6, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 21))])
 def test_a_run_that_was_killed_goes_on(places, tmp_path, num_batches):
     """SIGKILL after some batches, in either layer."""
     words = [sys.executable, "-c", KILLED, str(places.folders[4]), str(tmp_path / "out")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,9 +52,15 @@ def find_store(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         store.close()
 
 
-@pytest.mark.parametrize("kind", [LocalStore, SeparateStore], ids=["fused", "separate"])
-@pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("name", MODES)
+def _in_turn() -> Iterator[Any]:
+    """Each mode fused over one number of parts and separate over the other, in turn; the other way in slow runs."""
+    kinds = {"fused": LocalStore, "separate": SeparateStore}
+    for (number, name), (place, kind), num_parts in product(enumerate(MODES), enumerate(kinds), (1, 3)):
+        marks = [] if num_parts == (1, 3)[(number + place) % 2] else [pytest.mark.slow]
+        yield pytest.param(name, num_parts, kinds[kind], marks=marks, id=f"{name}-{num_parts}-{kind}")
+
+
+@pytest.mark.parametrize(("name", "num_parts", "kind"), [*_in_turn()])
 def test_equals_the_plain_answer(
     raw: Raw, find_store: Callable[[int, type], LocalStore], name: str, num_parts: int, kind: type
 ) -> None:

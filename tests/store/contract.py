@@ -18,7 +18,12 @@ from tests import naive
 from tests.store.cases import Case, keys_of
 
 CASES = [(kind, num_parts) for kind in ("homogeneous", "typed") for num_parts in (1, 3, 4)]
+FEW_CASES = [("homogeneous", 1), ("typed", 3)]
 RNG_SEED = 0xFEEDFACECAFEBEEF
+
+
+def id_of(case: tuple[str, int]) -> str:
+    return f"{case[0]}-{case[1]}"
 
 
 class StoreContract:
@@ -28,7 +33,7 @@ class StoreContract:
         """A store of all parts."""
         raise NotImplementedError
 
-    @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+    @pytest.fixture(params=CASES, ids=id_of)
     def case(self, request: pytest.FixtureRequest, find_case: Callable[[str, int], Case]) -> Case:
         return find_case(*request.param)
 
@@ -311,6 +316,16 @@ class StoreContract:
         pairs = list(zip(keys_of(store, far, reply.neighbor_ids), np.asarray(edge_keys).tolist(), strict=True))
         stops = np.cumsum(reply.counts)
         return [pairs[stop - count : stop] for stop, count in zip(stops.tolist(), reply.counts.tolist(), strict=True)]
+
+
+class VariedStoreContract(StoreContract):
+    """For a store that other settings make of one whose tests run over every case: a few by default, all when slow."""
+
+    @pytest.fixture(
+        params=[case if case in FEW_CASES else pytest.param(case, marks=pytest.mark.slow) for case in CASES], ids=id_of
+    )
+    def case(self, request: pytest.FixtureRequest, find_case: Callable[[str, int], Case]) -> Case:
+        return find_case(*request.param)
 
 
 @cache

@@ -91,4 +91,4 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 20.0) ->
     ends = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < ends, f"{what}: not within {timeout_s:g} s"
-        os.sched_yield()
+        time.sleep(0.001)

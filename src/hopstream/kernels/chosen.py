@@ -35,7 +35,7 @@ from hopstream.kernels.labor import draw_labor
 from hopstream.kernels.memory import array_at, prefetch_address
 from hopstream.kernels.neighbors import RANGE_AHEAD, draw_positions, prefetch_key, stream_of
 from hopstream.kernels.smallest import sort_positions
-from hopstream.kernels.weighted import draw_missing, draw_weighted
+from hopstream.kernels.weighted import ZERO, draw_missing, draw_weighted
 
 UNIFORM, WEIGHTED, TOP_K, LAST, LABOR = range(5)
 ROWS_AHEAD = 8
@@ -149,7 +149,7 @@ def _draw_by_weight(
         return draw_missing(stream, sums, weights, kind, start, num, count, variates, positions, first, taken, turns)
     rest = stream + np.uint64(turns) * GOLDEN
     return taken + draw_weighted(
-        rest, sums, weights, kind, start, num, count - taken, True, variates, positions, first + taken
+        rest, sums, weights, kind, start, num, count - taken, replaces, variates, positions, first + taken
     )
 
 
@@ -268,7 +268,7 @@ def draw_chosen(
         is_listing = is_filtered and (count < 0 or ((strategy == UNIFORM or is_weighted) and not is_skipping))
         num_listed = 0
         if is_listing:
-            num_listed = list_eligible(rule, part_indices, start, num, out, written, 0, listed)
+            num_listed = list_eligible(rule, part_indices, start, num, out, written, ZERO, listed)
             if num_listed < 0:
                 return i, written, 0, 2 * len(listed)
         most = num_listed if is_listing else num

@@ -25,7 +25,7 @@ from hopstream.kernels.neighbors import draw_positions
 from hopstream.kernels.reals import quarter_turn
 from hopstream.kernels.smallest import offer, sort_positions
 from hopstream.kernels.stored_weights import FLOAT64, UNREADABLE
-from hopstream.kernels.weighted import add_weight, draw_weighted, edge_weight
+from hopstream.kernels.weighted import ZERO, add_weight, draw_weighted, edge_weight
 
 SCANNED = 512
 FEW = 64
@@ -175,7 +175,7 @@ def draw_listed(
         return 0
     if is_weighted:
         drawn = draw_weighted(
-            stream, sums, weights, FLOAT64, 0, num_listed, count, replaces, variates, positions, first
+            stream, sums, weights, np.int64(FLOAT64), ZERO, num_listed, count, replaces, variates, positions, first
         )
     else:
         drawn = count
@@ -224,7 +224,8 @@ def draw_skipping(
         own = stream + np.uint64(turns) * GOLDEN
         size = missing
         if is_weighted:
-            size = draw_weighted(own, sums, 0, UNREADABLE, start, num, missing, True, variates, tried, 0)
+            kind, is_replacing = np.int64(UNREADABLE), np.bool_(True)
+            size = draw_weighted(own, sums, ZERO, kind, start, num, missing, is_replacing, variates, tried, ZERO)
         else:
             draw_positions(own, start, num, missing, True, tried, 0)
         turns += missing

@@ -37,6 +37,9 @@ from hopstream.kernels.reals import fraction, natural_log, number_of, open_fract
 from hopstream.kernels.smallest import insert_position, offer, sort_positions
 from hopstream.kernels.stored_weights import stored_weight
 
+ZERO = np.int64(0)
+"""numba compiles a function once more for each literal that a kernel calls it with, and not for this."""
+
 MAX_REJECTIONS = 64
 LANES = 4
 PASS_FACTOR = 2
@@ -203,8 +206,8 @@ def draw_weighted(
     if taken <= limit:
         return taken
     if limit >= num // PASS_FACTOR or (limit > FLOYD_ALWAYS and limit * limit > 8 * num):
-        return _draw_in_one_pass(stream, sums, weights, kind, start, num, limit, variates, positions, first, 0)
-    return _draw_successively(stream, sums, weights, kind, start, num, limit, variates, positions, first, 0, 0)
+        return _draw_in_one_pass(stream, sums, weights, kind, start, num, limit, variates, positions, first, ZERO)
+    return _draw_successively(stream, sums, weights, kind, start, num, limit, variates, positions, first, ZERO, ZERO)
 
 
 @njit(cache=True, nogil=True)
