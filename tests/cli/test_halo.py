@@ -85,7 +85,7 @@ def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
     places = [word if word.startswith("--") else str(tmp_path / word) for word in folders]
     assert main(["dispatch", "--workers", "0", *places, *words]) == 0
     out = capsys.readouterr().out
-    assert "\nhalo " in out and " of halos;" in out and "up to" in out
+    assert "\nhalo " in out and " of copies\n" in out and "up to" in out
     ours, theirs = (hopstream.open_dataset(tmp_path / name, verify=True).manifest for name in ("p", "out"))
     assert ours.halo.halo_id == theirs.halo.halo_id
     only_budget = ["--halo-budget", "1kB", "--overwrite", "--parts", "2"]

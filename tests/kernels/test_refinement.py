@@ -35,7 +35,7 @@ def test_moves_lower_cut_plus_priced_excess_and_never_raise_the_excess(graph, pr
             new_over, new_cost = state()
             change = excess_change(node, before[node], part, rows, amounts, limits, scales, loads)
             assert part == before[node] or change == pytest.approx(new_over - over, abs=1e-9)
-            if new_over <= over + 1e-9:
+            if part == before[node] or change <= 0:  # as the kernel rounds it: two sums that are equal may differ
                 merits.append(cost - new_cost)
         owner[node] = before[node]
         moved = move_nodes(

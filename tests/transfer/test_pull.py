@@ -50,7 +50,7 @@ def test_a_root_has_its_own_parts(mag: Path, written, tmp_path: Path):
     (tmp_path / "b/roots.json").unlink()
     with pytest.raises(FormatError, match=r"b does not have part 2$"):
         pull(tmp_path / "b", tmp_path / "out", parts=[2], num_workers=0)
-    with pytest.raises(SettingsError, match="which is the root to pull from itself"):
+    with pytest.raises(SettingsError, match="b is the folder to pull from; give another one"):
         pull(tmp_path / "b", tmp_path / "b", num_workers=0)
 
 

@@ -47,6 +47,13 @@ class ParquetRagged(RaggedSource):
             if (file.dtype, file.element_shape, file.is_string) != (self.dtype, self.shape, self.is_string):
                 raise SchemaError(f"{file.shown} is {_shown(file)}; {names[which]} is {_shown(first)}")
         self.num_elements = sum(_num_elements(file) for file in files)
+        groups = [first + file.file.group_offsets for first, file in zip(offsets[:-1], files, strict=True)]
+        self._starts = np.unique(np.concatenate(groups))
+
+    def _next_start(self, row: int) -> int:
+        """Rows of a row group are decoded from its first one on."""
+        place = int(np.searchsorted(self._starts, row))
+        return int(self._starts[place]) if place < len(self._starts) else self.num_rows
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
         """As ``RaggedSource.pieces``."""

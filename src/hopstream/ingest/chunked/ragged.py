@@ -51,6 +51,22 @@ class RaggedSource(ABC):
         """Bytes of one row with its offset, about and on average."""
         return OFFSET_BYTES + -(-self.num_elements * self.element_bytes // max(1, self.num_rows))
 
+    def stretches(self, num_rows: int) -> Iterator[tuple[int, int]]:
+        """``(first row, end row)`` of stretches of about so many rows; at least one, if of no rows.
+
+        Where rows can only be read from certain ones on, stretches begin there and are longer: reading each is to be as
+        cheap as reading all at once.
+        """
+        first = 0
+        while first == 0 or first < self.num_rows:
+            stop = min(self._next_start(first + num_rows), self.num_rows)
+            yield first, stop
+            first = max(stop, 1)
+
+    def _next_start(self, row: int) -> int:
+        """The first row, from one on, that reading can begin with."""
+        return row
+
     @abstractmethod
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
         """Read some rows in order, in pieces of at most about ``BLOCK_BYTES``, or of one row; see ``blocks``."""

@@ -73,9 +73,12 @@ class ColumnStages:
         """Tasks for all rows of a feature of nodes; of a ragged one at least one."""
         num_rows = column.num_rows
         step = self.plan.column_rows(num_rows, column.row_bytes)
+        if isinstance(column, RaggedSource):
+            stretches = list(column.stretches(step))
+        else:
+            stretches = [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
         tasks = []
-        for start in range(0, max(num_rows, isinstance(column, RaggedSource)), step):
-            stop = min(start + step, num_rows)
+        for start, stop in stretches:
             args = self._args(type=node_type, feature=name, start=start, stop=stop)
             tasks.append(Task(f"{label}-{start}", kind_of(function), args, (stop - start) * column.row_bytes))
         return tasks
