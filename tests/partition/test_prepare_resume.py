@@ -11,7 +11,8 @@ import pytest
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import read_manifest
-from hopstream.partition.prepare import prepare
+from hopstream.partition.prepare import News, Resumed, prepare
+from hopstream.partition.prepare_plan import PreparePlan
 from tests.killing import kill_again_and_again, left_beside
 from tests.partition.dispatch.sources import check_same
 from tests.partition.test_prepare import WORK, write_tables
@@ -20,7 +21,7 @@ PROGRAM = """
 import sys
 from hopstream.ingest.chunking import plan as chunking
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.work_settings import WorkSettings
+from hopstream.engine.settings import WorkSettings
 from hopstream.partition.dispatch import plan
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.prepare import prepare
@@ -69,14 +70,23 @@ def test_it_says_what_was_done_before(folder: Path):
 
         prepare(
             folder / "tables", folder / "got", work=WORK, num_parts=2, method="ldg", halo=HaloSettings(hops=1),
-            tables=TableSettings(keep_raw_ids=False), progress=tell, on_resume=lambda *told: said.append(told),
+            tables=TableSettings(keep_raw_ids=False), progress=tell, on_news=said.append,
         )  # fmt: skip
 
-    said: list[tuple[str, int]] = []
+    said: list[News] = []
+
+    def resumed() -> list[str]:
+        assert all(news.num_tasks > 0 for news in said if isinstance(news, Resumed))
+        return [news.phase for news in said if isinstance(news, Resumed)]
+
     for stop in ("chunk", "dispatch"):
         with pytest.raises(KeyboardInterrupt):
             call(stop)
-    assert [stage for stage, _ in said] == ["chunk"]
+    assert resumed() == ["chunk"]
     call()
-    assert [stage for stage, _ in said] == ["chunk", "assign", "dispatch"] and min(num for _, num in said) > 0
+    assert resumed() == ["chunk", "dispatch"]
+    last = [news for news in said if isinstance(news, PreparePlan)][-1]
+    assert {phase.name: phase.is_done for phase in last.phases} == {
+        "chunk": True, "assign": True, "dispatch": False, "halo": False,
+    }  # fmt: skip
     check_done(folder)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import StateError
 from hopstream.ingest.chunked import write_chunked
-from hopstream.ingest.work_settings import WorkSettings
 from hopstream.partition.append.run import append
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.compact.run import compact
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from hopstream.errors import StateError
-from hopstream.ingest.work_settings import WorkSettings
+from hopstream.engine.settings import WorkSettings
 from hopstream.partition.append.run import append
 from hopstream.partition.compact.run import compact
 from hopstream.partition.dispatch.run import dispatch

@@ -122,7 +122,7 @@ def test_a_dataset_with_other_files_is_not_replaced(tmp_path, typed_graph: Graph
 def test_what_is_refused_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
     write_parts(typed_graph, tmp_path / "d", num_parts=2)
     before = tree_of(tmp_path)
-    with pytest.raises(FormatError, match="neither"):
+    with pytest.raises(FormatError, match="none is no folder; give the one with the part of each node"):
         write_parts(typed_graph, tmp_path / "d", num_parts=2, owners=tmp_path / "none", overwrite=True)
     assert tree_of(tmp_path) == before
 

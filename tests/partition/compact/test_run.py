@@ -87,7 +87,7 @@ def test_refusals(tmp_path):
     assert not compact(tmp_path / "d").book.deltas
     assert (tmp_path / "d").stat().st_ino == folder.st_ino  # there was nothing to do
     with pytest.raises(SettingsError, match="nothing appended"):
-        compact(tmp_path / "d", partitions_dir=tmp_path)
+        compact(tmp_path / "d", partitions_dir=tmp_path / "owners")
     append(tmp_path / "d", **grown_graph().added(2))
     with locked(tmp_path / "d"), pytest.raises(StateError, match="by another process"):
         compact(tmp_path / "d")
