@@ -117,7 +117,8 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
         yield f"{what}: sample_size is {op.sample_size}; give 1 or more"
     if edges is not None and op.strategy in WEIGHTED and weight_feature(edges.features) is None:
         named = " or ".join(WEIGHT_NAMES)
-        yield f"{what}: {strategy_name(op.strategy)} needs weights; edge set {op.edge_set_name!r} has no feature {named}"
+        strategy = strategy_name(op.strategy)
+        yield f"{what}: {strategy} needs weights; edge set {op.edge_set_name!r} has no feature {named}"
 
 
 def _input_problems(
