@@ -120,15 +120,20 @@ class _Run:
     def sample(self) -> None:
         """Run the ops, level by level."""
         discovered = {SEEDS: {t: list(slots) for t, slots in self.slot_of.items()}}
+        reached = dict(discovered)
         levels = self.plan.levels()
         for hop in range(self.plan.num_hops):
             num_edges = {t: len(edges) for t, edges in self.edges.items()}
             num_nodes = {t: len(slots) for t, slots in self.slot_of.items()}
             for op in levels[hop] if hop < len(levels) else []:
                 before = len(self.slot_of[op.found_type])
-                frontier = {node for name in op.inputs for node in discovered[name].get(op.expanded_type, [])}
+                of = discovered if op.expands == "new" else reached
+                frontier = {node for name in op.inputs for node in of[name].get(op.expanded_type, [])}
+                first_edge = len(self.edges[op.edge_type])
                 self.expand(op, sorted(frontier, key=self.slot_of[op.expanded_type].__getitem__))
-                discovered[op.name] = {op.found_type: list(self.slot_of[op.found_type])[before:]}
+                nodes, row = list(self.slot_of[op.found_type]), 0 if op.direction == "in" else 1
+                discovered[op.name] = {op.found_type: nodes[before:]}
+                reached[op.name] = {op.found_type: [nodes[e[row]] for e in self.edges[op.edge_type][first_edge:]]}
             for edge_type, edges in self.edges.items():
                 self.num_edges[edge_type].append(len(edges) - num_edges[edge_type])
             for node_type, slots in self.slot_of.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,15 +26,18 @@ REVERSES = {"reverse_types": {RATES: RATED}}
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to sample: fields of the plan, and whether edges are excluded."""
+    """A way to sample: fields of the plan, whether edges are excluded, and whether all reached nodes are expanded."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     is_excluding: bool = False
+    is_reaching: bool = False
 
 
 MODES = {
     "plain": Mode(),
     "excluding": Mode({}, is_excluding=True),
+    "reaching": Mode(is_reaching=True),
+    "reaching, disjoint": Mode(DISJOINT, is_reaching=True),
     "replacing": Mode({"is_replacing": True}, is_excluding=True),
     "disjoint": Mode(DISJOINT),
     "disjoint, excluding": Mode(DISJOINT, is_excluding=True),
@@ -86,7 +89,10 @@ def options_of(raw: Raw) -> dict[str, object]:
 def plan_of(raw: Raw, mode: Mode, num_neighbors: object = None) -> SamplePlan:
     """The plan of a mode, from seeds of both types."""
     counts = NUM_NEIGHBORS if num_neighbors is None else num_neighbors
-    return plan_from_num_neighbors(raw.graph.schema, counts, ("item", "user"), wants_edge_ids=True, **mode.options)
+    plan = plan_from_num_neighbors(raw.graph.schema, counts, ("item", "user"), wants_edge_ids=True, **mode.options)
+    if not mode.is_reaching:
+        return plan
+    return replace(plan, ops=tuple(replace(op, expands="reached") for op in plan.ops))
 
 
 def draw_seeds(raw: Raw, plan: SamplePlan, is_excluding: bool, rng: np.random.Generator) -> SeedNodes:

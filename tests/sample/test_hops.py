@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,34 @@ def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp
     found = _run(store, PlanRunner(store, plan), seeds)
     assert found == run_plan(Raw(graph), plan, seeds)
     assert found.num_sampled_edges[CITES][3] == 0
+
+
+@pytest.mark.parametrize("is_disjoint", [False, True])
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_nodes_that_are_reached_again_are_expanded_by_what_follows(rng, tmp_path, num_parts, is_disjoint) -> None:
+    """What the first op discovered is nothing new to the second, and yet the second's follower expands it."""
+    graph = make_typed_graph(rng, num_papers=12)
+    store = _write(graph, tmp_path / "parts", num_parts)
+
+    def op(name: str, *inputs: str, count: int = 4) -> SampleOp:
+        return SampleOp(
+            name=name, inputs=inputs, edge_type=CITES, direction="in", count=count, expands="reached"
+        )  # fmt: skip
+
+    ops = (
+        op("first", SEEDS, count=-1),
+        op("second", SEEDS, count=2),
+        op("third", "second"),
+        op("wide", SEEDS, "third"),
+    )
+    plan = SamplePlan(seed_types=("paper",), ops=ops, num_hops=4, wants_edge_ids=True, is_disjoint=is_disjoint)
+    seeds = SeedNodes(
+        ids={"paper": np.array([4, 9, 1])}, rng_seed=5, trees={"paper": np.array([1, 0, 2])} if is_disjoint else None
+    )
+    found = _run(store, PlanRunner(store, plan), seeds)
+    assert found == run_plan(Raw(graph), plan, seeds)
+    narrow = replace(plan, ops=tuple(replace(op, expands="new") for op in ops))
+    assert _run(store, PlanRunner(store, narrow), seeds).num_sampled_edges[CITES][1] < found.num_sampled_edges[CITES][1]
 
 
 @pytest.mark.parametrize("is_disjoint", [False, True])

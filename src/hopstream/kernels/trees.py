@@ -47,3 +47,26 @@ def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.
     for i in range(len(pairs)):
         ids[i] = pairs[i] & mask
         trees[i] = pairs[i] >> tree_shift
+
+
+@njit(cache=True, nogil=True)
+def group_by_tree(trees: np.ndarray, offsets: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
+    """Group items by their tree, in the order that they are in.
+
+    [Algorithm] A counting sort.
+
+    Args:
+        trees: int64[n], in ``[0, num_trees)``.
+        offsets: int64[num_trees + 1], out: tree ``t`` has ``order[offsets[t]:offsets[t + 1]]``.
+        order: int64[n], out: items.
+        places: int64[n], out: the place of each item inside its tree.
+    """
+    offsets[:] = 0
+    for i in range(len(trees)):
+        tree = trees[i]
+        places[i] = offsets[tree + 1]
+        offsets[tree + 1] += 1
+    for tree in range(len(offsets) - 1):
+        offsets[tree + 1] += offsets[tree]
+    for i in range(len(trees)):
+        order[offsets[trees[i]] + places[i]] = i

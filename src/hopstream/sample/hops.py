@@ -6,15 +6,17 @@ on where the parts are or who answered first. Where all parts are mapped here, e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
-from hopstream.kernels.relabel import repeat_slots
 from hopstream.kernels.trees import pack_neighbors
 from hopstream.sample.checks import check_plan, check_seeds
+from hopstream.sample.frontier import Frontier, RangeFrontier, SlotFrontier
 from hopstream.sample.fused import FusedSampler
 from hopstream.sample.op_requests import OpRequests
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes
@@ -23,6 +25,19 @@ from hopstream.sample.subgraph_types import Inducer, Mirror
 from hopstream.schema import EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Store
 from hopstream.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What an op found.
+
+    Attributes:
+        new: Slots of the nodes that it discovered.
+        edges: The places of its edges among those of their type.
+    """
+
+    new: SlotRange
+    edges: SlotRange
 
 
 class PlanRunner:
@@ -39,6 +54,7 @@ class PlanRunner:
         self._store = store
         self._plan = plan
         self._levels = plan.levels()
+        self._ops = {op.name: op for op in plan.ops}
         self._directions = plan.directions
         self._requests = OpRequests(store, plan)
         self._fused = FusedSampler(store) if isinstance(store, LocalStore) and store.is_whole else None
@@ -68,7 +84,7 @@ class PlanRunner:
             t: self._place_seeds(t, ids if seeds.trees is None else (seeds.trees[t] << TREE_SHIFT) | ids)
             for t, ids in seeds.ids.items()
         }
-        found: dict[str, SlotRange] = {}
+        found: dict[str, _Found] = {}
         num_nodes = {t: [m.num_nodes] for t, m in self._slots.items()}
         num_edges: dict[EdgeType, list[int]] = {t: [] for t in self._edges}
         for level in self._levels:
@@ -89,48 +105,59 @@ class PlanRunner:
             raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node once")
         return 0, slot_map.num_nodes
 
-    def _frontier(self, op: SampleOp, found: dict[str, SlotRange]) -> list[SlotRange]:
-        """Ranges of slots that an op expands."""
-        nowhere = (0, 0)
-        return _merge(
-            [self._seed_slots.get(op.expanded_type, nowhere) if name == SEEDS else found[name] for name in op.inputs]
-        )
+    def _frontier(self, op: SampleOp, found: dict[str, _Found]) -> Frontier:
+        """What an op expands."""
+        seeds = self._seed_slots.get(op.expanded_type, (0, 0))
+        if op.expands == "new":
+            return RangeFrontier.of([seeds if name == SEEDS else found[name].new for name in op.inputs])
+        is_reached = np.zeros(self._slots[op.expanded_type].num_nodes, np.bool_)
+        for name in op.inputs:
+            if name == SEEDS:
+                is_reached[slice(*seeds)] = True
+            else:
+                is_reached[self._reached(self._ops[name], found[name])] = True
+        return SlotFrontier(np.flatnonzero(is_reached))
 
-    def _run_level(self, level: list[SampleOp], found: dict[str, SlotRange]) -> None:
+    def _reached(self, op: SampleOp, found: _Found) -> IntArray:
+        """int64[num_edges], the slots that an op's edges lead to, one as often as there are such edges."""
+        first, last = found.edges
+        return self._edges[op.edge_type].slots[_found_row(op), first:last]
+
+    def _run_level(self, level: list[SampleOp], found: dict[str, _Found]) -> None:
         frontiers = [self._frontier(op, found) for op in level]
-        active = [(op, ranges) for op, ranges in zip(level, frontiers, strict=True) if ranges]
-        requests = [self._request(op, ranges) for op, ranges in active]
+        active = [(op, frontier) for op, frontier in zip(level, frontiers, strict=True) if len(frontier)]
+        requests = [self._request(op, frontier) for op, frontier in active]
         try:
             self._draw_level(level, active, requests, found)
         except MemoryError as error:
-            raise _too_many(active, requests) from error
+            raise _too_many([op for op, _ in active], requests) from error
 
     def _draw_level(
         self,
         level: list[SampleOp],
-        active: list[tuple[SampleOp, list[SlotRange]]],
+        active: list[tuple[SampleOp, Frontier]],
         requests: list[SampleRequest],
-        found: dict[str, SlotRange],
+        found: dict[str, _Found],
     ) -> None:
         replies = self._store.sample(requests) if requests and self._fused is None else []
         for op in level:
-            end = self._slots[op.found_type].num_nodes
-            found[op.name] = (end, end)
-        for index, (op, ranges) in enumerate(active):
+            end, num_edges = self._slots[op.found_type].num_nodes, self._edges[op.edge_type].num_edges
+            found[op.name] = _Found((end, end), (num_edges, num_edges))
+        for index, (op, frontier) in enumerate(active):
             neighbors, edges = self._slots[op.found_type], self._edges[op.edge_type]
             first_new, first_edge = neighbors.num_nodes, edges.num_edges
-            found_row, expanded_row = (0, 1) if op.direction == "in" else (1, 0)
+            found_row = _found_row(op)
             if self._fused is not None:
                 counts = self._fused.sample(requests[index], neighbors, edges, found_row)
             else:
                 counts = _add_reply(replies[index], requests[index].trees, neighbors, edges, found_row)
-            _repeat_frontier(ranges, counts, edges.slots[expanded_row], first_edge)
-            found[op.name] = (first_new, neighbors.num_nodes)
+            frontier.repeat(counts, edges.slots[1 - found_row], first_edge)
+            found[op.name] = _Found((first_new, neighbors.num_nodes), (first_edge, edges.num_edges))
 
-    def _request(self, op: SampleOp, ranges: list[SlotRange]) -> SampleRequest:
+    def _request(self, op: SampleOp, frontier: Frontier) -> SampleRequest:
         nodes = self._slots[op.expanded_type]
         trees = nodes.trees()
-        return self._requests.of_op(op, _take(nodes.ids(), ranges), None if trees is None else _take(trees, ranges))
+        return self._requests.of_op(op, frontier.take(nodes.ids()), None if trees is None else frontier.take(trees))
 
     def _count(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]]) -> None:
         for node_type, slot_map in self._slots.items():
@@ -158,10 +185,15 @@ class PlanRunner:
         )
 
 
-def _too_many(active: list[tuple[SampleOp, list[SlotRange]]], requests: list[SampleRequest]) -> SettingsError:
+def _found_row(op: SampleOp) -> int:
+    """Which row of ``EdgeBuffer.slots`` an op's neighbours are in."""
+    return 0 if op.direction == "in" else 1
+
+
+def _too_many(active: list[SampleOp], requests: list[SampleRequest]) -> SettingsError:
     """The error where memory does not hold what a level draws; it names the op that asks for most."""
     request, op = max(
-        ((request, op) for request, (op, _) in zip(requests, active, strict=True)),
+        zip(requests, active, strict=True),
         key=lambda pair: len(pair[0].ids) * (MAX_COUNT + 1 if pair[1].count < 0 else pair[1].count),
     )
     count = "all" if op.count < 0 else f"{op.count:,}"
@@ -174,12 +206,6 @@ def _too_many(active: list[tuple[SampleOp, list[SlotRange]]], requests: list[Sam
 
 def _trees(slot_maps: dict[str, SlotMap]) -> dict[str, IntArray]:
     return {t: trees for t, slot_map in slot_maps.items() if (trees := slot_map.trees()) is not None}
-
-
-def _take(column: IntArray, ranges: list[SlotRange]) -> IntArray:
-    """The values of some ranges of slots, copied only where there are several."""
-    pieces = [column[start:end] for start, end in ranges]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _add_reply(
@@ -197,23 +223,3 @@ def _add_reply(
         edges.edge_ids[first:last] = reply.edge_ids
     edges.num_edges = last
     return reply.counts
-
-
-def _repeat_frontier(ranges: list[SlotRange], counts: NDArray[np.int32], slots: IntArray, written: int) -> None:
-    done = 0
-    for start, end in ranges:
-        written = repeat_slots(start, counts[done : done + end - start], slots, written)
-        done += end - start
-
-
-def _merge(ranges: list[SlotRange]) -> list[SlotRange]:
-    """Sorted, distinct, non-empty ranges of slots, neighbours joined, so that each slot is expanded once."""
-    merged: list[SlotRange] = []
-    for start, end in sorted(set(ranges)):
-        if start == end:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

@@ -23,6 +23,8 @@ SEEDS = "seeds"
 NumNeighbors = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
 SubgraphType = Literal["directional", "bidirectional", "induced"]
 """Which edges a subgraph has: those that were drawn; these and their reverses; or all between the nodes found."""
+Expanded = Literal["new", "reached"]
+"""Which nodes an op expands: those that its inputs discovered, or all that their edges lead to."""
 MAX_HOPS = 64
 
 
@@ -32,11 +34,14 @@ class SampleOp:
 
     Attributes:
         name: Distinct in its plan; the draws depend on it.
-        inputs: Ops (or ``SEEDS``) whose newly discovered nodes are expanded; each node once.
+        inputs: Ops (or ``SEEDS``) whose nodes are expanded; each node once.
         edge_type: The edge type to follow.
         direction: ``in`` expands destinations and finds sources; ``out`` the other way round.
         count: Neighbours per node; -1 means all.
         strategy: How they are chosen; see ``SampleRequest``.
+        expands: ``new``: the nodes that the inputs discovered, as in PyG, so that no node is expanded by two hops;
+            ``reached``: all that their edges lead to, as in TF-GNN, so that a node that two ops reach is expanded by
+            what follows either.
     """
 
     name: str
@@ -45,6 +50,7 @@ class SampleOp:
     direction: Direction
     count: int
     strategy: Strategy = "uniform"
+    expands: Expanded = "new"
 
     @property
     def expanded_type(self) -> str:
@@ -124,6 +130,8 @@ class SamplePlan:
     def _check_strategy(self, op: SampleOp) -> None:
         if op.strategy not in get_args(Strategy):
             raise SettingsError(f"op {op.name!r}: strategy is {op.strategy!r}; give {'|'.join(get_args(Strategy))}")
+        if op.expands not in get_args(Expanded):
+            raise SettingsError(f"op {op.name!r}: expands is {op.expands!r}; give {'|'.join(get_args(Expanded))}")
         if self.is_replacing and op.strategy not in ("uniform", "weighted"):
             raise SettingsError(f"op {op.name!r}: strategy {op.strategy!r} never draws with replacement")
 

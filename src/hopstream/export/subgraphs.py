@@ -1,0 +1,152 @@
+"""How does a batch of seeds become graph tensors, one per seed?
+
+The seeds' trees are grown together, in one run of the plan. Nodes and edges are then grouped by tree, so that columns
+are fetched in the order in which they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray
+from hopstream.export.plan import repeated_edge_types
+from hopstream.graph.subgraph import SampledEdges
+from hopstream.kernels.trees import group_by_tree
+from hopstream.sample.hops import PlanRunner
+from hopstream.sample.plan import SamplePlan, SeedNodes
+from hopstream.sample.slots import SlotMap
+from hopstream.schema import EdgeType
+from hopstream.store.contract import TREE_SHIFT, FetchRequest, Store
+from hopstream.tfgnn.graph_schema import edge_set_names
+from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
+from hopstream.tfgnn.values import FeatureValues
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouped:
+    """Items of all trees, grouped by tree.
+
+    Attributes:
+        offsets: int64[num_trees + 1].
+        order: int64[n], the items of each tree.
+        places: int64[n], the place of each item inside its tree.
+    """
+
+    offsets: IntArray
+    order: IntArray
+    places: IntArray
+
+    @classmethod
+    def of(cls, trees: IntArray, num_trees: int) -> Grouped:
+        """Group items whose trees are ``int64[n]``."""
+        grouped = cls(np.empty(num_trees + 1, np.int64), np.empty(len(trees), np.int64), np.empty(len(trees), np.int64))
+        group_by_tree(trees, grouped.offsets, grouped.order, grouped.places)
+        return grouped
+
+
+class SubgraphMaker:
+    """Samples graph tensors from a store. One thread uses one maker."""
+
+    def __init__(self, store: Store, plan: SamplePlan, features: Mapping[str | EdgeType, Sequence[str]]) -> None:
+        """Check the plan against the store.
+
+        Args:
+            store: Where the graph is.
+            plan: A disjoint plan with seeds of one type.
+            features: Which features are written of each node type and edge type.
+
+        Raises:
+            UnknownNameError: The store's graph has no such type or feature.
+            SettingsError: The dataset does not hold what the plan needs.
+        """
+        for owner, names in features.items():
+            for name in names:
+                store.schema.feature(owner, name)
+        self._store, self._plan, self._features = store, plan, features
+        self._runner = PlanRunner(store, plan)
+        self._edge_sets = edge_set_names(store.schema)
+        self._repeated = repeated_edge_types(plan)
+        self._distinct = SlotMap()
+
+    def make(self, seed_keys: IntArray, rng_seed: int, first_tree: int = 0) -> GraphPieces:
+        """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
+
+        Args:
+            seed_keys: int64[n], keys; one may be there several times.
+            rng_seed: 64 bits.
+            first_tree: The number of the first seed's tree.
+
+        Returns:
+            n graphs of one component. Seeds are the first nodes of their set.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        node_type, num_trees = self._plan.seed_types[0], len(seed_keys)
+        trees = np.arange(first_tree, first_tree + num_trees, dtype=np.int64)
+        seeds = SeedNodes(
+            ids={node_type: self._store.lookup(node_type, seed_keys)}, rng_seed=rng_seed, trees={node_type: trees}
+        )
+        found = self._runner.run(seeds)
+        of_nodes = {t: of - first_tree for t, of in (found.trees or {}).items()}
+        nodes = {t: Grouped.of(of, num_trees) for t, of in of_nodes.items()}
+        drawn = {t: self._each_once(t, edges, of_nodes[t[0]]) for t, edges in found.edges.items()}
+        edges = {t: Grouped.of(of_nodes[t[0]][of.src_slots], num_trees) for t, of in drawn.items()}
+        columns = self._fetch(found.node_ids, nodes, drawn, edges)
+        return GraphPieces(
+            component_offsets=np.arange(num_trees + 1, dtype=np.int64),
+            node_sets={
+                t: NodePieces(sizes=np.diff(of.offsets), features=_values(columns.get(t, {})))
+                for t, of in nodes.items()
+            },
+            edge_sets={
+                name: EdgePieces(
+                    sizes=np.diff(edges[t].offsets), source_set=t[0], target_set=t[2],
+                    source=nodes[t[0]].places[drawn[t].src_slots[edges[t].order]],
+                    target=nodes[t[2]].places[drawn[t].dst_slots[edges[t].order]],
+                    features=_values(columns.get(t, {})),
+                )
+                for name, t in self._edge_sets.items()
+            },
+        )  # fmt: skip
+
+    def _each_once(self, edge_type: EdgeType, drawn: SampledEdges, of_nodes: IntArray) -> SampledEdges:
+        """Edges without those that another op drew before, in the same tree."""
+        if edge_type not in self._repeated or drawn.edge_ids is None:
+            return drawn
+        _, slots = self._distinct.number(of_nodes[drawn.src_slots] << TREE_SHIFT | drawn.edge_ids)
+        # Slots are given in order, so an edge that is new has a higher one than all before it.
+        is_new = np.diff(np.maximum.accumulate(slots), prepend=-1) > 0
+        return SampledEdges(
+            src_slots=drawn.src_slots[is_new], dst_slots=drawn.dst_slots[is_new], edge_ids=drawn.edge_ids[is_new],
+            direction=drawn.direction,
+        )  # fmt: skip
+
+    def _fetch(
+        self, node_ids: Mapping[str, IntArray], nodes: Mapping[str, Grouped], drawn: Mapping[EdgeType, SampledEdges],
+        edges: Mapping[EdgeType, Grouped],
+    ) -> dict[str | EdgeType, Mapping[str, Column]]:  # fmt: skip
+        """Columns of all items, in the order of their groups."""
+        owners: list[str | EdgeType] = []
+        requests: list[FetchRequest] = []
+        for owner, names in self._features.items():
+            if not names:
+                continue
+            owners.append(owner)
+            if isinstance(owner, str):
+                request = FetchRequest(owner=owner, names=tuple(names), ids=node_ids[owner][nodes[owner].order])
+            else:
+                of = drawn[owner]
+                edge_ids = of.src_slots[:0] if of.edge_ids is None else of.edge_ids
+                request = FetchRequest(
+                    owner=(owner, of.direction), names=tuple(names), ids=edge_ids[edges[owner].order]
+                )
+            requests.append(request)
+        return dict(zip(owners, self._store.fetch(requests), strict=True))
+
+
+def _values(columns: Mapping[str, Column]) -> dict[str, FeatureValues]:
+    return {name: FeatureValues.of(column) for name, column in columns.items()}

@@ -1,0 +1,333 @@
+"""How are many ``tf.Example`` messages written at once, and how is one read?
+
+An ``Example`` is a map from names to lists: of float32, of int64 in seven-bit groups (varints), or of bytes. Every
+message in it is preceded by its own size, so sizes are worked out for all messages first, and then all bytes are
+written once, in their places.
+
+[Algorithm] One kernel per kind of list writes one feature into all messages of a batch. Reading walks over one message
+    as far as it is written in the usual way; what is not (a list in two pieces, unknown fields) is left to protobuf.
+[Cost] Floats and strings are copied; integers take a step per seven bits. Some 5 GB/s of floats per core.
+[Not chosen] protobuf's own classes: a Python call per list, and a Python object per string and number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MESSAGE, VALUE, PACKED = 0x0A, 0x12, 0x0A
+"""Tags: a message or a string in field 1, a message in field 2, packed values or a string in field 1."""
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 0x0A, 0x12, 0x1A
+"""Tags of the kinds of list in a ``Feature``."""
+UNUSUAL = -1
+"""Written in another way than ours; protobuf reads it, or says what is wrong with it."""
+
+
+@njit(inline="always")
+def varint_length(value: int) -> int:
+    """Bytes of a number in seven-bit groups; ten where it is negative."""
+    rest = np.uint64(value)
+    length = 1
+    while rest >= np.uint64(128):
+        rest >>= np.uint64(7)
+        length += 1
+    return length
+
+
+@njit(inline="always")
+def _put_varint(out: np.ndarray, at: int, value: int) -> int:
+    rest = np.uint64(value)
+    while rest >= np.uint64(128):
+        out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
+        rest >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(rest)
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def int_list_sizes(values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
+    """Bytes of the packed integers of each list.
+
+    Args:
+        values: int64[num_values].
+        offsets: int64[num_lists + 1], list ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+        sizes: int64[num_lists], out.
+    """
+    for i in range(len(sizes)):
+        size = 0
+        for v in range(offsets[i], offsets[i + 1]):
+            size += varint_length(values[v])
+        sizes[i] = size
+
+
+@njit(cache=True, nogil=True)
+def string_list_sizes(value_offsets: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
+    """Bytes of the strings of each list with their tags and sizes.
+
+    Args:
+        value_offsets: int64[num_values + 1], where each string begins.
+        offsets: int64[num_lists + 1], list ``i`` has strings ``offsets[i]`` to ``offsets[i + 1]``.
+        sizes: int64[num_lists], out.
+    """
+    for i in range(len(sizes)):
+        size = 0
+        for v in range(offsets[i], offsets[i + 1]):
+            length = value_offsets[v + 1] - value_offsets[v]
+            size += 1 + varint_length(length) + length
+        sizes[i] = size
+
+
+@njit(cache=True, nogil=True)
+def add_entry_sizes(payload_sizes: np.ndarray, is_packed: bool, num_key_bytes: int, totals: np.ndarray) -> None:
+    """Add what an entry of the map takes in each message, with its tag and size.
+
+    Args:
+        payload_sizes: int64[num_messages], bytes of the packed values, or of the strings with their tags.
+        is_packed: Values are packed, so that the list has a tag and a size of its own where it is not empty.
+        num_key_bytes: Of the name.
+        totals: int64[num_messages], added to.
+    """
+    key_size = 1 + varint_length(num_key_bytes) + num_key_bytes
+    for i in range(len(totals)):
+        _, _, entry = _sizes(payload_sizes[i], is_packed, key_size)
+        totals[i] += 1 + varint_length(entry) + entry
+
+
+@njit(inline="always")
+def _sizes(payload: int, is_packed: bool, key_size: int) -> tuple[int, int, int]:
+    """Sizes of the list, of the ``Feature`` and of the entry, each without its own tag and size."""
+    inner = payload
+    if is_packed and payload > 0:
+        inner = 1 + varint_length(payload) + payload
+    feature = 1 + varint_length(inner) + inner
+    return inner, feature, key_size + 1 + varint_length(feature) + feature
+
+
+@njit(inline="always")
+def _put_head(
+    out: np.ndarray, at: int, key: np.ndarray, kind: int, payload: int, is_packed: bool, key_size: int
+) -> int:
+    """Everything of an entry that comes before its values."""
+    inner, feature, entry = _sizes(payload, is_packed, key_size)
+    out[at] = MESSAGE
+    at = _put_varint(out, at + 1, entry)
+    out[at] = MESSAGE
+    at = _put_varint(out, at + 1, len(key))
+    for b in range(len(key)):
+        out[at + b] = key[b]
+    at += len(key)
+    out[at] = VALUE
+    at = _put_varint(out, at + 1, feature)
+    out[at] = kind
+    at = _put_varint(out, at + 1, inner)
+    if is_packed and payload > 0:
+        out[at] = PACKED
+        at = _put_varint(out, at + 1, payload)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def begin_examples(starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    """Write the tag and the size of the map of each message.
+
+    Args:
+        starts: int64[num_messages], where each message begins in ``out``.
+        sizes: int64[num_messages], bytes of its map.
+        out: uint8[...].
+        places: int64[num_messages], out: where its entries begin.
+    """
+    for i in range(len(starts)):
+        out[starts[i]] = MESSAGE
+        places[i] = _put_varint(out, starts[i] + 1, sizes[i])
+
+
+@njit(cache=True, nogil=True)
+def put_floats(out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> None:
+    """Write an entry of floats into each message.
+
+    Args:
+        out: uint8[...].
+        places: int64[num_messages], where the entry begins; moved behind it.
+        key: uint8[...], the name.
+        data: uint8[4 * num_values], the bytes of float32 in little endian order.
+        offsets: int64[num_messages + 1], in values.
+    """
+    key_size = 1 + varint_length(len(key)) + len(key)
+    for i in range(len(places)):
+        start, payload = 4 * offsets[i], 4 * (offsets[i + 1] - offsets[i])
+        at = _put_head(out, places[i], key, FLOAT_LIST, payload, True, key_size)
+        out[at : at + payload] = data[start : start + payload]
+        places[i] = at + payload
+
+
+@njit(cache=True, nogil=True)
+def put_ints(
+    out: np.ndarray, places: np.ndarray, key: np.ndarray, values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
+) -> None:
+    """Write an entry of integers into each message.
+
+    Args:
+        out: uint8[...].
+        places: int64[num_messages], where the entry begins; moved behind it.
+        key: uint8[...], the name.
+        values: int64[num_values].
+        offsets: int64[num_messages + 1].
+        sizes: int64[num_messages], from ``int_list_sizes``.
+    """
+    key_size = 1 + varint_length(len(key)) + len(key)
+    for i in range(len(places)):
+        at = _put_head(out, places[i], key, INT64_LIST, sizes[i], True, key_size)
+        for v in range(offsets[i], offsets[i + 1]):
+            at = _put_varint(out, at, values[v])
+        places[i] = at
+
+
+@njit(cache=True, nogil=True)
+def put_strings(
+    out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.ndarray, value_offsets: np.ndarray,
+    offsets: np.ndarray, sizes: np.ndarray,
+) -> None:  # fmt: skip
+    """Write an entry of strings into each message.
+
+    Args:
+        out: uint8[...].
+        places: int64[num_messages], where the entry begins; moved behind it.
+        key: uint8[...], the name.
+        data: uint8[...], the strings, one after the other.
+        value_offsets: int64[num_values + 1], where each string begins.
+        offsets: int64[num_messages + 1], in strings.
+        sizes: int64[num_messages], from ``string_list_sizes``.
+    """
+    key_size = 1 + varint_length(len(key)) + len(key)
+    for i in range(len(places)):
+        at = _put_head(out, places[i], key, BYTES_LIST, sizes[i], False, key_size)
+        for v in range(offsets[i], offsets[i + 1]):
+            start, length = value_offsets[v], value_offsets[v + 1] - value_offsets[v]
+            out[at] = PACKED
+            at = _put_varint(out, at + 1, length)
+            out[at : at + length] = data[start : start + length]
+            at += length
+        places[i] = at
+
+
+@njit(inline="always")
+def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
+    """A number and the place behind it; ``UNUSUAL`` as the place where it does not end before ``end``."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while at < end and shift < np.uint64(64):
+        byte = np.uint64(data[at])
+        value |= (byte & np.uint64(127)) << shift
+        at += 1
+        if byte < np.uint64(128):
+            return np.int64(value), np.int64(at)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(UNUSUAL)
+
+
+@njit(inline="always")
+def _message(data: np.ndarray, at: int, end: int, tag: int) -> tuple[np.int64, np.int64]:
+    """Where a message begins and ends that a tag announces; ``UNUSUAL`` as its begin where there is none."""
+    if at >= end or data[at] != tag:
+        return np.int64(UNUSUAL), np.int64(0)
+    size, begin = _varint(data, at + 1, end)
+    if begin < 0 or size < 0 or size > end - begin:
+        return np.int64(UNUSUAL), np.int64(0)
+    return np.int64(begin), np.int64(begin + size)
+
+
+@njit(cache=True, nogil=True)
+def find_features(data: np.ndarray, start: int, end: int, found: np.ndarray) -> int:
+    """Find the features of an ``Example`` that is ``data[start:end]``.
+
+    Args:
+        data: uint8[...].
+        start: Where the message begins.
+        end: Where it ends.
+        found: int64[room, 5], out: begin and end of the name, the kind's tag (0: none), begin and end of the list. For
+            lists of numbers begin and end are those of the packed values.
+
+    Returns:
+        How many there are, which may be more than there is room for; ``UNUSUAL`` where protobuf must read the message.
+    """
+    if start == end:
+        return 0
+    at, last = _message(data, start, end, MESSAGE)
+    if at < 0 or last != end:
+        return UNUSUAL
+    num_found = 0
+    while at < last:
+        entry, entry_end = _message(data, at, last, MESSAGE)
+        if entry < 0:
+            return UNUSUAL
+        key, key_end = _message(data, entry, entry_end, MESSAGE)
+        if key < 0:
+            return UNUSUAL
+        feature, feature_end = _message(data, key_end, entry_end, VALUE)
+        if feature < 0 or feature_end != entry_end:
+            return UNUSUAL
+        kind, values, values_end = 0, feature, feature
+        if feature < feature_end:
+            kind = np.int64(data[feature])
+            values, values_end = _message(data, feature, feature_end, kind)
+            if kind not in (BYTES_LIST, FLOAT_LIST, INT64_LIST) or values < 0 or values_end != feature_end:
+                return UNUSUAL
+            if kind != BYTES_LIST and values < values_end:
+                packed, packed_end = _message(data, values, values_end, PACKED)
+                if packed < 0 or packed_end != values_end or (kind == FLOAT_LIST and (packed_end - packed) % 4):
+                    return UNUSUAL
+                values = packed
+        if num_found < len(found):
+            row = found[num_found]
+            row[0], row[1], row[2], row[3], row[4] = key, key_end, kind, values, values_end
+        num_found += 1
+        at = entry_end
+    return num_found
+
+
+@njit(cache=True, nogil=True)
+def read_ints(data: np.ndarray, start: int, end: int, values: np.ndarray) -> int:
+    """Read packed integers.
+
+    Args:
+        data: uint8[...].
+        start: Where they begin.
+        end: Where they end.
+        values: int64[room], out.
+
+    Returns:
+        How many there are, which may be more than there is room for; ``UNUSUAL`` where the last one is cut off.
+    """
+    num_values, at = 0, start
+    while at < end:
+        value, at = _varint(data, at, end)
+        if at < 0:
+            return UNUSUAL
+        if num_values < len(values):
+            values[num_values] = value
+        num_values += 1
+    return num_values
+
+
+@njit(cache=True, nogil=True)
+def read_strings(data: np.ndarray, start: int, end: int, bounds: np.ndarray) -> int:
+    """Find the strings of a list.
+
+    Args:
+        data: uint8[...].
+        start: Where the list begins.
+        end: Where it ends.
+        bounds: int64[room, 2], out: begin and end of each.
+
+    Returns:
+        How many there are, which may be more than there is room for; ``UNUSUAL`` where protobuf must read the message.
+    """
+    num_values, at = 0, start
+    while at < end:
+        begin, at = _message(data, at, end, PACKED)
+        if begin < 0:
+            return UNUSUAL
+        if num_values < len(bounds):
+            bounds[num_values, 0], bounds[num_values, 1] = begin, at
+        num_values += 1
+    return num_values

@@ -1,0 +1,190 @@
+"""How do many ``tf.Example`` messages become bytes at once, and how does one become lists again?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.errors import FormatError, SchemaError
+from hopstream.kernels.examples import (
+    BYTES_LIST,
+    FLOAT_LIST,
+    UNUSUAL,
+    add_entry_sizes,
+    begin_examples,
+    find_features,
+    int_list_sizes,
+    put_floats,
+    put_ints,
+    put_strings,
+    read_ints,
+    read_strings,
+    string_list_sizes,
+)
+from hopstream.tfgnn.messages import EXAMPLE, message_class
+from hopstream.tfgnn.tfrecord import HEAD_BYTES, TAIL_BYTES
+
+Values = Array | RaggedArray
+"""float32[num_values], int64[num_values], or byte strings as a ragged column."""
+FIRST_ROOM = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueLists:
+    """One feature of a batch of messages.
+
+    Attributes:
+        values: The values of all messages, one after the other.
+        offsets: int64[num_messages + 1]; message ``i`` has values ``offsets[i]`` to ``offsets[i + 1]``.
+    """
+
+    values: Values
+    offsets: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedExamples:
+    """Messages in one buffer, with room around each for what TFRecord files add.
+
+    Attributes:
+        data: uint8[num_bytes].
+        offsets: int64[num_messages + 1]; message ``i`` with that room is ``data[offsets[i]:offsets[i + 1]]``.
+    """
+
+    data: Array
+    offsets: IntArray
+
+    def __len__(self) -> int:
+        """Number of messages."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        """One message alone."""
+        return self.data[self.offsets[number] + HEAD_BYTES : self.offsets[number + 1] - TAIL_BYTES].tobytes()
+
+
+def encode_examples(features: Mapping[str, ValueLists], num_messages: int) -> EncodedExamples:
+    """Write a batch of messages; features are in the order of their names.
+
+    Args:
+        features: Name to its lists in all messages.
+        num_messages: How many messages there are.
+
+    Raises:
+        SchemaError: Values are of another dtype, or a feature has lists for another number of messages.
+    """
+    totals = np.zeros(num_messages, np.int64)
+    payloads: dict[str, IntArray] = {}
+    for name, lists in features.items():
+        if len(lists.offsets) != num_messages + 1:
+            raise SchemaError(f"{name} has lists for {len(lists.offsets) - 1} messages; there are {num_messages}")
+        payloads[name] = _payload_sizes(name, lists)
+        add_entry_sizes(payloads[name], isinstance(lists.values, np.ndarray), len(name.encode()), totals)
+    # An Example without features still has its map, of no bytes.
+    lengths = totals + 1 + _varint_lengths(totals)
+    offsets = offsets_of(lengths + HEAD_BYTES + TAIL_BYTES)
+    data = np.empty(int(offsets[-1]), np.uint8)
+    places = np.empty(num_messages, np.int64)
+    begin_examples(offsets[:-1] + HEAD_BYTES, totals, data, places)
+    for name in sorted(features):
+        lists, key = features[name], np.frombuffer(name.encode(), np.uint8)
+        if isinstance(lists.values, RaggedArray):
+            strings = lists.values
+            put_strings(data, places, key, strings.values, strings.offsets, lists.offsets, payloads[name])
+        elif lists.values.dtype == np.float32:
+            put_floats(data, places, key, lists.values.view(np.uint8), lists.offsets)
+        else:
+            put_ints(data, places, key, lists.values, lists.offsets, payloads[name])
+    return EncodedExamples(data, offsets)
+
+
+def _payload_sizes(name: str, lists: ValueLists) -> IntArray:
+    sizes = np.empty(len(lists.offsets) - 1, np.int64)
+    if isinstance(lists.values, RaggedArray):
+        string_list_sizes(lists.values.offsets, lists.offsets, sizes)
+    elif lists.values.dtype == np.float32 and lists.values.flags.c_contiguous:
+        np.multiply(np.diff(lists.offsets), 4, out=sizes)
+    elif lists.values.dtype == np.int64:
+        int_list_sizes(lists.values, lists.offsets, sizes)
+    else:
+        raise SchemaError(f"{name} is {lists.values.dtype}; a list holds float32, int64 or strings")
+    return sizes
+
+
+def _varint_lengths(numbers: IntArray) -> IntArray:
+    return np.searchsorted(1 << np.arange(7, 63, 7, dtype=np.int64), numbers, side="right") + 1
+
+
+def decode_example(data: bytes) -> dict[str, Values]:
+    """The lists of one message by name. A feature without a list is an empty int64 list.
+
+    Raises:
+        FormatError: The bytes are no ``Example``.
+    """
+    buffer = np.frombuffer(data, np.uint8)
+    found = np.empty((FIRST_ROOM, 5), np.int64)
+    num_found = find_features(buffer, 0, len(buffer), found)
+    if num_found > len(found):
+        found = np.empty((num_found, 5), np.int64)
+        find_features(buffer, 0, len(buffer), found)
+    if num_found == UNUSUAL:
+        return _by_protobuf(data)
+    lists: dict[str, Values] = {}
+    for key, key_end, kind, start, end in found[:num_found].tolist():
+        values = _values_of(buffer, kind, start, end)
+        if values is None:
+            return _by_protobuf(data)
+        lists[_name_of(data[key:key_end])] = values
+    return lists
+
+
+def _name_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not a tf.Example: a feature's name is {raw!r}, which is not UTF-8") from error
+
+
+def _values_of(buffer: Array, kind: int, start: int, end: int) -> Values | None:
+    """The values of a list, or None where it is written in an unusual way."""
+    if kind == FLOAT_LIST:
+        return np.frombuffer(buffer[start:end].tobytes(), np.dtype("<f4")).astype(np.float32, copy=False)
+    if kind == BYTES_LIST:
+        num_strings = read_strings(buffer, start, end, np.empty((0, 2), np.int64))
+        if num_strings == UNUSUAL:
+            return None
+        bounds = np.empty((num_strings, 2), np.int64)
+        read_strings(buffer, start, end, bounds)
+        return _strings_of(buffer, bounds)
+    values = np.empty(end - start, np.int64)  # a number takes a byte at least
+    num_values = read_ints(buffer, start, end, values)
+    return None if num_values == UNUSUAL else values[:num_values].copy()
+
+
+def _strings_of(buffer: Array, bounds: IntArray) -> RaggedArray:
+    pieces = [buffer[start:end] for start, end in bounds.tolist()]
+    values = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    return RaggedArray(values, offsets_of(bounds[:, 1] - bounds[:, 0]), is_string=True)
+
+
+def _by_protobuf(data: bytes) -> dict[str, Values]:
+    try:
+        message: Any = message_class(EXAMPLE).FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"not a tf.Example: {error}") from error
+    lists: dict[str, Values] = {}
+    for name, feature in message.features.feature.items():
+        if feature.HasField("bytes_list"):
+            strings = list(feature.bytes_list.value)
+            offsets = offsets_of(np.fromiter(map(len, strings), np.int64, len(strings)))
+            lists[name] = RaggedArray(np.frombuffer(b"".join(strings), np.uint8), offsets, is_string=True)
+        elif feature.HasField("float_list"):
+            lists[name] = np.array(feature.float_list.value, np.float32)
+        else:
+            lists[name] = np.array(feature.int64_list.value, np.int64)
+    return lists

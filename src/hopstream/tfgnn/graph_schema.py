@@ -1,0 +1,274 @@
+"""How is a TF-GNN ``GraphSchema`` read, checked and written, and how does it become ours?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema, type_label
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
+from hopstream.tfgnn.readout import readout_problems
+from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+
+TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
+MAX_SCHEMA_BYTES = 64 << 20
+AUXILIARY = re.compile(r"[_#!%.^~]")
+"""How names of sets begin that are no objects or relations of their own, such as ``_readout``."""
+_TF_NAMES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+def parse_message(text: str, name: str, where: str = "text") -> Any:
+    """A message from its text form.
+
+    Args:
+        text: The text.
+        name: The full name of the message, out of ``messages``.
+        where: What errors call the text.
+
+    Raises:
+        FormatError: It is not such a message; the error names line and column.
+    """
+    message = message_class(name)()
+    try:
+        text_format.Parse(text, message, allow_unknown_extension=True, descriptor_pool=pool())
+    except (text_format.ParseError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {error}") from error
+    return message
+
+
+def read_message(path: Path, name: str) -> Any:
+    """A message from a file, in text form, or in binary form where the suffix is ``.pb`` or ``.binarypb``.
+
+    Raises:
+        FormatError: It is not such a message.
+        OSError: The file cannot be read.
+    """
+    if path.stat().st_size > MAX_SCHEMA_BYTES:
+        raise FormatError(f"{path} has {path.stat().st_size} bytes; a {name.rpartition('.')[2]} has far fewer")
+    data = path.read_bytes()
+    if path.suffix in (".pb", ".binarypb"):
+        try:
+            return message_class(name).FromString(data)
+        except DecodeError as error:
+            raise FormatError(f"{path}: not a {name.rpartition('.')[2]}: {error}") from error
+    try:
+        return parse_message(data.decode(), name, str(path))
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not a {name.rpartition('.')[2]}: not UTF-8 at byte {error.start}") from error
+
+
+def message_text(message: Any) -> str:
+    """The text form of a message, with keys of maps in order."""
+    return str(text_format.MessageToString(message, descriptor_pool=pool()))
+
+
+def parse_schema(text: str) -> Any:
+    """A ``GraphSchema`` message from its text form.
+
+    Raises:
+        FormatError: It is none; the error names line and column.
+    """
+    return parse_message(text, GRAPH_SCHEMA)
+
+
+def schema_path(given: str | Path) -> Path:
+    """The file of a schema: the one given, or the only ``.pbtxt`` of a folder.
+
+    Raises:
+        FormatError: There is no such file, or the folder has none or several.
+    """
+    path = Path(given)
+    if path.is_dir():
+        found = sorted(path.glob("*.pbtxt"))
+        if len(found) != 1:
+            names = f": {', '.join(p.name for p in found)}" if found else ""
+            raise FormatError(f"{path} has {len(found)} files *.pbtxt{names}; give the one that is the schema")
+        return found[0]
+    if not path.is_file():
+        raise FormatError(f"{path} is not there; give a GraphSchema in text form, or the folder that holds it")
+    return path
+
+
+def read_schema(path: str | Path) -> Any:
+    """A ``GraphSchema`` message from its file, or from the folder that holds it.
+
+    Raises:
+        FormatError: There is none, or it is no ``GraphSchema``.
+        OSError: The file cannot be read.
+    """
+    return read_message(schema_path(path), GRAPH_SCHEMA)
+
+
+def check_schema(schema: Any, where: str = "schema") -> None:
+    """Refuse a schema that contradicts itself.
+
+    Raises:
+        SchemaError: It does; the error lists all that is wrong.
+    """
+    problems = list(schema_problems(schema))
+    if problems:
+        more = "".join(f"\n  {problem}" for problem in problems)
+        raise SchemaError(f"{where}: {problems[0]}" if len(problems) == 1 else f"{where}:{more}")
+
+
+def schema_problems(schema: Any) -> Iterator[str]:
+    """What is wrong with a schema, a line each."""
+    yield from _feature_problems("context", schema.context.features, ())
+    for name, nodes in sorted(schema.node_sets.items()):
+        where = f"node set {name!r}"
+        if not name:
+            yield "a node set has no name"
+        yield from _feature_problems(where, nodes.features, (SIZE,))
+        yield from _context_problems(where, nodes.context, schema)
+    for name, edges in sorted(schema.edge_sets.items()):
+        where = f"edge set {name!r}"
+        if not name:
+            yield "an edge set has no name"
+        yield from _feature_problems(where, edges.features, (SIZE, SOURCE, TARGET))
+        yield from _context_problems(where, edges.context, schema)
+        for end in ("source", "target"):
+            node_set = getattr(edges, end)
+            if not node_set:
+                yield f"{where} has no {end}"
+            elif node_set not in schema.node_sets:
+                known = ", ".join(sorted(schema.node_sets)) or "none"
+                yield f"{where} has {end} {node_set!r}, which is no node set; known: {known}"
+    for node_set in schema.info.root_set:
+        if node_set not in schema.node_sets:
+            yield f"info.root_set names {node_set!r}, which is no node set"
+    yield from readout_problems(schema)
+
+
+def schema_remarks(schema: Any) -> Iterator[str]:
+    """What is allowed in a schema and seldom meant, a line each."""
+    for where, features in _all_features(schema):
+        for name, feature in sorted(features.items()):
+            if [dim.size for dim in feature.shape.dim] == [1]:
+                yield f"{where}: feature {name!r} has shape [1]; leave the shape out for one value per item"
+            if feature.dtype and field_dtype(feature) == "float64":
+                yield f"{where}: feature {name!r} is DT_DOUBLE, which is stored as DT_FLOAT"
+
+
+def _all_features(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "context", schema.context.features
+    yield from ((f"node set {name!r}", nodes.features) for name, nodes in sorted(schema.node_sets.items()))
+    yield from ((f"edge set {name!r}", edges.features) for name, edges in sorted(schema.edge_sets.items()))
+
+
+def field_dtype(feature: Any) -> str | None:
+    """The dtype of a feature in our words, or None where it cannot be stored."""
+    try:
+        return field_of(feature, "").dtype
+    except SchemaError:
+        return None
+
+
+def _feature_problems(where: str, features: Mapping[str, Any], reserved: tuple[str, ...]) -> Iterator[str]:
+    for name, feature in sorted(features.items()):
+        what = f"{where}: feature {name!r}"
+        if not name:
+            yield f"{where}: a feature has no name"
+        if name in reserved:
+            yield f"{what} has a name that stands for what every such set has; name it otherwise"
+        if not feature.HasField("dtype") or not feature.dtype:
+            yield f"{what} has no dtype"
+        if any(dim.name for dim in feature.shape.dim):
+            named = next(dim.name for dim in feature.shape.dim if dim.name)
+            yield f"{what} has a dimension with the name {named!r}; a description belongs to the feature"
+        try:
+            spec = field_of(feature, what) if feature.dtype else FieldSpec(dtype=STRING)
+        except SchemaError as error:
+            yield str(error)
+            continue
+        for number in spec.ragged_dims:
+            if f"{name}.d{number}" in features:
+                yield f"{what} varies in size, so its row lengths are called {name}.d{number}, as another feature is"
+
+
+def _context_problems(where: str, names: Any, schema: Any) -> Iterator[str]:
+    for name in names:
+        if name not in schema.context.features:
+            yield f"{where} names context feature {name!r}, which is not there"
+
+
+def graph_schema_of(schema: Any) -> GraphSchema:
+    """Our schema of a full graph that a ``GraphSchema`` message describes.
+
+    An edge set becomes the edge type of its source, its name and its target; auxiliary sets, such as ``_readout``, are
+    no part of a full graph.
+
+    Raises:
+        SchemaError: The schema contradicts itself, or a feature has a shape that no column has: strings in lists, or a
+            size that varies in another dimension than the first.
+    """
+    check_schema(schema)
+    node_sets = {name: of for name, of in sorted(schema.node_sets.items()) if not AUXILIARY.match(name)}
+    edge_sets = {name: of for name, of in sorted(schema.edge_sets.items()) if not AUXILIARY.match(name)}
+    return GraphSchema(
+        nodes={name: _columns(nodes.features, f"node set {name!r}") for name, nodes in node_sets.items()},
+        edges={
+            (edges.source, name, edges.target): _columns(edges.features, f"edge set {name!r}")
+            for name, edges in edge_sets.items()
+        },
+    )
+
+
+def _columns(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:
+    columns = {}
+    for name, feature in sorted(features.items()):
+        if name.startswith("#"):  # ids and weights are columns of tables
+            continue
+        spec = field_of(feature, f"{where}: feature {name!r}")
+        inner = spec.shape[1:] if spec.ragged_dims[:1] == (1,) else spec.shape
+        if None in inner or (spec.is_string and spec.shape):
+            raise SchemaError(
+                f"{where}: feature {name!r} is {spec.dtype}{list(spec.shape)}; a column holds arrays of one shape, "
+                "lists whose first dimension alone varies, or single strings"
+            )
+        fixed = tuple(size for size in inner if size is not None)
+        columns[name] = FeatureSchema(
+            dtype=STRING if spec.is_string else spec.numpy_dtype.name, shape=fixed, is_ragged=bool(spec.ragged_dims)
+        )
+    return columns
+
+
+def schema_message(schema: GraphSchema) -> Any:
+    """The ``GraphSchema`` message of our schema.
+
+    Edge sets are called by their relation, or, where several edge types share it, by ``src__rel__dst``.
+
+    Raises:
+        SchemaError: A column is of complex numbers, which TF-GNN does not store.
+    """
+    message = message_class(GRAPH_SCHEMA)()
+    for node_type, features in schema.nodes.items():
+        message.node_sets[node_type].SetInParent()
+        _set_features(message.node_sets[node_type], features, node_type)
+    for name, edge_type in edge_set_names(schema).items():
+        edges = message.edge_sets[name]
+        edges.source, edges.target = edge_type[0], edge_type[2]
+        _set_features(edges, schema.edges[edge_type], name)
+    return message
+
+
+def edge_set_names(schema: GraphSchema) -> dict[str, EdgeType]:
+    """The edge types of our schema by the names of their edge sets."""
+    relations = [edge_type[1] for edge_type in schema.edges]
+    return {(t[1] if relations.count(t[1]) == 1 else type_label(t)): t for t in schema.edges}
+
+
+def _set_features(holder: Any, features: Mapping[str, FeatureSchema], where: str) -> None:
+    for name, column in features.items():
+        if column.dtype not in _TF_NAMES:
+            raise SchemaError(f"{where}.{name} is {column.dtype}; TF-GNN stores integers, reals, bools and strings")
+        feature = holder.features[name]
+        feature.dtype = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name[_TF_NAMES[column.dtype]].number
+        for size in ((-1,) if column.is_ragged else ()) + column.shape:
+            feature.shape.dim.add().size = size

@@ -1,0 +1,148 @@
+"""How is a TF-GNN ``SamplingSpec`` read and checked?
+
+A spec is a list of ops. The seed op names the node set that sampling starts from; each sampling op draws, for every
+distinct node that its inputs reached, up to ``sample_size`` edges of one edge set, by one of four strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.tfgnn.graph_schema import parse_message, read_message
+from hopstream.tfgnn.messages import SAMPLING_SPEC, enum_names
+from hopstream.tfgnn.readout import READOUT
+
+TOP_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, LATEST_K = range(4)
+WEIGHTED = (TOP_K, RANDOM_WEIGHTED)
+WEIGHT_NAMES = ("#weight", "weight")
+"""What the feature that holds an edge set's weights is called."""
+LINK_ENDS = (f"{READOUT}/source", f"{READOUT}/target")
+
+
+def strategy_name(number: int) -> str:
+    """The name of a strategy by its number."""
+    return enum_names("tensorflow_gnn.sampler.SamplingStrategy").get(number, str(number))
+
+
+def parse_spec(text: str, where: str = "text") -> Any:
+    """A ``SamplingSpec`` message from its text form.
+
+    Raises:
+        FormatError: It is none; the error names line and column.
+    """
+    return parse_message(text, SAMPLING_SPEC, where)
+
+
+def read_spec(path: str | Path) -> Any:
+    """A ``SamplingSpec`` message from its file.
+
+    Raises:
+        FormatError: There is none, or it is no ``SamplingSpec``.
+        OSError: The file cannot be read.
+    """
+    if not Path(path).is_file():
+        raise FormatError(f"{path} is not there; give a SamplingSpec in text form")
+    return read_message(Path(path), SAMPLING_SPEC)
+
+
+def seed_of(spec: Any, schema: Any) -> tuple[str, str]:
+    """The name of the seed op and the node set that it starts from.
+
+    Links start from the node set of their ends, which the readout edge sets of the schema name.
+
+    Raises:
+        SchemaError: The spec has no seed op, or the schema not the readout that links need.
+    """
+    kind = spec.WhichOneof("seed_type")
+    if kind is None:
+        raise SchemaError("the spec has no seed_op; say which node set sampling starts from")
+    if kind == "seed_op":
+        return spec.seed_op.op_name, spec.seed_op.node_set_name
+    missing = [name for name in LINK_ENDS if name not in schema.edge_sets]
+    if missing:
+        raise SchemaError(
+            f"symmetric_link_seed_op needs edge set {missing[0]!r} in the schema, from where links are read"
+        )
+    ends = [schema.edge_sets[name].source for name in LINK_ENDS]
+    if ends[0] != ends[1]:
+        raise SchemaError(f"symmetric_link_seed_op: sources of links are in {ends[0]!r}, targets in {ends[1]!r}")
+    return spec.symmetric_link_seed_op.op_name, ends[0]
+
+
+def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
+    """Refuse a spec that contradicts itself or the schema of the graph.
+
+    Raises:
+        SchemaError: It does; the error lists all that is wrong.
+    """
+    problems = list(spec_problems(spec, schema))
+    if problems:
+        more = "".join(f"\n  {problem}" for problem in problems)
+        raise SchemaError(f"{where}: {problems[0]}" if len(problems) == 1 else f"{where}:{more}")
+
+
+def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
+    """What is wrong with a spec, a line each."""
+    reached: dict[str, str | None] = {}
+    try:
+        seed_name, seed_set = seed_of(spec, schema)
+    except SchemaError as error:
+        yield str(error)
+    else:
+        if not seed_name:
+            yield "the seed op has no op_name"
+        if seed_set not in schema.node_sets:
+            yield f"seed op {seed_name!r}: unknown node set {seed_set!r}; known: {_names(schema.node_sets)}"
+        reached[seed_name] = seed_set if seed_set in schema.node_sets else None
+    later = {op.op_name for op in spec.sampling_ops}
+    for number, op in enumerate(spec.sampling_ops):
+        what = f"op {op.op_name!r}" if op.op_name else f"sampling_ops[{number}]"
+        if not op.op_name:
+            yield f"{what} has no op_name"
+        elif op.op_name in reached:
+            yield f"{what} is there twice"
+        edges = schema.edge_sets.get(op.edge_set_name, None)
+        yield from _edge_problems(what, op, edges, schema)
+        yield from _input_problems(what, op, edges, reached, later)
+        reached[op.op_name] = None if edges is None else edges.target
+
+
+def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]:
+    if edges is None:
+        yield f"{what}: unknown edge set {op.edge_set_name!r}; known: {_names(schema.edge_sets)}"
+    if op.sample_size < 1:
+        yield f"{what}: sample_size is {op.sample_size}; give 1 or more"
+    if edges is not None and op.strategy in WEIGHTED and weight_feature(edges.features) is None:
+        named = " or ".join(WEIGHT_NAMES)
+        strategy = strategy_name(op.strategy)
+        yield f"{what}: {strategy} needs weights; edge set {op.edge_set_name!r} has no feature {named}"
+
+
+def _input_problems(
+    what: str, op: Any, edges: Any, reached: Mapping[str, str | None], later: set[str]
+) -> Iterator[str]:
+    if not op.input_op_names:
+        yield f"{what} has no input_op_names"
+    for name in op.input_op_names:
+        if name not in reached:
+            known = (
+                "comes later; put ops behind their inputs" if name in later else f"is none; known: {_names(reached)}"
+            )
+            yield f"{what}: input op {name!r} {known}"
+        elif edges is not None and reached[name] not in (None, edges.source):
+            yield (
+                f"{what}: input op {name!r} reaches node set {reached[name]!r}; edge set {op.edge_set_name!r} starts "
+                f"from {edges.source!r}"
+            )
+
+
+def weight_feature(features: Any) -> str | None:
+    """What the feature is called that holds weights, or None where there is none."""
+    return next((name for name in WEIGHT_NAMES if name in features), None)
+
+
+def _names(known: Any) -> str:
+    return ", ".join(sorted(known)) or "none"

@@ -1,0 +1,182 @@
+"""How are records read from TFRecord files, and written to them?
+
+A record is preceded by its size and the size's checksum and followed by its own checksum. Files may be compressed with
+gzip as a whole. A name such as ``nodes.tfrecords@15`` means fifteen files, ``nodes.tfrecords-00003-of-00015`` one of
+them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, cast
+
+import google_crc32c
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import ChecksumError, FormatError, SettingsError
+
+HEAD_BYTES, TAIL_BYTES = 12, 4
+MAX_RECORD_BYTES = 1 << 30
+"""A longer record is no record: its size was misread, or somebody wants memory."""
+MAX_SHARDS = 100_000
+_GZIP = b"\x1f\x8b"
+_MASK = 0xA282EAD8
+_SHARDED = re.compile(r"(.+)@(\d{1,6})")
+
+
+def masked_checksum(data: bytes) -> int:
+    """CRC-32C of bytes, rotated and shifted as TFRecord files have it, so that sums of sums do not cancel out."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+class RecordWriter:
+    """Writes records to one file. Use it as a context, or ``close`` it."""
+
+    def __init__(self, path: Path, *, is_compressed: bool = False) -> None:
+        """Make the file, or empty the one that is there.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        self._file: IO[bytes] = path.open("wb")
+        # No time and no name: the same records are the same bytes.
+        self._out = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0) if is_compressed else self._file
+
+    def write(self, record: bytes) -> None:
+        """Write one record."""
+        head = struct.pack("<Q", len(record))
+        self._out.write(head + struct.pack("<I", masked_checksum(head)))
+        self._out.write(record)
+        self._out.write(struct.pack("<I", masked_checksum(record)))
+
+    def write_framed(self, data: Array, offsets: IntArray) -> None:
+        """Write records that lie in a buffer with room for their sizes and checksums, which are filled in.
+
+        Args:
+            data: uint8[...].
+            offsets: int64[num_records + 1]; a record takes ``HEAD_BYTES`` before and ``TAIL_BYTES`` behind it.
+        """
+        frame_records(data, offsets)
+        self._out.write(data[int(offsets[0]) : int(offsets[-1])].data)
+
+    def close(self) -> None:
+        """Write what is left; it may be called again."""
+        if self._out is not self._file:
+            self._out.close()
+        self._file.close()
+
+    def __enter__(self) -> RecordWriter:
+        """The writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+
+def frame_records(data: Array, offsets: IntArray) -> None:
+    """Fill in the sizes and checksums of records, as ``RecordWriter.write_framed`` takes them."""
+    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        record = data[start + HEAD_BYTES : end - TAIL_BYTES].tobytes()
+        head = struct.pack("<Q", len(record))
+        head += struct.pack("<I", masked_checksum(head))
+        data[start : start + HEAD_BYTES] = np.frombuffer(head, np.uint8)
+        tail = struct.pack("<I", masked_checksum(record))
+        data[end - TAIL_BYTES : end] = np.frombuffer(tail, np.uint8)
+
+
+def read_records(path: Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
+    """The records of one file, plain or compressed with gzip, in order.
+
+    Raises:
+        FormatError: The file is cut off, is no TFRecord file, or a record is longer than allowed.
+        ChecksumError: A record or its size is not what was written.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        is_compressed = file.read(2) == _GZIP
+        file.seek(0)
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_compressed else file)
+        num_left = None if is_compressed else path.stat().st_size
+        number = 0
+        try:
+            while head := _read(stream, HEAD_BYTES, path, number):
+                size, checksum = struct.unpack("<QI", head)
+                if masked_checksum(head[:8]) != checksum:
+                    raise ChecksumError(f"{path}: the size of record {number} does not match its checksum")
+                if size > (max_record_bytes if num_left is None else min(max_record_bytes, num_left)):
+                    raise FormatError(f"{path}: record {number} is said to have {size} bytes, more than there can be")
+                body = _read(stream, size + TAIL_BYTES, path, number)
+                if len(body) != size + TAIL_BYTES:
+                    raise _cut_off(path, number)
+                record = body[:size]
+                if masked_checksum(record) != int.from_bytes(body[size:], "little"):
+                    raise ChecksumError(f"{path}: record {number} does not match its checksum")
+                yield record
+                number += 1
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FormatError(f"{path}: record {number} cannot be uncompressed: {error}") from error
+
+
+def _read(stream: IO[bytes], size: int, path: Path, number: int) -> bytes:
+    data = stream.read(size)
+    if data and len(data) < size:
+        raise _cut_off(path, number)
+    return data
+
+
+def _cut_off(path: Path, number: int) -> FormatError:
+    return FormatError(f"{path} ends in the middle of record {number}")
+
+
+def shard_paths(path: str | Path, num_shards: int) -> list[Path]:
+    """The files of a sharded name, ``name-00000-of-00003`` and so on."""
+    return [Path(f"{path}-{shard:05}-of-{num_shards:05}") for shard in range(num_shards)]
+
+
+def sharded_name(name: str) -> tuple[str, int | None]:
+    """A name and its number of shards, from ``name@15``; None where it is the name of one file.
+
+    Raises:
+        SettingsError: The number is 0, or larger than anybody can mean.
+    """
+    match = _SHARDED.fullmatch(name)
+    if match is None:
+        return name, None
+    if not 1 <= int(match[2]) <= MAX_SHARDS:
+        raise SettingsError(f"{name} names {match[2]} files; use 1 to {MAX_SHARDS}")
+    return match[1], int(match[2])
+
+
+def files_of(name: str | Path) -> list[Path]:
+    """The files that a name means: one file, the shards of ``name@15``, or what a pattern such as ``name-*`` finds.
+
+    Raises:
+        FormatError: One of them, or any at all, is missing.
+        SettingsError: The number of shards cannot be meant.
+    """
+    text = str(name)
+    stem, num_shards = sharded_name(text)
+    if num_shards is not None:
+        paths = shard_paths(stem, num_shards)
+    elif Path(text).exists() or not any(sign in text for sign in "*?["):
+        paths = [Path(text)]
+    else:
+        paths = sorted(Path(text).parent.glob(Path(text).name))
+        if not paths:
+            raise FormatError(f"no file is named like {text}")
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        more = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise FormatError(
+            f"{missing[0]} is not there{more}" + (f"; {text} means {len(paths)} files" * bool(num_shards))
+        )
+    return paths

@@ -1,0 +1,200 @@
+"""Are schemas read, refused where they contradict themselves, and turned into ours and back?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.schema import FeatureSchema, GraphSchema
+from hopstream.tfgnn.graph_schema import (
+    check_schema,
+    graph_schema_of,
+    message_text,
+    parse_schema,
+    read_schema,
+    schema_message,
+    schema_remarks,
+)
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tfgnn"
+NODES = 'node_sets { key: "a" value { } }\n'
+LOOP = NODES + 'edge_sets { key: "e" value { source: "a" target: "a" } }'
+
+
+def feature(words, name="f"):
+    return f'features {{ key: "{name}" value {{ {words} }} }}'
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (f'node_sets {{ key: "a" value {{ {feature("")} }} }}', "node set 'a': feature 'f' has no dtype"),
+        (f"context {{ {feature('dtype: DT_INVALID')} }}", "context: feature 'f' has no dtype"),
+        (f"context {{ {feature('dtype: DT_COMPLEX64')} }}", "feature 'f' has dtype DT_COMPLEX64; use one of DT_FLOAT"),
+        (
+            f"context {{ {feature('dtype: DT_FLOAT shape { unknown_rank: true }')} }}",
+            "context: feature 'f' has a shape of unknown rank",
+        ),
+        (
+            "context { " + feature('dtype: DT_FLOAT shape { dim { size: 3 name: "how it came" } }') + " }",
+            "has a dimension with the name 'how it came'; a description belongs to the feature",
+        ),
+        (
+            f'node_sets {{ key: "a" value {{ {feature("dtype: DT_INT64", "#size")} }} }}',
+            "node set 'a': feature '#size' has a name that stands for",
+        ),
+        (
+            LOOP.replace("target:", feature("dtype: DT_INT64", "#source") + " target:"),
+            "edge set 'e': feature '#source' has a name that stands for",
+        ),
+        (
+            f'node_sets {{ key: "a" value {{ {feature("dtype: DT_INT64 shape { dim { size: -1 } }")} '
+            f'{feature("dtype: DT_INT64", "f.d1")} }} }}',
+            "its row lengths are called f.d1, as another feature is",
+        ),
+        ('node_sets { key: "a" value { context: "c" } }', "node set 'a' names context feature 'c', which is not there"),
+        (NODES + 'edge_sets { key: "e" value { source: "a" } }', "edge set 'e' has no target"),
+        (
+            NODES + 'edge_sets { key: "e" value { source: "a" target: "b" } }',
+            "edge set 'e' has target 'b', which is no node set; known: a",
+        ),
+        (NODES + 'edge_sets { key: "" value { source: "a" target: "a" } }', "an edge set has no name"),
+        (NODES + 'info { root_set: "b" }', "info.root_set names 'b', which is no node set"),
+        ('node_sets { key: "_readout-1" value { } }', "node set '_readout-1' is called neither _readout nor"),
+        ('node_sets { key: "_shadow/e" value { } }', "'_shadow/e' stands for edge set 'e', which is not there"),
+        (
+            NODES + 'edge_sets { key: "_readout" value { source: "a" target: "a" } }',
+            "edge set '_readout' is called neither _readout/<key> nor",
+        ),
+        (
+            NODES + 'edge_sets { key: "_readout/s" value { source: "a" target: "a" } }',
+            "edge set '_readout/s' goes to 'a'; its target is '_readout'",
+        ),
+        (
+            NODES + 'node_sets { key: "_readout" value { } }'
+            'edge_sets { key: "_readout/s/1" value { source: "a" target: "_readout" } }'
+            'edge_sets { key: "_readout/s/2" value { source: "a" target: "_readout" } }',
+            "edge sets '_readout/s/1' and '_readout/s/2' both read key 's' from node set 'a'",
+        ),
+    ],
+)  # fmt: skip
+def test_each_rule_has_its_error(text, match):
+    with pytest.raises(SchemaError, match=re.escape(match)):
+        check_schema(parse_schema(text))
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    text = NODES + 'edge_sets { key: "e" value { } }'
+    with pytest.raises(SchemaError, match=r"here:\n  edge set 'e' has no source\n  edge set 'e' has no target"):
+        check_schema(parse_schema(text), "here")
+
+
+def test_text_that_is_no_schema_is_named_with_its_line(tmp_path):
+    path = tmp_path / "g.pbtxt"
+    path.write_text("node_sets {\n  kay: 3\n}")
+    with pytest.raises(FormatError, match=r"g.pbtxt: not a GraphSchema: 2:3 .*kay"):
+        read_schema(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(FormatError, match=r"g.pbtxt: not a GraphSchema: not UTF-8 at byte 0"):
+        read_schema(path)
+    path.write_text("context { features { key: 'x' value { shape {" * 2000)
+    with pytest.raises(FormatError, match=r"not a GraphSchema"):
+        read_schema(path)
+
+
+def test_a_folder_holds_one_schema(tmp_path):
+    with pytest.raises(FormatError, match=r"has 0 files \*.pbtxt; give the one"):
+        read_schema(tmp_path)
+    (tmp_path / "g.pbtxt").write_text(NODES)
+    assert list(read_schema(tmp_path).node_sets) == ["a"]
+    (tmp_path / "spec.pbtxt").write_text("")
+    with pytest.raises(FormatError, match=r"has 2 files \*.pbtxt: g.pbtxt, spec.pbtxt; give the one"):
+        read_schema(tmp_path)
+    with pytest.raises(FormatError, match=r"none.pbtxt is not there"):
+        read_schema(tmp_path / "none.pbtxt")
+
+
+def test_the_binary_form_is_read_and_keeps_what_it_does_not_know(tmp_path):
+    schema = parse_schema(
+        NODES + 'edge_sets { key: "e" value { source: "a" target: "a" metadata { cardinality: 3 } } }'
+    )
+    data = schema.SerializeToString() + b"\x98\x06\x01"
+    (tmp_path / "g.pb").write_bytes(data)
+    again = read_schema(tmp_path / "g.pb")
+    assert again.edge_sets["e"].metadata.cardinality == 3 and again.SerializeToString().endswith(b"\x98\x06\x01")
+    assert b"\x22" in again.edge_sets["e"].SerializeToString()  # field 4, the target
+    (tmp_path / "g.pb").write_bytes(b"\x0a\xff")
+    with pytest.raises(FormatError, match=r"g.pb: not a GraphSchema"):
+        read_schema(tmp_path / "g.pb")
+
+
+def test_our_schema_becomes_theirs_and_comes_back():
+    ours = GraphSchema(
+        nodes={
+            "a": {"x": FeatureSchema(dtype="float32", shape=(3, 2)), "name": FeatureSchema(dtype="string")},
+            "b": {"r": FeatureSchema(dtype="int16", shape=(2,), is_ragged=True)},
+        },
+        edges={
+            ("a", "to", "b"): {"w": FeatureSchema(dtype="float64")}, ("a", "is", "a"): {}, ("b", "is", "a"): {},
+        },
+    )  # fmt: skip
+    message = schema_message(ours)
+    check_schema(message)
+    assert sorted(message.edge_sets) == ["a__is__a", "b__is__a", "to"]
+    assert parse_schema(message_text(message)) == message
+    back = graph_schema_of(message)
+    assert back.nodes == ours.nodes
+    assert back.edges[("a", "to", "b")] == ours.edges[("a", "to", "b")]
+    assert set(back.edges) == {("a", "to", "b"), ("a", "a__is__a", "a"), ("b", "b__is__a", "a")}
+    with pytest.raises(SchemaError, match=r"a.c is complex64"):
+        schema_message(GraphSchema(nodes={"a": {"c": FeatureSchema(dtype="complex64")}}, edges={}))
+
+
+def test_features_that_no_column_holds_are_named():
+    words = "dtype: DT_FLOAT shape { dim { size: 2 } dim { size: -1 } }"
+    with pytest.raises(SchemaError, match=r"node set 'a': feature 'f' is float32\[2, None\]; a column holds"):
+        graph_schema_of(parse_schema(f'node_sets {{ key: "a" value {{ {feature(words)} }} }}'))
+
+
+def test_what_is_seldom_meant_is_remarked():
+    words = feature("dtype: DT_INT64 shape { dim { size: 1 } }") + feature("dtype: DT_DOUBLE", "d")
+    remarks = list(schema_remarks(parse_schema(f'node_sets {{ key: "a" value {{ {words} }} }}')))
+    assert remarks == [
+        "node set 'a': feature 'd' is DT_DOUBLE, which is stored as DT_FLOAT",
+        "node set 'a': feature 'f' has shape [1]; leave the shape out for one value per item",
+    ]
+
+
+def test_messages_have_the_numbers_of_tensorflow_gnn():
+    """From its published definitions."""
+    fields = {
+        name: {field.name: field.number for field in message_class(name).DESCRIPTOR.fields}
+        for name in (
+            GRAPH_SCHEMA,
+            "tensorflow_gnn.Feature",
+            "tensorflow_gnn.Metadata",
+            "tensorflow_gnn.sampler.SamplingOp",
+        )
+    }
+    assert fields == {
+        GRAPH_SCHEMA: {"context": 1, "node_sets": 2, "edge_sets": 3, "info": 4},
+        "tensorflow_gnn.Feature": {"description": 1, "dtype": 2, "shape": 3, "source": 4},
+        "tensorflow_gnn.Metadata": {"extra": 1, "filename": 2, "cardinality": 3, "bigquery": 4},
+        "tensorflow_gnn.sampler.SamplingOp": {
+            "op_name": 1, "input_op_names": 2, "edge_set_name": 3, "sample_size": 4, "strategy": 5,
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the data of others is not part of the project")
+def test_schemas_of_others_are_accepted():
+    paths = [p for p in sorted(DATA.glob("*/*.pbtxt")) if "sampling_spec" not in p.name]
+    assert len(paths) == 8
+    for path in paths:
+        check_schema(read_schema(path), str(path))
+    mag = graph_schema_of(read_schema(DATA / "mag/graph_schema.pbtxt"))
+    assert ("paper", "cites", "paper") in mag.edges and mag.nodes["paper"]["feat"].shape == (128,)

@@ -1,0 +1,103 @@
+"""Are specs read, and refused with a message that names the op where they contradict the schema?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hopstream.errors import FormatError, SchemaError
+from hopstream.tfgnn.graph_schema import parse_schema, read_schema
+from hopstream.tfgnn.sampling_spec import check_spec, parse_spec, read_spec, seed_of
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tfgnn"
+SCHEMA = """
+node_sets { key: "paper" value {} } node_sets { key: "author" value {} }
+edge_sets { key: "cites" value { source: "paper" target: "paper"
+  features { key: "weight" value { dtype: DT_FLOAT } } } }
+edge_sets { key: "writes" value { source: "author" target: "paper" } }
+edge_sets { key: "written" value { source: "paper" target: "author" } }
+"""
+SEED = 'seed_op < op_name: "seed" node_set_name: "paper" > '
+
+
+def op(name="a", edge_set="cites", inputs=("seed",), size=3, strategy="RANDOM_UNIFORM"):
+    named = " ".join(f'input_op_names: "{i}"' for i in inputs)
+    rest = f'edge_set_name: "{edge_set}" sample_size: {size} strategy: {strategy}'
+    return f'sampling_ops < op_name: "{name}" {named} {rest} >'
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (op(), "the spec has no seed_op"),
+        (SEED.replace("paper", "topic"), "seed op 'seed': unknown node set 'topic'; known: author, paper"),
+        (SEED + op(edge_set="likes"), "op 'a': unknown edge set 'likes'; known: cites, writes, written"),
+        (SEED + op(size=0), "op 'a': sample_size is 0; give 1 or more"),
+        (SEED + op(inputs=()), "op 'a' has no input_op_names"),
+        (SEED + op(inputs=("b",)), "op 'a': input op 'b' is none; known: seed"),
+        (SEED + op(inputs=("b",)) + op("b"), "op 'a': input op 'b' comes later; put ops behind their inputs"),
+        (SEED + op() + op(), "op 'a' is there twice"),
+        (SEED + op("seed"), "op 'seed' is there twice"),
+        (SEED + op(""), "sampling_ops[0] has no op_name"),
+        (
+            SEED + op(edge_set="writes"),
+            "input op 'seed' reaches node set 'paper'; edge set 'writes' starts from 'author'",
+        ),
+        (
+            SEED + op(edge_set="written", strategy="TOP_K"),
+            "op 'a': TOP_K needs weights; edge set 'written' has no feature #weight or weight",
+        ),
+        (
+            SEED + op(edge_set="written").replace("strategy: RANDOM_UNIFORM", ""),  # what is unset is the first of them
+            "op 'a': TOP_K needs weights",
+        ),
+        ('symmetric_link_seed_op < op_name: "seed" >', "needs edge set '_readout/source' in the schema"),
+    ],
+)
+def test_each_rule_has_its_error(text, match):
+    with pytest.raises(SchemaError, match=re.escape(match)):
+        check_spec(parse_spec(text), parse_schema(SCHEMA))
+
+
+def test_right_specs_are_accepted():
+    schema = parse_schema(SCHEMA)
+    check_spec(parse_spec(SEED), schema)
+    check_spec(parse_spec(SEED + op(strategy="TOP_K") + op("b", "written", ("seed", "a"), 9, "LATEST_K")), schema)
+
+
+def test_links_start_from_the_node_set_of_both_ends():
+    readout = """
+    node_sets { key: "_readout" value {} }
+    edge_sets { key: "_readout/source" value { source: "paper" target: "_readout" } }
+    edge_sets { key: "_readout/target" value { source: "paper" target: "_readout" } }
+    """
+    spec = parse_spec('symmetric_link_seed_op < op_name: "seed" >' + op())
+    schema = parse_schema(SCHEMA + readout)
+    check_spec(spec, schema)
+    assert seed_of(spec, schema) == ("seed", "paper")
+    schema.edge_sets["_readout/target"].source = "author"
+    with pytest.raises(SchemaError, match=r"sources of links are in 'paper', targets in 'author'"):
+        check_spec(spec, schema)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(SchemaError, match=r"f:\n  op 'a': sample_size is 0.*\n  op 'b': unknown edge set 'x'"):
+        check_spec(parse_spec(SEED + op(size=0) + op("b", "x")), parse_schema(SCHEMA), "f")
+
+
+def test_files_that_are_no_specs_are_named(tmp_path):
+    (tmp_path / "s.pbtxt").write_text(SEED + "\nsampling_ops { sample_size: many }")
+    with pytest.raises(FormatError, match=r"s.pbtxt: not a SamplingSpec: 2:29"):
+        read_spec(tmp_path / "s.pbtxt")
+    with pytest.raises(FormatError, match=r"t.pbtxt is not there"):
+        read_spec(tmp_path / "t.pbtxt")
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the data of others is not part of the project")
+@pytest.mark.parametrize("name", ["mag", "creditcard"])
+def test_specs_of_others_are_accepted(name):
+    spec = read_spec(DATA / name / "sampling_spec.pbtxt")
+    check_spec(spec, read_schema(DATA / name / "graph_schema.pbtxt"))
+    assert len(spec.sampling_ops) == {"mag": 5, "creditcard": 1}[name]

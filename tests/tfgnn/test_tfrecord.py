@@ -1,0 +1,118 @@
+"""Do records come back, and is every damage found?"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from hopstream.arrays import offsets_of
+from hopstream.errors import ChecksumError, FormatError, SettingsError
+from hopstream.tfgnn.tfrecord import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    RecordWriter,
+    files_of,
+    masked_checksum,
+    read_records,
+    shard_paths,
+    sharded_name,
+)
+
+RECORDS = [b"", b"a", bytes(range(256)) * 9]
+
+
+def write(path, records=RECORDS, *, is_compressed=False):
+    with RecordWriter(path, is_compressed=is_compressed) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def test_the_layout_is_that_of_tensorflow(tmp_path):
+    """The bytes of ``tf.io.TFRecordWriter`` for one record ``hello``, from its documented layout."""
+    raw = write(tmp_path / "x", [b"hello"]).read_bytes()
+    assert raw[:8] == struct.pack("<Q", 5) and raw[12:17] == b"hello" and len(raw) == 21
+    # CRC-32C of 'hello' is 0x9a71bb4c.
+    assert struct.unpack("<I", raw[17:])[0] == (((0x9A71BB4C >> 15) | (0x9A71BB4C << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    assert struct.unpack("<I", raw[8:12])[0] == masked_checksum(raw[:8])
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_records_come_back(tmp_path, is_compressed):
+    path = write(tmp_path / "x", is_compressed=is_compressed)
+    assert list(read_records(path)) == RECORDS
+    again = write(tmp_path / "y", is_compressed=is_compressed)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_framed_records_are_the_same_bytes(tmp_path):
+    offsets = offsets_of(np.array([len(record) + HEAD_BYTES + TAIL_BYTES for record in RECORDS]))
+    data = np.full(int(offsets[-1]), 7, np.uint8)
+    for start, record in zip(offsets[:-1].tolist(), RECORDS, strict=True):
+        data[start + HEAD_BYTES :][: len(record)] = np.frombuffer(record, np.uint8)
+    with RecordWriter(tmp_path / "x") as writer:
+        writer.write_framed(data, offsets)
+    assert (tmp_path / "x").read_bytes() == write(tmp_path / "y").read_bytes()
+
+
+def test_every_cut_and_every_flipped_byte_is_found(tmp_path):
+    raw = write(tmp_path / "x", [b"one", b"", b"three"]).read_bytes()
+    ends = [0, 19, 35, len(raw)]
+    for size in range(len(raw)):
+        (tmp_path / "y").write_bytes(raw[:size])
+        if size in ends:
+            assert len(list(read_records(tmp_path / "y"))) == ends.index(size)
+        else:
+            with pytest.raises(
+                FormatError, match=rf"y ends in the middle of record {sum(e <= size for e in ends) - 1}"
+            ):
+                list(read_records(tmp_path / "y"))
+    for at in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[at] ^= 1
+        (tmp_path / "y").write_bytes(damaged)
+        with pytest.raises(ChecksumError, match=r"record [012]"):
+            list(read_records(tmp_path / "y"))
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_size_beyond_the_file_takes_no_memory(tmp_path, is_compressed):
+    head = struct.pack("<Q", 1 << 40)
+    raw = head + struct.pack("<I", masked_checksum(head)) + b"x" * 8
+    (tmp_path / "x").write_bytes(gzip.compress(raw) if is_compressed else raw)
+    with pytest.raises(FormatError, match=r"record 0 is said to have 1099511627776 bytes"):
+        list(read_records(tmp_path / "x"))
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    raw = write(tmp_path / "x", is_compressed=True).read_bytes()
+    for damaged in (raw[:-9], raw[:-1], raw[:40] + b"????" + raw[44:]):
+        (tmp_path / "x").write_bytes(damaged)
+        with pytest.raises(FormatError, match=r"x: .*record \d"):
+            list(read_records(tmp_path / "x"))
+
+
+def test_names_of_shards(tmp_path):
+    assert sharded_name("a/b@15") == ("a/b", 15) and sharded_name("a@b") == ("a@b", None)
+    names = [path.name for path in shard_paths(tmp_path / "n.tfrecords", 2)]
+    assert names == ["n.tfrecords-00000-of-00002", "n.tfrecords-00001-of-00002"]
+    for name in names:
+        (tmp_path / name).touch()
+    wanted = [tmp_path / name for name in names]
+    for given in (f"{tmp_path}/n.tfrecords@2", f"{tmp_path}/n.tfrecords-?????-of-00002", f"{tmp_path}/n.*"):
+        assert files_of(given) == wanted
+    assert files_of(wanted[0]) == wanted[:1]
+    with pytest.raises(
+        FormatError, match=r"n.tfrecords-00000-of-00003 is not there, nor are 2 others; .*@3 means 3 files"
+    ):
+        files_of(f"{tmp_path}/n.tfrecords@3")
+    with pytest.raises(FormatError, match=r"no file is named like .*m\*"):
+        files_of(f"{tmp_path}/m*")
+    with pytest.raises(FormatError, match=r"m is not there"):
+        files_of(tmp_path / "m")
+    for number in ("0", "999999"):
+        with pytest.raises(SettingsError, match=rf"names {number} files; use 1 to"):
+            sharded_name(f"x@{number}")
