@@ -249,10 +249,9 @@ def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: 
             lengths = np.zeros(num_rows, np.int64)
         if len(lengths) != num_rows or (num_rows and int(lengths.min()) < 0):
             raise FormatError(f"{key}.d{number} has the lengths of {len(lengths)} rows; there are {num_rows}")
-        if len(lengths) and int(lengths.max()) > len(values):
-            raise FormatError(
-                f"{key}.d{number} has a row of length {int(lengths.max())}; there are {len(values)} values"
-            )
+        if len(lengths) and max(int(lengths.max()), int(lengths.sum())) > MAX_ITEMS:
+            longest = int(lengths.max())
+            raise FormatError(f"{key}.d{number} has a row of length {longest}; a message has at most {MAX_ITEMS} rows")
         dims.append(lengths)
         num_rows = int(lengths.sum())
     if len(values) != num_rows:
