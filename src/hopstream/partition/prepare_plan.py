@@ -83,7 +83,9 @@ def plan_phases(
         name="assign", is_done=has_owners, input_bytes=END_BYTES * num_edges * looks_at_edges,
         disk_bytes=SORTED_BYTES * num_edges * is_sorted, budget_bytes=left, num_tasks=1,
     )  # fmt: skip
-    budget = dispatching.budget_of(work, dispatching.mapped_bytes(graph, settings))
+    budget = dispatching.budget_of(
+        work, dispatching.mapped_bytes(graph, settings), reads_ragged=dispatching.reads_ragged(graph)
+    )
     costs = dispatching.estimate(graph, schema_with_links(graph.schema, settings), settings, halo)
     dispatch = PhasePlan(
         name="dispatch", input_bytes=costs.input_bytes, disk_bytes=replace(costs, halo=HaloCosts()).disk_bytes,

@@ -27,6 +27,8 @@ from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
 
 REST_BYTES = 180 << 20
 """What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
+DECODING_BYTES = 176 << 20
+"""What Arrow takes beside what it tells of while it decodes strings, however many: some 160 MB were measured."""
 
 MIN_BUDGET_BYTES = 48 << 20
 TASKS_PER_WORKER = 4
@@ -132,12 +134,13 @@ def _within(value: int, bounds: tuple[int, int], most: int) -> int:
     return max(1, min(max(value, bounds[0]), bounds[1], most))
 
 
-def budget_of(work: WorkSettings, mapped_bytes: int) -> int:
+def budget_of(work: WorkSettings, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
     """What one worker may take for its work.
 
     Args:
         work: What all processes may take, and how many there are.
         mapped_bytes: Of the tables that each worker maps.
+        reads_ragged: There are strings, or lists of any length, in Parquet files.
 
     Raises:
         SettingsError: It is too little to work with.
@@ -145,11 +148,12 @@ def budget_of(work: WorkSettings, mapped_bytes: int) -> int:
     num_workers = work.worker_count
     num_processes = num_workers + 1 if num_workers else 1
     num_sharing = max(1, num_workers)
-    budget = (work.memory_bytes - num_processes * REST_BYTES) // num_sharing - mapped_bytes
+    rest = num_processes * REST_BYTES + num_sharing * reads_ragged * DECODING_BYTES
+    share = (work.memory_bytes - rest) // num_sharing
     # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
-    budget = max(budget, (work.memory_bytes - num_processes * REST_BYTES) // num_sharing // 4)
+    budget = max(share - mapped_bytes, share // 4)
     if budget < MIN_BUDGET_BYTES:
-        least = num_processes * REST_BYTES + 4 * num_sharing * MIN_BUDGET_BYTES
+        least = rest + 4 * num_sharing * MIN_BUDGET_BYTES
         raise SettingsError(
             f"memory is {size_text(work.memory)}; {processes_text(num_processes)} at least {bytes_text(least)}: "
             "give more memory or fewer workers"
@@ -165,6 +169,12 @@ def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
         types = {edge_type[0], edge_type[2]}
         most = max(most, sum(graph.nodes[t].num_nodes for t in types))
     return most * (4 * num_tables + 8 * (settings.time_attr is not None))
+
+
+def reads_ragged(graph: ChunkedGraph) -> bool:
+    """Whether a graph has strings, or lists of any length."""
+    tables = [of.features for of in graph.nodes.values()] + [of.features for of in graph.edges.values()]
+    return any(map(ragged_features, tables))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -28,7 +28,15 @@ from hopstream.partition.dispatch import workplace as workplaces
 from hopstream.partition.dispatch.columns import ColumnStages, column_sums, row_bytes
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes
-from hopstream.partition.dispatch.plan import REST_BYTES, Estimate, Plan, budget_of, estimate, mapped_bytes
+from hopstream.partition.dispatch.plan import (
+    REST_BYTES,
+    Estimate,
+    Plan,
+    budget_of,
+    estimate,
+    mapped_bytes,
+    reads_ragged,
+)
 from hopstream.partition.dispatch.regions import join_checksums, make_file
 from hopstream.partition.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.partition.dispatch.spill import open_spill, spill_piece
@@ -170,7 +178,7 @@ def _plan(
     )
     graph = workplaces.open_source(draft)
     num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
-    budget = budget_of(settings, mapped_bytes(graph, draft.settings))
+    budget = budget_of(settings, mapped_bytes(graph, draft.settings), reads_ragged=reads_ragged(graph))
     return replace(draft, settings=replace(draft.settings, num_parts=num_parts), budget_bytes=budget), graph
 
 
