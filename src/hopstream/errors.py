@@ -19,6 +19,10 @@ class SettingsError(HopstreamError, ValueError):
     """A setting is outside what its stage accepts."""
 
 
+class NoRoomError(SettingsError):
+    """The disk has no room for the work; what was done before is kept for the next call."""
+
+
 class FormatError(HopstreamError, ValueError):
     """A file or message is missing a piece, truncated, or of a format this version does not read."""
 

@@ -163,12 +163,22 @@ def test_parts_are_brought_and_served(tmp_path, chunks, run_command, processes):
 def test_what_is_refused(tmp_path, chunks, run_command):
     (tmp_path / "hosts").write_text("10.0.0.1 many\n")
     (tmp_path / "roots").write_text("/a 1 2\n")
+    (tmp_path / "three").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")
+    (tmp_path / "holds").mkdir()
+    (tmp_path / "holds" / "notes.txt").touch()
     for more, message in [
         (["--root", "nope://u:hidden@host/x"], "nope://host/x cannot be opened"),
         (["--roots", tmp_path / "roots"], "roots:1 has 3 words"),
         (["--roots", tmp_path / "roots", "--root", "/a"], "--root and --roots are both given"),
         (["--ip-config", tmp_path / "hosts"], "hosts:1 has the port 'many'"),
         (["--move"], "--move needs places"),
+        (["--root", tmp_path / "r", "--root", tmp_path / "r"], "are one folder"),
+        (["--root", tmp_path / "r", "--root", tmp_path / "r" / "s"], "another root"),
+        (["--root", tmp_path / "out" / "x", "--root", tmp_path / "r"], "lie in each other"),
+        (["--root", tmp_path / "in" / "r"], "the chunked graph"),
+        (["--root", tmp_path / "holds"], "holds 'notes.txt', which is of no dataset"),
+        ([word for k in range(9) for word in ("--root", tmp_path / f"r{k}")], "9 roots are given for"),
+        (["--root", tmp_path / "a", "--root", tmp_path / "b", "--ip-config", tmp_path / "three"], "there are 2 roots"),
         (["--tls"], "--tls says how the servers of --ip-config are reached"),
     ]:
         refused = run_command(*chunks, *more)

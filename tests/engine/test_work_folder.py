@@ -117,6 +117,23 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
     assert left_beside(tmp_path) == []
 
 
+def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path, monkeypatch):
+    """What says that a call is done stays behind, and the new folder is gone: the call is not done."""
+    root = tmp_path / "x"
+    root.mkdir()
+    (root / "old").touch()
+    with open_work(root) as work:
+        (work.path / "made").mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr("hopstream.engine.work_folder.sync_tree", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                work.put_in_place(work.path / "made", "a call")
+        (work.path / "made").rmdir()
+        assert "placed.json" in names(work.path)
+    with open_work(root) as work:
+        assert work.placed is None and names(root) == ["old"]
+
+
 def test_what_cannot_be_placed_leaves_what_was_there(tmp_path: Path):
     (tmp_path / "x").mkdir()
     with open_work(tmp_path / "x") as work:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hopstream.errors import NoRoomError
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import read_manifest
@@ -90,3 +92,16 @@ def test_it_says_what_was_done_before(folder: Path):
         "chunk": True, "assign": True, "dispatch": False, "halo": False,
     }  # fmt: skip
     check_done(folder)
+
+
+def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folder: Path, monkeypatch):
+    monkeypatch.setattr("hopstream.partition.staged.held_bytes", lambda path: -(1 << 60))
+    call = partial(prepare, folder / "tables", folder / "got", work=WORK, num_parts=2, method="ldg")
+    with pytest.raises(NoRoomError, match="make room"):
+        call()
+    monkeypatch.undo()
+    said: list[News] = []
+    call(on_news=said.append)
+    last = [news for news in said if isinstance(news, PreparePlan)][-1]
+    assert [phase.name for phase in last.phases if phase.is_done] == ["chunk", "assign"]
+    assert left_beside(folder) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from hopstream.cli.written import show_measured, show_written
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.dispatch.settings import DispatchSettings
+
+if TYPE_CHECKING:
+    from hopstream.partition.dispatch.plan import Estimate, Plan
 
 
 @with_settings("where", RootSettings)
@@ -61,13 +64,15 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
         place_parts(output, out_dir, read_manifest(out_dir), where, copying, overwrite=overwrite)
         return
 
+    def tell(costs: Estimate, plan: Plan) -> None:
+        inputs = {"the chunked graph": in_dir, "the folder of owners": partitions_dir}
+        where.check_for(out_dir, plan.settings.num_parts, inputs)
+        show_dataset_plan(output, "dispatch", costs, plan, settings, halo_bytes=costs.halo.copied_bytes)
+
     with progress_bars() as progress:
         manifest = dispatch(
             in_dir, partitions_dir, out_dir, metadata_filename=metadata_filename, settings=settings,
-            halo=halo.settings, overwrite=overwrite, progress=progress,
-            on_estimate=lambda costs, plan: show_dataset_plan(
-                output, "dispatch", costs, plan, settings, halo_bytes=costs.halo.copied_bytes
-            ),
+            halo=halo.settings, overwrite=overwrite, progress=progress, on_estimate=tell,
         )  # fmt: skip
     show_measured(output, manifest)
     if manifest.halo is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +85,40 @@ class RootSettings:
             Place(uri)
         if self.ip_config is not None:
             read_ip_config(self.ip_config)
+
+    def check_for(self, out: Path, num_parts: int, inputs: Mapping[str, Path]) -> None:
+        """Look at the roots of a dataset that is not written yet, as far as that can be done.
+
+        Args:
+            out: Where the dataset will be.
+            num_parts: How many parts it will have.
+            inputs: What it is written from, in a few words, to where that is.
+
+        Raises:
+            SettingsError: A root lies in something else or holds something else, or there are too many.
+        """
+        from hopstream.ingest.apart import check_apart
+        from hopstream.store.ip_config import read_ip_config
+        from hopstream.transfer.nesting import check_apart as check_roots_apart
+        from hopstream.transfer.places import Place
+        from hopstream.transfer.targets import check_foreign
+
+        if self.has_roots:
+            uris = list(map(str, self.root_list(num_parts)))
+            places = [Place(uri) for uri in uris]
+            if len(places) > num_parts:
+                raise SettingsError(f"{len(places)} roots are given for {num_parts} parts; each root gets one at least")
+            check_roots_apart(Place(str(out)), places)
+            for place in places:
+                if place.local is not None:
+                    check_apart(place.local, inputs, "root")
+                check_foreign(place)
+            num_machines = len(places) if self.ip_config is None else len(read_ip_config(self.ip_config))
+            if len(places) not in (1, num_machines):
+                raise SettingsError(
+                    f"--ip-config has {num_machines} machines and there are {len(places)} roots; give one root that "
+                    "all machines see, or one for each"
+                )
 
     def root_list(self, num_parts: int) -> RootList:
         """What ``place`` takes."""

@@ -70,13 +70,14 @@ class WorkFolder:
         """
         old = self.top / OLD
         if call is not None:
-            place = {"call": call, "new": str(new.relative_to(self.top))}
-            write_text(self.top / PLACED, json.dumps(place))
+            write_text(self.top / PLACED, json.dumps({"call": call, "inode": new.stat().st_ino}))
         try:
             if self.root.exists():
+                sync_tree(new)  # what is replaced goes for good
                 shutil.copymode(self.root, new)
                 self.root.rename(old)
             new.rename(self.root)
+            sync(self.root.parent)
         except BaseException:
             _put_back(old, self.root)
             raise
@@ -159,14 +160,34 @@ def _recover(root: Path, top: Path) -> str | None:
     _put_back(top / OLD, root)
     try:
         place = json.loads((top / PLACED).read_text(encoding="utf-8"))
-        call, new = str(place["call"]), top / str(place["new"])
+        # A folder that is renamed keeps its number, so this tells whether the one that was to be placed is there.
+        call = str(place["call"]) if root.stat().st_ino == place["inode"] else None
     except (OSError, ValueError, KeyError, TypeError):
-        call, new = None, top
-    if call is None or new.exists() or not root.exists():
+        call = None
+    if call is None:
         _remove(top / OLD)
         return None
     WorkFolder(root=root, top=top, path=top).clear()
     return call
+
+
+def sync_tree(folder: Path) -> None:
+    """Have the system bring all files of a folder, and their names, to the disk."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Have the system bring a file, or the names in a folder, to the disk, where the file system can say so."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _put_back(old: Path, root: Path) -> None:

@@ -15,7 +15,7 @@ from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import job_folder, resumed_job
 from hopstream.engine.settings import WorkSettings
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import Estimate, Plan
@@ -110,6 +110,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
         IdRangeError: An edge names a node that is not there.
         StateError: Another process writes to the same place.
+        NoRoomError: The disk has no room for a phase; what was done is kept for the next call.
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
@@ -134,6 +135,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         check_target(out, overwrite=overwrite)
         try:
             return steps.run(staging)
+        except NoRoomError:
+            raise
         except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
             held.clear()
             raise
@@ -234,6 +237,8 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metadata_of(source: Path) -> Path:
+    if not source.exists():
+        raise FormatError(f"{source} is missing; give tables or a chunked graph, or the file that describes either")
     metadata = source / METADATA if source.is_dir() else source
     is_dataset = (source / MANIFEST).is_file()
     if metadata.suffix != ".json" or not metadata.is_file():

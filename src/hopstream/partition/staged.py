@@ -22,7 +22,7 @@ from hopstream.engine.job import Job
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
 from hopstream.engine.settings import bytes_text
 from hopstream.engine.work_folder import WorkFolder
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.costs import StageCost, peak_bytes
 from hopstream.partition.dispatch.regions import Stretches, file_record, make_file, merge_stretches
@@ -210,14 +210,14 @@ def check_disk(staging: Staging, disk_bytes: int, dataset_bytes: int) -> None:
         dataset_bytes: Of the dataset.
 
     Raises:
-        SettingsError: It cannot.
+        NoRoomError: It cannot.
     """
     out = staging.out
     place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
     there = held_bytes(staging.work.path)
     if disk_bytes > free + there:
-        raise SettingsError(
+        raise NoRoomError(
             f"{out} needs {bytes_text(disk_bytes)} of disk while it is written, {bytes_text(dataset_bytes)} "
             f"for the dataset itself; {place} has {bytes_text(free + there)}: make room, or write elsewhere"
         )

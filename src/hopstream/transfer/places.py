@@ -6,7 +6,6 @@ stores do not rename; there an object appears when its writer closes it, and one
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pyarrow import ArrowException, ArrowInvalid
 from pyarrow import fs as arrow_fs
 
 from hopstream.arrays import CHUNK_BYTES
+from hopstream.engine.work_folder import sync
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.transfer.uris import is_broken_uri, is_uri, scrubbed, shown_uri
 
@@ -91,7 +91,7 @@ class Place:
             self.local.mkdir(parents=True, exist_ok=True)
             for folder in (self.local, *self.local.parents):
                 with suppress(PermissionError):  # who may not read a folder above has made nothing in it
-                    _sync(folder)
+                    sync(folder)
 
     def write(
         self, name: str, blocks: Callable[[], Iterable[bytes]], num_bytes: int, *, is_durable: bool = False
@@ -116,7 +116,7 @@ class Place:
                 partial = f"{folder}/.{base}.{os.getpid()}{PARTIAL}"
                 self._write(partial, blocks, num_bytes)
                 if is_durable and self.local is not None:
-                    _sync(Path(partial))  # before it has its name: no name without all of its bytes
+                    sync(Path(partial))  # before it has its name: no name without all of its bytes
                 if self._move(partial, self._at(name)):
                     if is_durable:
                         self._sync_folders(name)
@@ -133,9 +133,9 @@ class Place:
         if self.local is not None:
             folder = (self.local / name).parent
             while folder != self.local:
-                _sync(folder)
+                sync(folder)
                 folder = folder.parent
-            _sync(folder)
+            sync(folder)
 
     def remove(self, name: str) -> None:
         """Remove one file; it may be gone already."""
@@ -197,18 +197,6 @@ class Place:
             if isinstance(error, OSError) and error.errno is not None:
                 raise OSError(error.errno, os.strerror(error.errno), where) from None
             raise _NamedError(f"{where}: {scrubbed(str(error), self.uri)}") from None
-
-
-def _sync(path: Path) -> None:
-    """Have the system bring a file, or the names in a folder, to the disk, where the file system can say so."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _open(uri: str) -> tuple[Any, str]:

@@ -50,13 +50,8 @@ class Target:
             OSError: It cannot be read.
         """
         names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
-        known = {MANIFEST, *BESIDE_MANIFEST, *self.files}
-        foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
         check_servers(self.place, names)
-        if foreign:
-            raise SettingsError(
-                f"{self.place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
-            )
+        check_foreign(self.place)
         self.dataset_id, self.halo_id = ids_of(self.place) if MANIFEST in names else (None, None)
         if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
             raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
@@ -150,6 +145,22 @@ def target_of(place: Place, manifest: Manifest, parts: tuple[int, ...], folders:
     wanted = {str(part_folder(part)) for part in parts}
     files = {name: paths for name, paths in folders.items() if name in wanted or not PART_FOLDER.fullmatch(name)}
     return Target(place, manifest, parts, files)
+
+
+def check_foreign(place: Place) -> None:
+    """Refuse a place that holds what is of no dataset.
+
+    Raises:
+        SettingsError: It does.
+        OSError: It cannot be read.
+    """
+    names = [name for name in place.names() if not name.endswith(PARTIAL)]
+    known = {MANIFEST, *BESIDE_MANIFEST}
+    foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
+    if foreign:
+        raise SettingsError(
+            f"{place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
+        )
 
 
 def check_servers(place: Place, names: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
 from hopstream.engine.settings import WorkSettings, bytes_text
 from hopstream.engine.work_folder import WorkFolder, open_work
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
@@ -180,12 +180,12 @@ def _check_disk(held: WorkFolder, costs: Estimate) -> None:
     """Refuse a disk that cannot hold the work.
 
     Raises:
-        SettingsError: It cannot.
+        NoRoomError: It cannot.
     """
     place, folder = held.root, held.root.parent
     room = shutil.disk_usage(folder).free + held_bytes(held.path)
     if costs.disk_bytes > room:
-        raise SettingsError(
+        raise NoRoomError(
             f"{place} needs about {bytes_text(costs.disk_bytes)} of disk while it is written, at most "
             f"{bytes_text(costs.chunked_bytes)} for the chunked graph itself; {folder} has {bytes_text(room)}: make "
             "room, or write elsewhere"

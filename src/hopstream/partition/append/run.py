@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopstream.engine.work_folder import WorkFolder
+from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.chunked import open_chunked
+from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.columns import ColumnLike
 from hopstream.partition.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
 from hopstream.partition.append.described import digest_of_addition, grown_manifest
@@ -90,8 +90,14 @@ def append_folder(
         progress: As of ``append``.
 
     Raises:
-        SettingsError: A delta added the same before, and ``again`` is not given.
+        SettingsError: A delta added the same before, and ``again`` is not given; or the folder holds tables.
     """
+    metadata = Path(delta) / metadata_filename
+    if metadata.is_file() and not is_chunked(metadata):
+        raise SettingsError(
+            f"{delta} holds tables; append takes a chunked graph, or arrays, whose edges name keys of the grown graph: "
+            "look up the keys of raw ids in the dataset's column of them"
+        )
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
         first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
@@ -117,6 +123,7 @@ def _append(
     with errors_named(root), dataset_to_change(root) as work:
         dataset = Dataset(root, read_manifest(root))
         _check_whole(dataset)
+        _check_one_disk(dataset, work)
         with _scratch(work) as scratch:
             added = read(dataset.manifest, scratch)
             _check_room(dataset, added)
@@ -130,9 +137,11 @@ def _append(
             )  # fmt: skip
             ends = _write(writer)
             manifest = grown_manifest(dataset.manifest, writer, ends, started)
+            sync_tree(writer.root)  # a manifest that names what is not there would lose the whole dataset
             try:
                 _place(writer, root)
                 manifest.write(root)
+                sync(root)
             except BaseException:
                 remove_unnamed(root, read_manifest(root))
                 raise
@@ -179,6 +188,21 @@ def _check_whole(dataset: Dataset) -> None:
     missing = [part for part in range(manifest.book.num_parts) if not (dataset.root / part_folder(part)).is_dir()]
     if missing:
         raise FormatError(f"{dataset.root} lacks the folders of parts {missing[:20]}; append where all parts are")
+
+
+def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
+    """Refuse a dataset that what is written beside it cannot be moved to.
+
+    Raises:
+        SettingsError: It, or a part, is on another file system than the folder that holds it.
+    """
+    disk = work.path.stat().st_dev
+    for folder in (dataset.root, *(dataset.root / part_folder(p) for p in range(dataset.manifest.book.num_parts))):
+        if folder.stat().st_dev != disk:
+            raise SettingsError(
+                f"{folder} is on another file system than {dataset.root.parent}, where additions are written before "
+                "they are moved: mount the folder above the dataset, or append where both are on one file system"
+            )
 
 
 def _check_room(dataset: Dataset, added: Graph) -> None:
