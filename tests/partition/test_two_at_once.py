@@ -23,6 +23,8 @@ from hopstream.partition.halo.run import add_halo
 from hopstream.partition.layout import open_dataset, read_manifest, write_parts
 from hopstream.partition.prepare import prepare
 from hopstream.partition.reshard.run import reshard
+from hopstream.transfer.place import place
+from hopstream.transfer.pull import pull
 from tests.killing import left_beside
 from tests.partition.dispatch.sources import write_owners
 from tests.partition.graphs import community_graph
@@ -37,13 +39,16 @@ from hopstream.partition.append.run import append
 from hopstream.partition.compact.run import compact
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.prepare import prepare
+from hopstream.transfer import copying
+from hopstream.transfer.place import place as place_parts
+copying.GROUP_FILES = 3
 folder, verb, moment = Path(sys.argv[1]), *sys.argv[2:4]
 place, said = folder / "d", []
 def stop():
     print("here", flush=True)
     sys.stdin.readline()
 def progress(stage, done, total):
-    if moment == "within" and not said:
+    if moment == "within" and not said and (done or verb != "place"):
         said.append(stage)
         stop()
 if moment == "before":
@@ -55,6 +60,8 @@ try:
         compact(place, num_workers=0, progress=progress)
     elif verb == "dispatch":
         dispatch(folder / "in", folder / "owners", place, overwrite=True, num_workers=0, progress=progress)
+    elif verb == "place":
+        place_parts(place, [folder / "new" / "root"], num_workers=0, progress=progress)
     else:
         prepare(folder / "in", place, overwrite=True, num_parts=2, work=WorkSettings(memory="2GiB", num_workers=0),
                 progress=progress)
@@ -108,20 +115,20 @@ def check_done(folder: Path, num_nodes: int, num_deltas: int, num_parts: int) ->
 
 def test_nothing_is_added_to_what_is_being_replaced(folder: Path):
     """Or else it would be lost in silence. Whoever has the old dataset open keeps it."""
-    place = folder / "d"
-    part = open_dataset(place).open_part(0)
+    here = folder / "d"
+    part = open_dataset(here).open_part(0)
     keys = part.node_keys["node"].tolist()
     with stopped(folder, "dispatch"):
         check_refused(
-            folder, lambda: append(place, nodes=NEW), lambda: add_halo(place, hops=1), lambda: compact(place),
-            lambda: prepare(folder / "in", place, num_parts=2, overwrite=True, work=WORK),
-            lambda: write_parts(community_graph(np.random.default_rng(1), 9, 9, 1), place, overwrite=True),
-            lambda: verify_dataset(place), lambda: reshard(place, folder / "else", num_parts=1, num_workers=0),
+            folder, lambda: append(here, nodes=NEW), lambda: add_halo(here, hops=1), lambda: compact(here),
+            lambda: prepare(folder / "in", here, num_parts=2, overwrite=True, work=WORK),
+            lambda: write_parts(community_graph(np.random.default_rng(1), 9, 9, 1), here, overwrite=True),
+            lambda: verify_dataset(here), lambda: reshard(here, folder / "else", num_parts=1, num_workers=0),
         )  # fmt: skip
-        assert read_manifest(place).book.num_ids("node") == 62
+        assert read_manifest(here).book.num_ids("node") == 62
     check_done(folder, 60, 0, 3)
     assert part.node_keys["node"].tolist() == keys
-    append(place, nodes=NEW)
+    append(here, nodes=NEW)
     check_done(folder, 62, 1, 3)
 
 
@@ -150,6 +157,22 @@ def test_nothing_is_replaced_that_is_being_read(folder: Path):
 
     assert verify_dataset(folder / "d", progress=tell).is_ok
     check_done(folder, 62, 1, 2)
+
+
+def test_two_are_not_placed_into_one_root(folder: Path):
+    """Nor into a new one: its files would be those of both, under the manifest of one."""
+    root = folder / "new" / "root"
+    write_parts(community_graph(np.random.default_rng(1), 60, 400), folder / "other", num_parts=2, method="hash")
+    with stopped(folder, "place"):
+        check_refused(
+            folder, lambda: place(folder / "other", [folder / "a", root], overwrite=True, num_workers=0),
+            lambda: pull(folder / "other", root, overwrite=True, num_workers=0),
+            lambda: prepare(folder / "in", root, num_parts=2, overwrite=True, work=WORK),
+        )  # fmt: skip
+        assert not (root / "manifest.json").exists() and not (folder / "a").exists()
+    assert verify_dataset(root).is_ok
+    assert read_manifest(root).dataset_id == read_manifest(folder / "d").dataset_id
+    assert left_beside(folder) == left_beside(root.parent) == []
 
 
 @pytest.mark.slow

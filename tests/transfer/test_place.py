@@ -305,6 +305,42 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
     assert not (mag / "roots.json").exists()
 
 
+def test_a_root_beside_which_nothing_can_be_made_is_locked_itself(mag: Path, written, tmp_path: Path):
+    """As a mount point; here the name of its work folder would be too long."""
+    root, seen = tmp_path / "far" / ("x" * 252), []
+    other_dataset(tmp_path / "other")
+
+    def second(stage: str, done: int, total: int) -> None:
+        if done and not seen:
+            seen.append(stage)
+            with pytest.raises(StateError, match="by another process"):
+                place(tmp_path / "other", [root], overwrite=True, num_workers=0)
+
+    (mag / "part-00001").rename(tmp_path / "part-00001")
+    with pytest.raises(FormatError, match="lacks the folder part-00001"):
+        place(mag, [root], num_workers=0)
+    assert not root.parent.exists()
+    (tmp_path / "part-00001").rename(mag / "part-00001")
+    place(mag, [root], num_workers=0, progress=second)
+    assert seen
+    check_roots(written, (root, (0, 1, 2, 3)))
+
+
+def test_what_another_verb_has_not_finished_at_a_root_stays(mag: Path, written, tmp_path: Path):
+    work = write_tree(tmp_path / ".a.work", {"job.json": b"{}", "done/x.json": b"{}"})
+    before = tree_of(work)
+    place(mag, [tmp_path / "a"], num_workers=0)
+    check_roots(written, (tmp_path / "a", (0, 1, 2, 3)))
+    assert {name: data for name, data in tree_of(work).items() if name != "lock"} == before
+
+
+def test_a_root_that_is_a_file_is_refused(mag: Path, tmp_path: Path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(SettingsError, match="a is a file; move it away, or give another place"):
+        place(mag, [tmp_path / "a"], num_workers=0)
+    assert left_beside(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("roots", "message"),
     [

@@ -10,12 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from hopstream.engine.work_folder import ATTEMPTS, NO_LOCKS, WorkFolder, open_work, work_path
-from hopstream.errors import FormatError, StateError
+from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.partition.manifest import read_manifest
 from hopstream.partition.unnamed import remove_unnamed
 
@@ -37,6 +37,40 @@ def place_to_write(out: Path) -> Iterator[WorkFolder]:
             if UNFINISHED.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         yield work
+
+
+@contextmanager
+def folder_to_write(out: Path) -> Iterator[None]:
+    """Be the only one who writes to a place file by file; its folder is made, and goes at the end if it is empty.
+
+    Where no work folder can be made beside it, as beside a mount point, its folder alone is locked.
+
+    Raises:
+        StateError: Another process, or thread, writes to the place or reads the dataset that is there.
+        SettingsError: The place is a file, or the root of all file systems.
+        OSError: The folder cannot be made.
+    """
+    root = Path(os.path.realpath(out))
+    with ExitStack() as locks:
+        try:
+            locks.enter_context(open_work(root))
+        except OSError:
+            if os.path.lexists(work_path(root)):  # another user's, who may be writing
+                raise
+        missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+        if not missing and not root.is_dir():
+            raise SettingsError(f"{out} is a file; move it away, or give another place")
+        locks.callback(_remove_empty, missing[1:])
+        root.mkdir(parents=True, exist_ok=True)
+        locks.enter_context(locked(root))
+        locks.callback(_remove_empty, missing[:1])  # while it is locked
+        yield
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Unpack
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.engine.work_folder import work_path
 from hopstream.errors import SettingsError
-from hopstream.partition.lock import dataset_to_change, hold
+from hopstream.partition.lock import dataset_to_change, folder_to_write
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import MANIFEST, part_folder
 from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
@@ -64,7 +64,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
             replaced, or its disk has no room.
         FormatError: The dataset is not finished, a file of it is missing, or ``ip_config`` cannot be read.
         ChecksumError: A file is not the one that was written.
-        StateError: Another process places the dataset, or changes it or what is in a root.
+        StateError: Another process places the dataset or changes it, or writes to a root.
         OSError: The system failed; the error names the root.
     """
     settings = replace(settings or WorkerSettings(), **options)
@@ -72,8 +72,9 @@ def place(  # noqa: PLR0913  what is copied where, and how
     with ExitStack() as locks:
         work = locks.enter_context(dataset_to_change(folder))
         delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
-        for target in delivery.targets:
-            hold(locks, target.place.local)
+        local = [target.place.local for target in delivery.targets if target.place.local is not None]
+        for path in sorted(local, key=os.path.realpath):  # in one order, so that one of two calls goes on
+            locks.enter_context(folder_to_write(path))
         beside = {ROOTS: found.to_text().encode()}
         if ip_config is not None:
             beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
