@@ -167,9 +167,8 @@ class ParquetColumn:
                 unequal = np.flatnonzero(lengths != lengths[:1])
                 if len(unequal):
                     place = self.file.place(row + int(unequal[0]) * num_rows // len(lengths))
-                    raise SchemaError(
-                        f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}: {self._remedy}"
-                    )
+                    got = f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}"
+                    raise SchemaError(f"{got}: {self._remedy}")
             column = column.flatten()
         if len(column) != num_rows * width:
             got = f"{self.file.place(row)} has {len(column) // num_rows} values"
