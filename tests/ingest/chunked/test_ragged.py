@@ -10,7 +10,7 @@ import pytest
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_ragged, ragged, write_chunked
+from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_lengths, parquet_ragged, ragged, write_chunked
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema
 from tests.ingest.chunked.folders import Folder
 
@@ -93,6 +93,75 @@ def test_lists_are_ragged_where_files_have_them_of_other_lengths_or_the_metadata
     check_rows(column_of(folder), [[1], [1], [3], [4]])
 
 
+def lists(rows: list, kind: pa.DataType | None = None) -> pa.Table:
+    return text(rows, kind or pa.list_(pa.int32()))
+
+
+EVEN = {
+    "the mean is whole": [[[1], [2, 3, 4]]],
+    "an empty list counts as one value": [[[], [7]]],
+    "each file has one length": [[[1, 2], [3, 4]], [[5], [6, 7, 8]]],
+    "only empty lists": [[[]]],
+    "files of lists and of empty lists": [[[1], [2]], [[], []]],
+    "row groups even out": [[[1, 2], [3, 4], [1], [2, 3, 4]]],
+    "the last file": [[[1, 2]], [], [[3, 4], [5, 6], [7, 8, 9], [0]]],
+}
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64())], ids=str)
+@pytest.mark.parametrize("case", EVEN)
+def test_lists_of_several_lengths_are_ragged_whatever_the_footers_count(folder, block_bytes, case, kind):
+    rows = [row for of_file in EVEN[case] for row in of_file]
+    folder.set_feat("parquet", [lists(of_file, kind) for of_file in EVEN[case]], num_nodes=len(rows))
+    folder.metadata["node_data"]["paper"].pop("train_mask", None)
+    column = column_of(folder)
+    assert column.shape == () and column.read(0, len(rows)).tolist() == rows
+
+
+def test_elements_with_a_shape_may_even_out_or_all_have_one_length(folder):
+    pair, kind = [1, 2], pa.list_(pa.list_(pa.int32(), 2))
+    for rows in ([[pair], [pair] * 3], [[], [pair] * 3], [[pair, pair], []]):
+        folder.set_feat("parquet", [lists(rows, kind)], num_nodes=2)
+        assert column_of(folder).shape == (2,) and column_of(folder).read(0, 2).tolist() == rows
+    folder.set_feat("parquet", [lists([[pair, pair]] * 4, kind)])
+    dense = open_chunked(folder.save()).nodes["paper"].features["feat"]
+    assert dense.shape == (2, 2) and dense.read(0, 4).tolist() == [[pair, pair]] * 4
+
+
+def big_column(folder: Folder, change: dict[int, int], row_group_size: int = 1000):
+    """20000 rows of 8 numbers, but for some rows, which take from the row after them."""
+    lengths = np.full(20000, 8)
+    for row, more in change.items():
+        lengths[row : row + 2] += (more, -more)
+    values = np.arange(160000, dtype=np.float32)
+    array = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), pa.array(values))
+    folder.set_feat("parquet", [b""], num_nodes=20000)
+    pq.write_table(pa.table({"a": array}), folder.root / "n/0.parquet", row_group_size=row_group_size)
+    return open_chunked(folder.save()).nodes["paper"].features["feat"], values
+
+
+def test_a_large_column_of_one_length_is_dense(folder):
+    column, values = big_column(folder, {})
+    assert not isinstance(column, RaggedSource) and column.shape == (8,)
+    assert np.array_equal(column.read(0, 20000), values.reshape(20000, 8))
+    assert isinstance(big_column(folder, {19998: 1})[0], RaggedSource)
+
+
+@pytest.mark.parametrize("max_groups", [1 << 10, 5])
+def test_of_a_column_too_large_to_look_at_some_of_each_row_group_is_seen(folder, monkeypatch, max_groups):
+    """What is not seen at first is an error when it is read, which names the remedy."""
+    monkeypatch.setattr(parquet_lengths, "CHECK_BYTES", 20 * 100 * 32)
+    monkeypatch.setattr(parquet_lengths, "MAX_GROUPS", max_groups)
+    assert not isinstance(big_column(folder, {})[0], RaggedSource)
+    assert isinstance(big_column(folder, {8050: 1})[0], RaggedSource)
+    assert isinstance(big_column(folder, {7900: 8})[0], RaggedSource), "statistics tell of the empty list"
+    column, _ = big_column(folder, {7900: 1})
+    assert not isinstance(column, RaggedSource)
+    with pytest.raises(SchemaError, match=r'row 7900 .*give "ragged": "true" in the schema') as raised:
+        column.read(0, 20000)
+    assert "a list of 9; lists before it have 8" in str(raised.value)
+
+
 def test_large_row_groups_in_dictionaries_and_not(tmp_path, monkeypatch):
     """Strings of which the file gives its dictionary up, and few long ones that it has many times."""
     monkeypatch.setattr(parquet_ragged, "MAX_DICTIONARY_BYTES", 1 << 16)
@@ -165,6 +234,18 @@ BAD = {
     "lists and numbers": (
         [text(LISTS[:2], BYTES), text([1, 2], pa.int8())],
         r"1.parquet is int8 with rows of shape \(\); n/0.parquet is int8 with rows of any length",
+    ),
+    "lists of any length and of a fixed one": (
+        [lists([[1], [2, 3, 4]]), lists([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))],
+        r"1.parquet is int32 with rows of shape \(2,\); n/0.parquet is int32 with .*: write all files .* alike",
+    ),
+    "shapes and several lengths": (
+        [lists([[1], [2, 3, 4], [], []]).replace_schema_metadata({"shape": "(4, 2)"})],
+        "of several lengths.*: for rows of any length, .* leave shape out",
+    ),
+    "shapes and lengths that even out": (
+        [lists([[1], [2, 3, 4], [1, 2], [3, 4]]).replace_schema_metadata({"shape": "(4, 2)"})],
+        "row 1 .*has a list of 3; .*: for rows of any length, .* leave shape out",
     ),
     "lists of strings": ([text([["a"], ["b", "c"], [], []], pa.list_(pa.string()))], "no dtype of a feature"),
     "lists of lists": ([text([[[1]], [[1, 2]], [], []], pa.list_(pa.list_(pa.int8())))], "of several lengths"),

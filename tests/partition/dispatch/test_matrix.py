@@ -6,6 +6,7 @@ each, so that every pair is; the others have the marker ``slow``, because it tak
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 
@@ -32,13 +33,30 @@ CASES = [
     for formats in FORMATS
 ]  # fmt: skip
 SHAPES = [(), (3,), (2, 2), (2, 1, 2)]
+ODD_BITS = {
+    2: [0x7E01, 0xFE02, 0x8000, 1],
+    4: [0x7FC12345, 0xFFC00001, 1 << 31, 1],
+    8: [0x7FF8000012345678, 0xFFF8000000000001, 1 << 63, 1],
+}
+"""Bytes of a float to two NaNs, to -0 and to the least number above 0."""
 CITES, WRITES, NEVER = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("author", "meets", "nobody")
 
 
 def features_of(rng: np.random.Generator, num_rows: int, dtypes: list[str], turn: int) -> dict[str, np.ndarray]:
     """One feature of each dtype, of one to four dimensions; over four turns, each dtype of each."""
     shapes = {dtype: SHAPES[(place + turn) % len(SHAPES)] for place, dtype in enumerate(dtypes)}
-    return {f"f_{d}": rng.integers(0, 2, (num_rows, *shape)).astype(d) for d, shape in shapes.items()}
+    return {f"f_{d}": random_values(rng, np.dtype(d), (num_rows, *shape)) for d, shape in shapes.items()}
+
+
+def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Random bytes, so that no cast on the way goes unnoticed: NaNs of many kinds, and integers above 2^53."""
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(bool)
+    values = np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape).copy()
+    if dtype.kind == "f":
+        odd = np.array(ODD_BITS[dtype.itemsize], f"u{dtype.itemsize}").view(dtype)
+        values.flat[: len(odd)] = odd[: values.size]
+    return values
 
 
 def wide_graph(rng: np.random.Generator, dtypes: list[str], turn: int) -> Graph:
@@ -78,7 +96,7 @@ def check_equals_source(root: Path, graph: Graph, owners: dict[str, np.ndarray])
             assert (owners[node_type][keys] == part).all()
             for name, column in table.features.items():
                 found = np.asarray(loaded.node_features[node_type][name])
-                assert found.dtype == column.dtype and np.array_equal(found, column[keys])
+                assert found.dtype == column.dtype and found.tobytes() == column[keys].tobytes()
         for edge_type, edges in graph.edges.items():
             stored = loaded.edges[edge_type, "in"]
             keys = np.asarray(stored.keys)
@@ -87,7 +105,7 @@ def check_equals_source(root: Path, graph: Graph, owners: dict[str, np.ndarray])
             assert np.array_equal(loaded.node_keys[edge_type[2]][rows], edges.dst_keys[keys])
             for name, column in edges.features.items():
                 found = np.asarray(stored.features[name])
-                assert found.dtype == column.dtype and np.array_equal(found, column[keys])
+                assert found.dtype == column.dtype and found.tobytes() == column[keys].tobytes()
     assert all((seen == 1).all() for seen in [*seen_nodes.values(), *seen_edges.values()])
     again = hopstream.read_dataset(root)
     for edge_type, edges in graph.edges.items():

@@ -24,7 +24,7 @@ SHOWN_FILES = 8
 
 
 def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
-    """Read the headers or footers of a feature's files.
+    """Read the headers or footers of a feature's files, and of lists as much as tells whether they are ragged.
 
     Args:
         spec: The files.
@@ -51,12 +51,18 @@ def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
 
 
 def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
-    """Whether rows hold any number of elements: a file tells, or lists are of one length in each, but not the same."""
+    """Whether rows hold any number of elements: a file tells, or lists that may be of any length are not of one."""
     columns = [file for file in files if not isinstance(file, NpyFile)]
     if any(file.is_ragged for file in columns):
         return True
-    may_be = bool(columns) and all(file.element_shape is not None for file in columns)
-    return may_be and len({file.shape for file in columns} - {None}) > 1
+    open_columns = [file for file in columns if file.element_shape is not None]
+    if not open_columns:
+        return False
+    if len(open_columns) == len(columns) and len({file.shape for file in columns} - {None}) > 1:
+        return True
+    from hopstream.ingest.chunked.parquet_lengths import are_of_one_length  # Arrow costs a worker 40 MB
+
+    return not are_of_one_length(open_columns)
 
 
 class FileColumn(ColumnSource):
@@ -80,7 +86,7 @@ class FileColumn(ColumnSource):
             if file.dtype.newbyteorder("=") != self.dtype or file.shape not in (self.shape, None):
                 got = f"{file.dtype.name} with rows of shape {file.shape}"
                 wanted = f"{self.dtype.name} with rows of shape {self.shape}"
-                raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}")
+                raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}: write all files of a feature alike")
 
     def read(self, start: int, stop: int) -> Array:
         """As ``ColumnSource.read``."""

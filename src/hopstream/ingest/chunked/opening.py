@@ -28,7 +28,10 @@ def is_chunked(path: str | os.PathLike[str]) -> bool:
 def open_chunked(
     path: str | os.PathLike[str], metadata_filename: str = METADATA, first_keys: Mapping[str, int] | None = None
 ) -> ChunkedGraph:
-    """Open a chunked graph: read its metadata and the headers or footers of its files, and nothing else.
+    """Open a chunked graph: read its metadata and the headers or footers of its files.
+
+    Lists in Parquet files are looked at as well, up to 512 MiB of a feature, where footers leave open whether they all
+    have one length.
 
     Lines of CSV files are counted when edges are cut into pieces, where the metadata does not count them.
 

@@ -27,6 +27,9 @@ BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 BUFFER_BYTES = 1 << 20
 """How much of a column of a row group is read at once; without it, all of it."""
+NO_NULLS = "put a value where there is null"
+ANY_LENGTH = "for rows of any length, write lists of numbers, or of fixed-size lists, and leave shape out"
+"""Remedies, as messages name them."""
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 BYTE_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -110,7 +113,8 @@ class ParquetColumn:
     Attributes:
         file: The file.
         dtype: Dtype of the values.
-        shape: Shape of one row; None where no row and nothing else tells it, and where rows are ragged.
+        shape: Shape of one row; None where no row and nothing else tells it, and where rows are ragged. Where they may
+            be, it is the only one that the footer allows.
         is_list: There is one column of lists.
         is_ragged: Rows hold any number of elements, as the column's type, the schema metadata or the footer tells.
         element_shape: Shape of one element where rows may be ragged; None where the file says that they are not.
@@ -163,25 +167,28 @@ class ParquetColumn:
                 unequal = np.flatnonzero(lengths != lengths[:1])
                 if len(unequal):
                     place = self.file.place(row + int(unequal[0]) * num_rows // len(lengths))
-                    raise SchemaError(
-                        f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}; the footer "
-                        f'counts as many values as lists of one length: give "{RAGGED.decode()}": "true" in the schema '
-                        "metadata where lists are of any length"
-                    )
+                    got = f"{place} has a list of {lengths[unequal[0]]}; lists before it have {lengths[0]}"
+                    raise SchemaError(f"{got}: {self._remedy}")
             column = column.flatten()
         if len(column) != num_rows * width:
-            raise SchemaError(
-                f"{self.file.place(row)} has {len(column) // num_rows} values; wanted {width}, for shape {self.shape}"
-            )
+            got = f"{self.file.place(row)} has {len(column) // num_rows} values"
+            raise SchemaError(f"{got}; wanted {width}, for shape {self.shape}: {self._remedy}")
         if column.null_count:
             bad_row = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // max(1, width)
-            raise SchemaError(f"{self.file.place(bad_row)} has no value inside its list")
+            raise SchemaError(f"{self.file.place(bad_row)} has no value inside its list: {NO_NULLS}")
         return cast(Array, column.to_numpy(zero_copy_only=False)).reshape(num_rows, width)
+
+    @property
+    def _remedy(self) -> str:
+        """What makes lists of any length readable."""
+        if self.element_shape is None:
+            return ANY_LENGTH
+        return f'give "{RAGGED.decode()}": "true" in the schema metadata where lists are of any length'
 
     def _check_values(self, row: int, column: pa.Array) -> None:
         if column.null_count:
             bad_row = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise SchemaError(f"{self.file.place(bad_row)} has no value")
+            raise SchemaError(f"{self.file.place(bad_row)} has no value: {NO_NULLS}")
 
 
 def open_parquet(path: Path, shown: str) -> ParquetFile:
@@ -232,19 +239,21 @@ def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
     dtype = _numpy_dtype(shown, leaf)
     width = _list_width(file) if is_list else len(schema)
     if width is None:
-        raise SchemaError(f"{shown} has lists of several lengths; its rows are to have one shape")
+        raise SchemaError(f"{shown} has lists of several lengths; its rows are to have one shape: {ANY_LENGTH}")
     shape = _told_shape(file)
     elements = _element_shape(file, arrow_type)
-    if shape is None and is_list:
-        is_told = None not in dims or (len(dims) == 1 and file.num_rows > 0)
-        shape = tuple(width if dim is None else dim for dim in dims) if is_told else None
+    if elements is not None:
+        shape = (width // math.prod(elements), *elements) if file.num_rows else None
+    elif shape is None and is_list:
+        shape = tuple(dim for dim in dims if dim is not None) if None not in dims else None
     elif shape is None:
         shape = (width,) if width > 1 else ()
     if shape is None and file.num_rows:
         raise SchemaError(f"{shown} has lists in lists of no known length; give shape in the schema metadata")
     # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
     if (file.num_rows or not is_list) and shape is not None and math.prod(shape) not in (0, width):
-        raise SchemaError(f"{shown} has {width} values per row; its shape is said to be {shape}")
+        told = f"its shape is said to be {shape}"
+        raise SchemaError(f"{shown} has {width} values per row; {told}: mend shape in the schema metadata")
     return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list, element_shape=elements)
 
 
@@ -263,7 +272,7 @@ def _ragged_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn 
     elements = _element_shape(file, arrow_type)
     if text is not None and elements is None:
         raise SchemaError(f"{file.shown} is said to be ragged and is {arrow_type}; wanted lists of any length")
-    if elements is None or (text is None and _list_width(file) is not None):
+    if elements is None or (text is None and _may_be_fixed(file, math.prod(elements))):
         return None
     dtype = _numpy_dtype(file.shown, _dims(arrow_type)[1])
     return ParquetColumn(file=file, dtype=dtype, shape=None, is_list=True, is_ragged=True, element_shape=elements)
@@ -294,6 +303,12 @@ def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
     if shape[0] != file.num_rows:
         raise SchemaError(f"{file.shown} has {file.num_rows} rows; its schema metadata says shape {shape}")
     return shape[1:]
+
+
+def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
+    """Whether a footer allows that all lists have one length, of elements of some values each."""
+    width = _list_width(file)
+    return width is not None and element_size > 0 and width % element_size == 0
 
 
 def _list_width(file: ParquetFile) -> int | None:

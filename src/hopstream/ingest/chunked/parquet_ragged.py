@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError
-from hopstream.ingest.chunked.parquet import BATCH_BYTES, ParquetColumn, is_list_type
+from hopstream.ingest.chunked.parquet import BATCH_BYTES, NO_NULLS, ParquetColumn, is_list_type
 from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
 
 MAX_BATCH_ROWS = 1 << 12
@@ -45,7 +45,8 @@ class ParquetRagged(RaggedSource):
         self.dtype, self.shape, self.is_string = first.dtype, first.element_shape or (), first.is_string
         for file in files:
             if (file.dtype, file.element_shape, file.is_string) != (self.dtype, self.shape, self.is_string):
-                raise SchemaError(f"{file.shown} is {_shown(file)}; {names[which]} is {_shown(first)}")
+                got = f"{file.shown} is {_shown(file)}; {names[which]} is {_shown(first)}"
+                raise SchemaError(f"{got}: write all files of a feature alike")
         self.num_elements = sum(_num_elements(file) for file in files)
         groups = [first + file.file.group_offsets for first, file in zip(offsets[:-1], files, strict=True)]
         self._starts = np.unique(np.concatenate(groups))
@@ -152,7 +153,7 @@ def _shown(column: ParquetColumn) -> str:
 def _check_values(column: ParquetColumn, row: int, array: pa.Array) -> None:
     if array.null_count:
         bad_row = row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
-        raise SchemaError(f"{column.file.place(bad_row)} has no value")
+        raise SchemaError(f"{column.file.place(bad_row)} has no value: {NO_NULLS}")
 
 
 def _check_elements(column: ParquetColumn, row: int, offsets: IntArray, elements: pa.Array, count: int) -> None:
@@ -160,7 +161,7 @@ def _check_elements(column: ParquetColumn, row: int, offsets: IntArray, elements
     if elements.null_count:
         place = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False))) // max(1, count)
         bad_row = row + int(np.searchsorted(offsets, place, side="right")) - 1
-        raise SchemaError(f"{column.file.place(bad_row)} has no value inside its list")
+        raise SchemaError(f"{column.file.place(bad_row)} has no value inside its list: {NO_NULLS}")
 
 
 def _check_text(column: ParquetColumn, row: int, array: pa.Array) -> None:
