@@ -73,8 +73,10 @@ def plan_phases(
     """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any.
 
     Raises:
-        SettingsError: The memory is too small for either.
+        SettingsError: The memory is too small for one of them.
     """
+    if halo is not None:
+        dispatching.check_halo_memory(graph, settings, work, halo)
     num_edges = sum(edges.num_edges for edges in graph.edges.values())
     looks_at_edges = settings.num_parts > 1 and (settings.method not in ("random", "hash") or settings.balance_edges)
     left = memory_for_edges(graph, settings, work)

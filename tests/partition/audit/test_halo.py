@@ -12,7 +12,11 @@ import pytest
 import hopstream
 from hopstream.arrays import write_array
 from hopstream.errors import FormatError
+from hopstream.partition.halo import reach, run
+from hopstream.partition.halo.node_sets import NodeSet
+from hopstream.partition.halo.reach import hottest
 from hopstream.partition.halo.record import Halo, HaloCounts
+from hopstream.partition.halo.sources import Parts
 from tests.partition.audit.forging import IN, OPTIONS, full_graph, load
 
 USER = "part-00001/halo/00001/node/user"
@@ -194,3 +198,96 @@ def test_a_forged_record_must_still_fit_the_dataset(root):
         with pytest.raises(FormatError, match=told):
             hopstream.open_dataset(root)
         manifest.write(root)
+
+
+def lose_half(mark):
+    """Marks the neighbours of every other node."""
+    return lambda parts, owner, ids, marks: mark(parts, owner, ids[::2], marks)
+
+
+def test_a_writer_that_loses_neighbors_is_found(root, monkeypatch):
+    """In the writer and wherever else its code is called."""
+    monkeypatch.setattr(Parts, "mark", lose_half(Parts.mark))
+    hopstream.add_halo(root, hops=1, features="all")
+    report = hopstream.verify_dataset(root)
+    assert report.kinds == ("halo",)
+    assert {"lacks nodes within 1 hops"} == {finding.what for finding in report.findings}
+
+
+def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
+    true = reach.nodes_within
+
+    def without_last(parts, part, hops):
+        found = true(parts, part, hops)
+        ids = found["user"].ids()
+        found["user"].marks[ids[-1] >> 6] ^= np.uint64(1) << np.uint64(ids[-1] & 63)
+        return found
+
+    for module in (reach, run):
+        monkeypatch.setattr(module, "nodes_within", without_last)
+    hopstream.add_halo(root, hops=2)
+    findings = hopstream.verify_dataset(root).findings
+    assert [(f.where, f.what, f.count) for f in findings] == [
+        (f"part-0000{part}/halo/00002/node/user/id.npy", "lacks nodes within 2 hops", 1) for part in range(3)
+    ]
+
+
+def choose_nothing(parts, part, sampled, features, budget):
+    return {t: NodeSet.empty(len(sampled[t])) for t in features}
+
+
+def choose_the_coldest(parts, part, sampled, features, budget):
+    return hottest(parts, part, {t: np.where(c > 0, 1.5 - c, 0) for t, c in sampled.items()}, features, budget)
+
+
+def choose_too_few(parts, part, sampled, features, budget):
+    return hottest(parts, part, sampled, features, budget // 2)
+
+
+def choose_too_many(parts, part, sampled, features, budget):
+    return hottest(parts, part, sampled, features, budget * 2)
+
+
+def forget_a_type(parts, part, sampled, features, budget):
+    chosen = hottest(parts, part, sampled, {"user": features["user"]}, budget)
+    return {t: chosen.get(t, NodeSet.empty(len(sampled[t]))) for t in features}
+
+
+SELECTIONS = {
+    choose_nothing: "holds 0 bytes, and the likeliest row",
+    choose_the_coldest: "lacks rows that are likelier",
+    choose_too_few: "are to be used up",
+    choose_too_many: "300 are allowed",
+    forget_a_type: "lacks rows that are likelier",
+}
+
+
+@pytest.mark.parametrize("choose", SELECTIONS)
+@pytest.mark.parametrize("features", ["all", "user:x,movie:*"])
+def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch, choose, features):
+    """Nodes of both types may be sampled along edges of both directions, and not all fit."""
+    root = tmp_path / "d"
+    hopstream.write_parts(full_graph(5), root, direction="both", **OPTIONS)
+    options = {"features": features, "budget": 300, "fanouts": [2, 1], "batch_size": 3}
+    hopstream.add_halo(root, hops=0, **options)
+    assert hopstream.verify_dataset(root).is_ok
+    for module in (reach, run):
+        monkeypatch.setattr(module, "hottest", choose)
+    hopstream.add_halo(root, hops=0, **options)
+    report = hopstream.verify_dataset(root)
+    assert report.kinds == ("halo",)
+    assert any(SELECTIONS[choose] in finding.what for finding in report.findings)
+    assert {finding.where for finding in report.findings} <= {f"part-0000{part}/halo/00002/cached" for part in range(3)}
+
+
+@pytest.mark.parametrize("budget", [0, 90, 4000, 1 << 40])
+def test_true_selections_have_no_findings(root, budget):
+    hopstream.add_halo(root, hops=1, budget=budget, fanouts=[3, 2], batch_size=4)
+    assert hopstream.verify_dataset(root).is_ok
+
+
+def test_a_model_that_nobody_can_choose_by_is_found(root):
+    hopstream.add_halo(root, hops=0, budget=600)
+    forge(root, {}, fanouts=())
+    findings = hopstream.verify_dataset(root).findings
+    assert {"fanouts is" in finding.what for finding in findings} == {True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections import namedtuple
 
 import numpy as np
@@ -13,7 +14,12 @@ from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.partition.dispatch.plan import estimate
+from hopstream.partition.halo import costs, node_sets
+from hopstream.partition.halo.costs import PROCESS_BYTES, WORK_BYTES, table_bytes_of
+from hopstream.partition.halo.node_sets import NodeSet
+from hopstream.partition.halo.reach import nodes_within
 from hopstream.partition.halo.settings import HaloSettings
+from hopstream.partition.halo.sources import Parts
 from hopstream.partition.settings import PartitionSettings
 from tests.memory import peak_private_bytes
 from tests.partition.audit.forging import OPTIONS, full_graph
@@ -29,11 +35,11 @@ def test_no_more_is_written_than_was_said(tmp_path, options):
     hopstream.write_parts(full_graph(3), tmp_path / "d", direction="both", **OPTIONS)
     told = []
     halo = hopstream.add_halo(tmp_path / "d", on_estimate=told.append, **options).manifest.halo
-    (costs,) = told
-    assert sum(halo.bytes) <= costs.copied_bytes < 40 * sum(halo.bytes) + 100_000
+    (said,) = told
+    assert sum(halo.bytes) <= said.copied_bytes < 40 * sum(halo.bytes) + 100_000
     cached = sum(record.num_bytes for name, record in halo.files.items() if "/cached/" in name)
-    assert (costs.budget_bytes > 0) == ("budget" in options)
-    assert "budget" not in options or cached <= costs.budget_bytes + 136 * len(halo.files)
+    assert (said.budget_bytes > 0) == ("budget" in options)
+    assert "budget" not in options or cached <= said.budget_bytes + 136 * len(halo.files)
     hopstream.add_halo(tmp_path / "d", hops=0, on_estimate=told.append)
     assert len(told) == 1
 
@@ -45,7 +51,7 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
     (tmp_path / "o").mkdir()
     np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
     told = []
-    job = {"num_workers": 0, "on_estimate": lambda costs, plan: told.append(costs), "overwrite": True}
+    job = {"num_workers": 0, "on_estimate": lambda said, plan: told.append(said), "overwrite": True}
     manifest = hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=halo, **job)
     assert 0 < sum(manifest.halo.bytes) <= told[0].halo.copied_bytes
     on_disk = sum(path.stat().st_size for path in (tmp_path / "d").rglob("*.npy"))
@@ -62,6 +68,44 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(told[0].halo.budget_bytes - 1))
         with pytest.raises(OSError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
             hopstream.add_halo(tmp_path / "d", **options)
+
+
+def test_sets_of_nodes_are_counted():
+    """Three bits per node, which are not left for tables."""
+    rest = PROCESS_BYTES + WORK_BYTES
+    assert table_bytes_of(str(rest + 1000), 0) == 1000
+    assert table_bytes_of(str(rest + 1000), 1601) == 1000 - 601
+    assert table_bytes_of(str(rest + 3_000_000), 8_000_000) == 0
+    with pytest.raises(SettingsError, match=r"halos of 8000000 nodes need 223 MiB at least"):
+        table_bytes_of(str(rest + 2_999_999), 8_000_000)
+
+
+def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_sets, "CHUNK_ROWS", 1 << 12)
+    graph = hopstream.graph_from_arrays(np.array([[1], [0]]), num_nodes=8_000_000)
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    parts = Parts(hopstream.open_dataset(tmp_path / "d"))
+    nodes_within(parts, 0, 1)
+    tracemalloc.start()
+    try:
+        assert len(nodes_within(parts, 0, 3)["node"]) <= 1
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    set_bytes = len(NodeSet.empty(8_000_000).marks) * 8
+    assert 2 * set_bytes < peak < costs.NUM_SETS * set_bytes + 100_000
+
+
+def test_dispatch_stops_before_halos_that_memory_does_not_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(costs, "NUM_SETS", 1 << 30)
+    write_chunked(hopstream.rmat_graph(8), tmp_path / "c", num_chunks=2)
+    (tmp_path / "o").mkdir()
+    np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
+    with pytest.raises(SettingsError, match=r"memory is 4GiB.*halos, beside 0 workers, need at least 34\.6 GB"):
+        hopstream.dispatch(
+            tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=HaloSettings(), num_workers=0, memory="4GiB"
+        )
+    assert not (tmp_path / "d").exists()
 
 
 HALO = """

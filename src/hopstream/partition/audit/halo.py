@@ -12,7 +12,8 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError
 from hopstream.partition.audit.files import Files
-from hopstream.partition.halo.reach import nodes_within, row_bytes
+from hopstream.partition.audit.halo_budget import check_budget
+from hopstream.partition.audit.halo_reach import is_within
 from hopstream.partition.halo.record import Halo, cached_path, halo_root, node_path
 from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.writing import HaloWriter
@@ -72,6 +73,8 @@ class _Check:
         known = {t: ids for t, ids in node_ids.items() if ids is not None}
         cached = {t: ids for t, ids in cached_ids.items() if ids is not None}
         self._check_reach(known, cached)
+        if self.halo.budget_bytes is not None and len(cached) == len(cached_ids):
+            check_budget(self.files, self.halo, self.parts, self.part, cached)
         if len(known) + len(cached) < len(node_ids) + len(cached_ids):
             self.files.findings.skip("halo", f"{root}: ids of nodes cannot be used")
             return
@@ -79,25 +82,20 @@ class _Check:
         writer.write(self.part, known, self.halo.features, cached)
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
-        root, findings = halo_root(self.part, self.halo.generation), self.files.findings
-        wanted = {t: nodes.ids() for t, nodes in nodes_within(self.parts, self.part, self.halo.hops).items()}
-        lists = [(node_path(root, t), wanted[t], ids) for t, ids in node_ids.items()]
+        root, findings, hops = halo_root(self.part, self.halo.generation), self.files.findings, self.halo.hops
+        wanted = is_within(self.files, self.part, hops)
+        lists = [(node_path(root, t), t, ids) for t, ids in node_ids.items()]
         if self.halo.budget_bytes is None:
-            lists += [(cached_path(root, t), wanted[t], ids) for t, ids in cached_ids.items()]
-        for folder, all_ids, ids in lists:
-            for what, odd in (
-                (f"lacks nodes within {self.halo.hops} hops", np.setdiff1d(all_ids, ids, assume_unique=True)),
-                (f"has nodes beyond {self.halo.hops} hops", np.setdiff1d(ids, all_ids, assume_unique=True)),
+            lists += [(cached_path(root, t), t, ids) for t, ids in cached_ids.items()]
+        for folder, node_type, ids in lists:
+            is_there = np.zeros(len(wanted[node_type]), np.bool_)
+            is_there[ids] = True
+            for what, is_odd in (
+                (f"lacks nodes within {hops} hops", wanted[node_type] & ~is_there),
+                (f"has nodes beyond {hops} hops", is_there & ~wanted[node_type]),
             ):
+                odd = np.flatnonzero(is_odd)
                 findings.add("halo", str(folder / "id.npy"), what, len(odd), (f"id {i}" for i in odd.tolist()))
-        if self.halo.budget_bytes is not None:
-            num_bytes = sum(
-                int(row_bytes(self.parts, t, self.halo.features[t], ids).sum()) for t, ids in cached_ids.items()
-            )
-            if num_bytes > self.halo.budget_bytes:
-                findings.add(
-                    "halo", str(root / "cached"), f"holds {num_bytes} bytes; {self.halo.budget_bytes} are allowed"
-                )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,7 +46,7 @@ def verify_dataset(
         parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
             tell is skipped.
         memory: About how much memory edges may take while they are compared; more of it means fewer walks over them.
-            Beside this 16 bytes are taken per node (24 with times).
+            Beside this 16 bytes are taken per node (24 with times), and 24 more where a halo has a budget.
         max_findings: The most findings that are listed, shared out among the parts; the rest is counted.
         progress: Called as ``progress("verify", done, total)``.
 

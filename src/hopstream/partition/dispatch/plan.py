@@ -19,7 +19,7 @@ from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, 
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, ragged_features
 from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
-from hopstream.partition.halo.costs import HaloCosts, halo_costs
+from hopstream.partition.halo.costs import HaloCosts, halo_costs, least_memory_bytes
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.staged import PlannedContents
@@ -175,6 +175,27 @@ def reads_ragged(graph: ChunkedGraph) -> bool:
     """Whether a graph has strings, or lists of any length."""
     tables = [of.features for of in graph.nodes.values()] + [of.features for of in graph.edges.values()]
     return any(map(ragged_features, tables))
+
+
+def memory_for_halos(work: WorkSettings) -> str:
+    """What is left of the memory of a job when halos are made: its workers are idle by then, but still there."""
+    return str(work.memory_bytes - work.worker_count * REST_BYTES)
+
+
+def check_halo_memory(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings) -> None:
+    """Stop before work whose last step, halos, would have too little memory.
+
+    Raises:
+        SettingsError: It would.
+    """
+    is_made = not halo.is_nothing and settings.num_parts > 1
+    least = least_memory_bytes(sum(n.num_nodes for n in graph.nodes.values()) if is_made else 0)
+    least += work.worker_count * REST_BYTES
+    if work.memory_bytes < least:
+        raise SettingsError(
+            f"memory is {size_text(work.memory)}; halos, beside {work.worker_count} workers, need at least "
+            f"{bytes_text(least)}: give more memory or fewer workers"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

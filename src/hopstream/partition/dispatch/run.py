@@ -29,12 +29,13 @@ from hopstream.partition.dispatch.columns import ColumnStages, column_sums, row_
 from hopstream.partition.dispatch.finish import finish_run
 from hopstream.partition.dispatch.nodes import count_nodes, number_nodes
 from hopstream.partition.dispatch.plan import (
-    REST_BYTES,
     Estimate,
     Plan,
     budget_of,
+    check_halo_memory,
     estimate,
     mapped_bytes,
+    memory_for_halos,
     reads_ragged,
 )
 from hopstream.partition.dispatch.regions import join_checksums, make_file
@@ -135,6 +136,7 @@ def dispatch_staged(
     schema = _checked_schema(graph, plan.settings)
     if halo is not None:
         halo.choose(schema)
+        check_halo_memory(graph, plan.settings, settings, halo)
     check_target(staging.out, overwrite=staging.overwrite)
     costs = replace(estimate(graph, schema, plan.settings, halo), num_done=staging.num_done(digest))
     check_disk(staging, costs.least_disk_bytes, costs.dataset_bytes)
@@ -152,9 +154,7 @@ def dispatch_staged(
         if halo is None:
             remove_halos(workplace.dataset, manifest, None)  # of a run with one that was ended
             return manifest
-        # Workers are idle by then, but they are still there.
-        left = settings.memory_bytes - settings.worker_count * REST_BYTES
-        return with_halo(workplace.dataset, halo, progress, str(left))
+        return with_halo(workplace.dataset, halo, progress, memory_for_halos(settings))
 
     return write_staged(
         staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell

@@ -23,6 +23,8 @@ PROCESS_BYTES = 180 << 20
 """What a process takes that has loaded its libraries and compiled kernels."""
 WORK_BYTES = 40 << 20
 """What is taken beside tables of nodes: blocks that are copied, and where the rows of some nodes lie."""
+NUM_SETS = 3
+"""Sets of nodes, of a bit per node of the graph, that there are at a time."""
 ID_BYTES, OFFSET_BYTES, HEAD_BYTES, NUMBER_BYTES = 16, 16, 136, 8
 
 
@@ -42,16 +44,27 @@ class HaloCosts:
     table_bytes: int = 0
 
 
-def table_bytes_of(memory: str) -> int:
-    """What tables of nodes may take in memory, of what all may take.
+def least_memory_bytes(num_nodes: int) -> int:
+    """What halos of a graph with so many nodes of all types need: a process, and sets of nodes."""
+    return PROCESS_BYTES + WORK_BYTES + -(-NUM_SETS * num_nodes // 8)
+
+
+def table_bytes_of(memory: str, num_nodes: int) -> int:
+    """What tables of nodes may take in memory, of what all may take, beside sets of nodes, which are always there.
+
+    Args:
+        memory: What all may take.
+        num_nodes: Nodes of the graph of all types; 0 where no halo is made.
 
     Raises:
         SettingsError: It is no size, or too little to work with.
     """
-    left = memory_bytes(memory) - PROCESS_BYTES - WORK_BYTES
+    needed = least_memory_bytes(num_nodes)
+    left = memory_bytes(memory) - needed
     if left < 0:
+        of_nodes = f" of {num_nodes} nodes" if num_nodes else ""
         raise SettingsError(
-            f"memory is {memory}; halos need {PROCESS_BYTES + WORK_BYTES >> 20} MiB at least: give more memory"
+            f"memory is {memory}; halos{of_nodes} need {-(-needed >> 20)} MiB at least: give more memory"
         )
     return left
 

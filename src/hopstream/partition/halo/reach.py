@@ -38,7 +38,8 @@ def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeSet]:
                 parts.mark(owner, ids, reached[far].marks)
         for node_type, nodes in reached.items():
             clear_range(nodes.marks, *_range(parts, node_type, part))
-            nodes.marks[:] &= ~found[node_type].marks
+            nodes.marks[:] |= found[node_type].marks
+            nodes.marks[:] ^= found[node_type].marks  # those that are new, in place
             found[node_type].marks[:] |= nodes.marks
         frontier = reached
     return found

@@ -17,7 +17,7 @@ from hopstream.errors import SettingsError
 from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
 from hopstream.partition.halo.node_sets import NodeSet
 from hopstream.partition.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
-from hopstream.partition.halo.record import MAX_GENERATION, Halo
+from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts
 from hopstream.partition.halo.settings import HaloOptions, HaloSettings
 from hopstream.partition.halo.sources import Parts
 from hopstream.partition.halo.tables import Tables
@@ -109,13 +109,14 @@ def add_halo(
         OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
-    table_bytes = table_bytes_of(memory)
     root = dataset.root if isinstance(dataset, Dataset) else Path(dataset)
     with errors_named(root), dataset_to_change(root) as work:
         work.clear()
         opened = open_dataset(root)
-        features = settings.choose(opened.manifest.schema)
-        if opened.manifest.book.deltas and not settings.is_nothing:
+        features, book = settings.choose(opened.manifest.schema), opened.manifest.book
+        is_made = not settings.is_nothing and book.num_parts > 1
+        table_bytes = table_bytes_of(memory, sum(map(book.num_ids, book.node_offsets)) if is_made else 0)
+        if book.deltas and not settings.is_nothing:
             raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
         _check_room(opened, settings, features, on_estimate, has_savings=with_savings)
 
@@ -192,14 +193,13 @@ class _Run:
         model = None
         if self.with_savings or self.settings.budget is not None:
             model = InclusionModel(self.parts, self.settings, self.tables, is_expanding=self.with_savings)
-        counts, savings = [], []
+        counts: list[HaloCounts] = []
+        savings: list[Saving] = []
         for part in range(num_parts):
             self.progress("halo", part, num_parts)
-            inclusion = None if model is None else model.of(part)
-            node_ids, cached = self._chosen(part, inclusion)
-            counts.append(writer.write(part, node_ids, self.features, cached))
-            if inclusion is not None and self.with_savings:
-                savings.append(self._saving(part, inclusion, node_ids, cached))
+            of_part, saving = self._write(part, writer, model)  # whose sets of nodes are gone before the next part's
+            counts.append(of_part)
+            savings += [saving] if saving is not None else []
         self.progress("halo", num_parts, num_parts)
         settings = self.settings
         halo = Halo(
@@ -208,6 +208,15 @@ class _Run:
             parts=tuple(counts), files=dict(sorted(sink.files.items())),
         )  # fmt: skip
         return halo, tuple(savings)
+
+    def _write(self, part: int, writer: HaloWriter, model: InclusionModel | None) -> tuple[HaloCounts, Saving | None]:
+        """Write the halo of one part; return how much that is, and what it saves where that is asked for."""
+        inclusion = None if model is None else model.of(part)
+        node_ids, cached = self._chosen(part, inclusion)
+        counts = writer.write(part, node_ids, self.features, cached)
+        if inclusion is None or not self.with_savings:
+            return counts, None
+        return counts, self._saving(part, inclusion, node_ids, cached)
 
     def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeSet], dict[str, NodeSet]]:
         """The nodes whose edges a part gets copies of, and those whose features."""
