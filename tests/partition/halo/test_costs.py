@@ -82,7 +82,7 @@ def test_sets_of_nodes_are_counted():
 
 def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(node_sets, "CHUNK_ROWS", 1 << 12)
-    graph = hopstream.graph_from_arrays(np.array([[1], [0]]), num_nodes=8_000_000)
+    graph = hopstream.graph_from_arrays(np.array([[1], [0]]), num_nodes=2_000_000)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
     parts = Parts(hopstream.open_dataset(tmp_path / "d"))
     nodes_within(parts, 0, 1)
@@ -92,7 +92,7 @@ def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    set_bytes = len(NodeSet.empty(8_000_000).marks) * 8
+    set_bytes = len(NodeSet.empty(2_000_000).marks) * 8
     assert 2 * set_bytes < peak < costs.NUM_SETS * set_bytes + 100_000
 
 
