@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,13 @@ from tests.ray_cluster import RayCluster, two_nodes
 
 GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Let processes that tests start be interrupted, though a shell that runs the tests in its background says no."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
