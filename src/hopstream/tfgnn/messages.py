@@ -162,7 +162,7 @@ def _file_of(name: str, package: str, text: str) -> descriptor_pb2.FileDescripto
             holder, _, own = words[1].rpartition(".")
             places = made[holder] if holder else file
             if words[0] == "enum":
-                entry = (places.enum_type).add(name=own)
+                entry = places.enum_type.add(name=own)
             else:
                 entry = (places.nested_type if holder else places.message_type).add(name=own)
             made[words[1]] = entry
@@ -199,11 +199,6 @@ def _add_field(message: Any, words: list[str], package: str, enums: set[str]) ->
         entry.options.map_entry = True
         _add_field(entry, ["optional", "string", "key", "1"], package, enums)
         _add_field(entry, ["optional", kind, "value", "2"], package, enums)
-        full = f"{package}.{_path_of(message, package)}.{entry.name}"
+        full = f"{package}.{message.name}.{entry.name}"  # no message with a map is held by another
     field.type = _FieldProto.TYPE_ENUM if kind in enums else _FieldProto.TYPE_MESSAGE
     field.type_name = f".{full}"
-
-
-def _path_of(message: Any, package: str) -> str:
-    """Messages with maps are none that another message holds."""
-    return str(message.name)
