@@ -11,7 +11,8 @@ READY := $(VENV)/.ready
 SCALE ?= 21
 # Fixtures of a file share their servers, so a file stays with one worker. In the order of folders the files that take
 # longest come early; xdist's own order, by number of tests, would leave the examples to the end.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# A worker that died is not replaced: the run ends, as xdist would wait for ever for the rest of the dead one's file.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-check clean
 

@@ -23,6 +23,17 @@ GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
 
 
+LONG = ("soak", "scale", "bench")
+LONG_S = 1800
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that run for minutes the time for it."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in LONG):
+            item.add_marker(pytest.mark.timeout(LONG_S))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """Let processes that tests start be interrupted, though a shell that runs the tests in its background says no."""

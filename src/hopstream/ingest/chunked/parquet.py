@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.arrow_types import dtype_name
+from hopstream.ingest.chunked.footer import GroupSizes, read_group_sizes
 from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
 
 BATCH_BYTES = 8 << 20
@@ -47,6 +48,7 @@ class ParquetFile:
         footer: Its footer.
         schema: Its Arrow schema.
         group_offsets: int64[row groups + 1], first row of each row group.
+        sizes: What the footer tells of the first column of each row group.
     """
 
     path: Path
@@ -54,6 +56,7 @@ class ParquetFile:
     footer: Any
     schema: pa.Schema
     group_offsets: IntArray
+    sizes: GroupSizes
 
     @property
     def num_rows(self) -> int:
@@ -210,7 +213,8 @@ def open_parquet(path: Path, shown: str) -> ParquetFile:
     if index is not None:
         raise SchemaError(f"{shown} has column {index!r}, an index of pandas; write it with index=False")
     offsets = offsets_of(np.array(group_rows, np.int64))
-    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets)
+    sizes = read_group_sizes(path, shown, len(group_rows))
+    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets, sizes=sizes)
 
 
 def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
@@ -313,8 +317,8 @@ def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
 
 def _list_width(file: ParquetFile) -> int | None:
     """Values in each list, as the footer tells it; None where lists have not as many in each row group."""
-    groups = [file.footer.row_group(group) for group in range(file.footer.num_row_groups)]
-    counts = {(group.column(0).num_values, group.num_rows) for group in groups if group.num_rows}
+    group_rows = np.diff(file.group_offsets).tolist()
+    counts = {pair for pair in zip(file.sizes.num_values.tolist(), group_rows, strict=True) if pair[1]}
     widths = {num_values // num_rows for num_values, num_rows in counts}
     if len(widths) > 1 or any(num_values % num_rows for num_values, num_rows in counts):
         return None

@@ -38,7 +38,7 @@ def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
 
 def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, int, int]]:
     """First row and end of what is looked at in each file."""
-    groups = [(file, group) for file in files for group in range(file.file.footer.num_row_groups)]
+    groups = [(file, group) for file in files for group in range(len(file.file.sizes.num_nulls))]
     is_small = sum(file.num_rows * _row_bytes(file) for file in files) <= CHECK_BYTES
     step = -(-len(groups) // MAX_GROUPS)
     for place, (file, group) in enumerate(groups):
@@ -52,8 +52,7 @@ def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, 
 
 def _has_empty(file: ParquetColumn, group: int) -> bool:
     """Whether statistics tell that a row group has empty lists or nulls, which they count alike."""
-    statistics = file.file.footer.row_group(group).column(0).statistics
-    return statistics is not None and statistics.has_null_count and statistics.null_count > 0
+    return bool(file.file.sizes.num_nulls[group])
 
 
 def _has_length(file: ParquetColumn, start: int, stop: int) -> bool:

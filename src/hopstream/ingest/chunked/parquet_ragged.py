@@ -100,9 +100,8 @@ def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int,
     file, row = column.file, start
     while row < stop:
         group = file.group_of(row)
-        record = file.footer.row_group(group).column(0)
         end, is_dictionary = min(stop, int(file.group_offsets[group + 1])), not column.is_list
-        is_dictionary = is_dictionary and bool(record.has_dictionary_page)
+        is_dictionary = is_dictionary and bool(file.sizes.has_dictionary[group])
         batch_rows = max(
             1, min(MAX_BATCH_ROWS, BATCH_BYTES * _group_rows(column, group) // _group_bytes(column, group))
         )
@@ -127,15 +126,15 @@ def _group_rows(column: ParquetColumn, group: int) -> int:
 
 def _group_bytes(column: ParquetColumn, group: int) -> int:
     """Bytes of the elements of a row group, as the footer tells them; strings in dictionaries may take more."""
-    record = column.file.footer.row_group(group).column(0)
+    sizes = column.file.sizes
     if column.is_list:
-        return max(1, int(record.num_values) * column.dtype.itemsize)
-    return max(1, int(record.total_uncompressed_size))
+        return max(1, int(sizes.num_values[group]) * column.dtype.itemsize)
+    return max(1, int(sizes.num_bytes[group]))
 
 
 def _num_elements(column: ParquetColumn) -> int:
     """Elements of all rows, about, as the footer tells them."""
-    num_bytes = sum(_group_bytes(column, group) for group in range(column.file.footer.num_row_groups))
+    num_bytes = sum(_group_bytes(column, group) for group in range(len(column.file.sizes.num_values)))
     item = column.dtype.itemsize * int(np.prod(column.element_shape or (), dtype=np.int64))
     return num_bytes // max(1, item)
 
