@@ -25,7 +25,7 @@ def with_seed_ids(
         sample_ids: The name of each graph, or None to leave it out.
 
     Raises:
-        SchemaError: There are ids for another number of graphs, graphs of several components, or such a feature already.
+        SchemaError: There are ids for another number of graphs, graphs have several components, or the ids already.
     """
     context = dict(pieces.context)
     for name, ids in ((SEED_ID, seed_ids), (SAMPLE_ID, sample_ids)):

@@ -95,7 +95,7 @@ class SubgraphMaker:
         return self.make_trees(seed_keys, rng_seed, np.arange(first_tree, first_tree + len(seed_keys), dtype=np.int64))
 
     def make_trees(self, seed_keys: IntArray, rng_seed: int, trees: IntArray) -> GraphPieces:
-        """As ``make``, with the number of each seed's tree: int64[n], distinct."""
+        """As ``make``, with the number of each seed's tree: int64[n], distinct, in any order."""
         self._check_shape(seed_keys, trees)
         num_trees = len(trees)
         found = self._runner.run(self._seeds(seed_keys, rng_seed, trees))
@@ -189,9 +189,11 @@ class SubgraphMaker:
 def _places_of(of_nodes: IntArray, trees: IntArray) -> IntArray:
     """int64[n], the place of each node's tree among the trees."""
     if len(trees) and int(trees[-1]) - int(trees[0]) == len(trees) - 1 and bool(np.all(np.diff(trees) == 1)):
-        return of_nodes - trees[0]
-    order = np.argsort(trees)
-    return order[np.searchsorted(trees[order], of_nodes)]
+        places: IntArray = of_nodes - trees[0]
+    else:
+        order = np.argsort(trees)
+        places = order[np.searchsorted(trees[order], of_nodes)]
+    return places
 
 
 def _values(columns: Mapping[str, Column]) -> dict[str, FeatureValues]:
