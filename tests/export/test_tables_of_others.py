@@ -1,0 +1,113 @@
+"""Are the tables of others sampled: credit cards by their own spec, citrus fruits as the golden file has them?"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream import graph_from_arrays
+from hopstream.arrays import RaggedArray
+from hopstream.export.seed_sampler import SeedSampler, SeedSampling, schema_of_samples
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.store.local import LocalStore
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.graph_schema import check_schema, parse_message, read_schema
+from hopstream.tfgnn.graph_tensor import decode_graph
+from hopstream.tfgnn.messages import EXAMPLE
+from hopstream.tfgnn.spec import GraphSpec
+from tests.export.test_mag import DATA, needs_data, op
+
+
+def rows_of(path: Path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def strings(values):
+    return RaggedArray.from_strings(list(values))
+
+
+def columns_of(of, rows):
+    """Features in the dtypes of the schema; 7 is DT_STRING, 9 is DT_INT64, all others here are DT_FLOAT."""
+    return {
+        name: strings(row[name] for row in rows)
+        if feature.dtype == 7
+        else np.array([row[name] for row in rows], np.int64 if feature.dtype == 9 else np.float32)
+        for name, feature in of.features.items()
+    }
+
+
+def graph_of_tables(folder, schema, id_columns, end_columns):
+    """The graph of a schema whose tables are CSV files: what reading them one by one gives."""
+    keys, features, num_nodes, edges, edge_features = {}, {}, {}, {}, {}
+
+    for name, nodes in schema.node_sets.items():
+        rows = rows_of(folder / nodes.metadata.filename)
+        keys[name] = {row[id_columns]: key for key, row in enumerate(rows)}
+        num_nodes[name] = len(rows)
+        features[name] = {"#id": strings(keys[name]), **columns_of(nodes, rows)}
+    for name, of in schema.edge_sets.items():
+        rows = rows_of(folder / of.metadata.filename)
+        ends = [[keys[t][row[c]] for row in rows] for t, c in zip((of.source, of.target), end_columns, strict=True)]
+        edges[of.source, name, of.target] = np.array(ends)
+        edge_features[of.source, name, of.target] = columns_of(of, rows)
+    return graph_from_arrays(edges, num_nodes=num_nodes, node_features=features, edge_features=edge_features)
+
+
+@needs_data
+def test_the_card_graph_is_sampled_by_its_own_spec(tmp_path):
+    folder = DATA / "creditcard"
+    graph = graph_of_tables(folder, read_schema(folder / "graph_schema.pbtxt"), "id", ("source", "target"))
+    write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out")
+    owns = rows_of(folder / "owns_card.csv")
+    customers = {row["id"]: row for row in rows_of(folder / "customer.csv")}
+    issuers = {row["id"]: row["issuer"] for row in rows_of(folder / "creditcard.csv")}
+    sampling = SeedSampling(spec=(folder / "sampling_spec.pbtxt").read_text(), has_seed_ids=True)
+    with LocalStore(open_dataset(tmp_path / "parts")) as store:
+        schema = schema_of_samples(sampling, store.schema)
+        check_schema(schema)
+        samples = SeedSampler(store, sampling).sample(list(customers), [0] * len(customers))
+    for customer, (sample_id, message) in zip(customers, samples, strict=True):
+        read = decode_graph(message, GraphSpec.of_schema(schema))
+        assert sample_id == customer.encode() and read.context["seed_id"].tolist() == [sample_id]
+        seed = {name: of.tolist() for name, of in read.node_sets["customer"].features.items()}
+        row = customers[customer]
+        assert seed["#id"] == [customer.encode()] and seed["name"] == [row["name"].encode()]
+        assert seed["zipcode"] == [int(row["zipcode"])] and seed["score"] == [np.float32(row["score"])]
+        owned = [row["target"].encode() for row in owns if row["source"] == customer]
+        cards = read.node_sets["creditcard"].features
+        assert set(cards["#id"].tolist()) <= set(owned) and len(cards["#id"].tolist()) == min(3, len(set(owned)))
+        assert cards["issuer"].tolist() == [issuers[card.decode()].encode() for card in cards["#id"].tolist()]
+        assert read.edge_sets["owns_card"].source.tolist() == [0] * min(3, len(owned))
+
+
+def golden_examples(path):
+    blocks = path.read_text().split("\nexamples {\n")[1:]
+    messages = [parse_message(block.rstrip().removesuffix("}"), EXAMPLE) for block in blocks]
+    return [lists_of(message.SerializeToString()) for message in messages]
+
+
+def lists_of(message):
+    return {name: values.tolist() for name, values in decode_example(message).items()}
+
+
+@needs_data
+@pytest.mark.parametrize("strategy", ["RANDOM_UNIFORM", "RANDOM_WEIGHTED"])
+def test_citrus_fruits_are_sampled_as_the_golden_file_has_them(tmp_path, strategy):
+    """Edges are fewer than the sample size, so chance has no say. The golden file leaves empty sets out."""
+    folder = DATA / "homogeneous"
+    graph = graph_of_tables(folder, read_schema(folder / "citrus.pbtxt"), "#id", ("#source", "#target"))
+    write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out", weight_attr="weight")
+    wanted = golden_examples(folder / "sampler_golden.ascii")
+    spec = 'seed_op < op_name: "seed" node_set_name: "fruits" >' + op("a", ["seed"], "tastelike", 10, strategy)
+    features = {"fruits": ("name",), ("fruits", "tastelike", "fruits"): ("weight",)}
+    with LocalStore(open_dataset(tmp_path / "parts")) as store:
+        sampler = SeedSampler(store, SeedSampling(spec=spec, features=features, has_seed_ids=True))
+        seeds = [one["context/seed_id"][0] for one in wanted]
+        assert len(seeds) == 9
+        for (_, message), golden in zip(sampler.sample(seeds, [0] * 9), wanted, strict=True):
+            found = lists_of(message)
+            is_empty = found["edges/tastelike.#size"] == [0]
+            assert {name: of for name, of in found.items() if not (is_empty and name.startswith("edges/"))} == golden
