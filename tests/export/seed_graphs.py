@@ -29,7 +29,8 @@ def write_papers(folder: Path, num_parts: int = 2) -> Path:
     rng = np.random.default_rng(5)
     names = RaggedArray.from_strings([name_of(key) for key in range(NUM_PAPERS)])
     labels = np.arange(NUM_PAPERS).reshape(-1, 1)
-    papers = NodeTable(num_nodes=NUM_PAPERS, features={"#id": names, "labels": labels})
+    tags = RaggedArray.from_rows([np.arange(key % 3) for key in range(NUM_PAPERS)])
+    papers = NodeTable(num_nodes=NUM_PAPERS, features={"#id": names, "labels": labels, "tags": tags})
     cites = EdgeTable(
         src_keys=np.repeat(np.arange(NUM_PAPERS), 12), dst_keys=rng.integers(0, NUM_PAPERS, 12 * NUM_PAPERS)
     )

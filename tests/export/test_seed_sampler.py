@@ -91,5 +91,10 @@ def test_what_cannot_be_is_refused(store):
         SeedSampling(spec=SPEC, rng_seed=-1)
     with pytest.raises(UnknownNameError, match="paper has no feature 'x'"):
         SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("x",)))
+    unwritten = SeedSampling(spec=SPEC, reads_seeds=True, labels=("labels",), features={"paper": ("#id",)})
+    with pytest.raises(SettingsError, match="label 'labels' is not among the features of 'paper': #id"):
+        SeedSampler(store, unwritten)
+    with pytest.raises(SettingsError, match="label 'tags' holds lists of different lengths"):
+        SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("tags",)))
     with pytest.raises(FormatError, match="not a SamplingSpec"):
         SeedSampler(store, SeedSampling(spec="seed { }"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hopstream import graph_from_arrays
-from hopstream.arrays import RaggedArray
+from hopstream import read_graph
+from hopstream.errors import SchemaError
 from hopstream.export.seed_sampler import SeedSampler, SeedSampling, schema_of_samples
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.local import LocalStore
@@ -25,41 +27,41 @@ def rows_of(path: Path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def strings(values):
-    return RaggedArray.from_strings(list(values))
+def write_tables(folder, data, schema, id_column, ends):
+    """The same tables as ``read_graph`` takes them; 1 is DT_FLOAT."""
 
+    def features_of(of):
+        return {
+            name: {"column": name, "dtype": "float32"} if feature.dtype == 1 else name
+            for name, feature in of.features.items()
+        }
 
-def columns_of(of, rows):
-    """Features in the dtypes of the schema; 7 is DT_STRING, 9 is DT_INT64, all others here are DT_FLOAT."""
-    return {
-        name: strings(row[name] for row in rows)
-        if feature.dtype == 7
-        else np.array([row[name] for row in rows], np.int64 if feature.dtype == 9 else np.float32)
-        for name, feature in of.features.items()
+    nodes = {
+        name: {"files": of.metadata.filename, "id": id_column, "features": features_of(of)}
+        for name, of in schema.node_sets.items()
     }
-
-
-def graph_of_tables(folder, schema, id_columns, end_columns):
-    """The graph of a schema whose tables are CSV files: what reading them one by one gives."""
-    keys, features, num_nodes, edges, edge_features = {}, {}, {}, {}, {}
-
-    for name, nodes in schema.node_sets.items():
-        rows = rows_of(folder / nodes.metadata.filename)
-        keys[name] = {row[id_columns]: key for key, row in enumerate(rows)}
-        num_nodes[name] = len(rows)
-        features[name] = {"#id": strings(keys[name]), **columns_of(nodes, rows)}
-    for name, of in schema.edge_sets.items():
-        rows = rows_of(folder / of.metadata.filename)
-        ends = [[keys[t][row[c]] for row in rows] for t, c in zip((of.source, of.target), end_columns, strict=True)]
-        edges[of.source, name, of.target] = np.array(ends)
-        edge_features[of.source, name, of.target] = columns_of(of, rows)
-    return graph_from_arrays(edges, num_nodes=num_nodes, node_features=features, edge_features=edge_features)
+    edges = [
+        {
+            "type": [of.source, name, of.target], "files": of.metadata.filename, "src": ends[0],
+            "dst": ends[1], "features": features_of(of),
+        }
+        for name, of in schema.edge_sets.items()
+    ]  # fmt: skip
+    for table in data.glob("*.csv"):
+        shutil.copy(table, folder)
+    path = folder / "metadata.json"
+    path.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    return path
 
 
 @needs_data
 def test_the_card_graph_is_sampled_by_its_own_spec(tmp_path):
+    """One of its edges names a card that is not there: an error that says where, unless such edges are dropped."""
     folder = DATA / "creditcard"
-    graph = graph_of_tables(folder, read_schema(folder / "graph_schema.pbtxt"), "id", ("source", "target"))
+    tables = write_tables(tmp_path, folder, read_schema(folder / "graph_schema.pbtxt"), "id", ("source", "target"))
+    with pytest.raises(SchemaError, match=r"owns_card\S+ is '1238474857489384', which no .* owns_card.csv line 9"):
+        read_graph(tables)
+    graph = read_graph(tables, on_dangling="drop")
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out")
     owns = rows_of(folder / "owns_card.csv")
     customers = {row["id"]: row for row in rows_of(folder / "customer.csv")}
@@ -74,12 +76,13 @@ def test_the_card_graph_is_sampled_by_its_own_spec(tmp_path):
         assert sample_id == customer.encode() and read.context["seed_id"].tolist() == [sample_id]
         seed = {name: of.tolist() for name, of in read.node_sets["customer"].features.items()}
         row = customers[customer]
-        assert seed["#id"] == [customer.encode()] and seed["name"] == [row["name"].encode()]
+        assert seed["id"] == [int(customer)] and seed["name"] == [row["name"].encode()]
         assert seed["zipcode"] == [int(row["zipcode"])] and seed["score"] == [np.float32(row["score"])]
-        owned = [row["target"].encode() for row in owns if row["source"] == customer]
+        owned = [int(row["target"]) for row in owns if row["source"] == customer and row["target"] in issuers]
         cards = read.node_sets["creditcard"].features
-        assert set(cards["#id"].tolist()) <= set(owned) and len(cards["#id"].tolist()) == min(3, len(set(owned)))
-        assert cards["issuer"].tolist() == [issuers[card.decode()].encode() for card in cards["#id"].tolist()]
+        drawn = cards["id"].tolist()
+        assert set(drawn) <= set(owned) and len(drawn) == min(3, len(set(owned)))
+        assert cards["issuer"].tolist() == [issuers[str(card)].encode() for card in drawn]
         assert read.edge_sets["owns_card"].source.tolist() == [0] * min(3, len(owned))
 
 
@@ -98,7 +101,8 @@ def lists_of(message):
 def test_citrus_fruits_are_sampled_as_the_golden_file_has_them(tmp_path, strategy):
     """Edges are fewer than the sample size, so chance has no say. The golden file leaves empty sets out."""
     folder = DATA / "homogeneous"
-    graph = graph_of_tables(folder, read_schema(folder / "citrus.pbtxt"), "#id", ("#source", "#target"))
+    tables = write_tables(tmp_path, folder, read_schema(folder / "citrus.pbtxt"), "#id", ("#source", "#target"))
+    graph = read_graph(tables)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out", weight_attr="weight")
     wanted = golden_examples(folder / "sampler_golden.ascii")
     spec = 'seed_op < op_name: "seed" node_set_name: "fruits" >' + op("a", ["seed"], "tastelike", 10, strategy)

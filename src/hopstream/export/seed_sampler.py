@@ -113,9 +113,9 @@ class SeedSampler:
             raise SettingsError("reads_seeds is for specs that start from nodes; links are read out at their ends")
         self._seed_type, self._sampling = plan.seed_types[0], sampling
         self._index = index or RawIndex.of(store, self._seed_type, sampling.id_feature)
-        for name in sampling.labels:
-            store.schema.feature(self._seed_type, name)
-        self._maker = SubgraphMaker(store, plan, _features_of(sampling, store.schema))
+        features = _features_of(sampling, store.schema)
+        _check_labels(sampling, store.schema, self._seed_type, features.get(self._seed_type, ()))
+        self._maker = SubgraphMaker(store, plan, features)
 
     def sample(self, seeds: Sequence[Seed], numbers: Sequence[int]) -> list[tuple[bytes, bytes]]:
         """The sample of each seed: its name and its ``tf.Example``.
@@ -186,6 +186,15 @@ def _of_distinct_trees(trees: IntArray) -> list[IntArray]:
     turns = np.empty(len(trees), np.int64)
     turns[order] = np.arange(len(trees)) - starts
     return [np.flatnonzero(turns == turn) for turn in range(int(turns.max(initial=-1)) + 1)]
+
+
+def _check_labels(sampling: SeedSampling, schema: GraphSchema, seed_type: str, written: Sequence[str]) -> None:
+    for name in sampling.labels:
+        held = schema.feature(seed_type, name)
+        if name not in written:
+            raise SettingsError(f"label {name!r} is not among the features of {seed_type!r}: {', '.join(written)}")
+        if held.is_ragged:
+            raise SettingsError(f"label {name!r} holds lists of different lengths; labels have one shape")
 
 
 def _features_of(sampling: SeedSampling, schema: GraphSchema) -> dict[str | EdgeType, tuple[str, ...]]:
