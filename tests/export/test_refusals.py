@@ -77,6 +77,18 @@ def test_latest_k_without_times_names_the_edge_type(store):
         SeedSampler(store, SeedSampling(spec=spec))
 
 
+def test_weights_are_those_that_specs_mean(tmp_path):
+    weights = {PAID: {"weight": np.ones(3, np.float32), "amount": np.arange(3, dtype=np.float32)}}
+    graph = graph_from_arrays({PAID: np.array([[0, 1, 2], [0, 0, 1]])}, edge_features=weights)
+    write_parts(graph, tmp_path / "parts", num_parts=1, direction="out", weight_attr="amount")
+    spec = SEED.replace("customer", "card") + op("shops", ["seed"], "paid", 2, "TOP_K")
+    with (
+        LocalStore(open_dataset(tmp_path / "parts")) as amounts,
+        pytest.raises(SettingsError, match=r"op '0/shops' draws by #weight or weight; .* with weight_attr='amount'"),
+    ):
+        SeedSampler(amounts, SeedSampling(spec=spec))
+
+
 def test_an_unknown_seed_is_named(store):
     sampler = SeedSampler(store, SeedSampling(spec=SEED + GOOD))
     with pytest.raises(

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.readout import declare_link_readout
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SubgraphType
 from hopstream.schema import EdgeType, GraphSchema
-from hopstream.store.contract import Strategy
+from hopstream.store.contract import Store, Strategy
 from hopstream.tfgnn.graph_schema import edge_set_names, schema_message
-from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, TOP_K, check_spec, seed_of
+from hopstream.tfgnn.sampling_spec import (
+    LATEST_K,
+    RANDOM_UNIFORM,
+    RANDOM_WEIGHTED,
+    TOP_K,
+    WEIGHT_NAMES,
+    check_spec,
+    seed_of,
+)
 
 STRATEGIES: dict[int, Strategy] = {
     TOP_K: "top_k", RANDOM_UNIFORM: "uniform", RANDOM_WEIGHTED: "weighted", LATEST_K: "last",
@@ -82,6 +90,20 @@ def _link_set(spec: Any, schema: Any) -> str:
 def starts_from_links(plan: SamplePlan) -> bool:
     """Whether each tree of a plan grows from the two ends of a link."""
     return len(plan.seed_types) == 2
+
+
+def check_weights(plan: SamplePlan, store: Store) -> None:
+    """Refuse to draw by another feature than the one that specs mean by weights.
+
+    Raises:
+        SettingsError: The dataset was written to be drawn by another one.
+    """
+    by_weight = [op for op in plan.ops if op.strategy in ("top_k", "weighted")]
+    if by_weight and store.weight_attr is not None and store.weight_attr not in WEIGHT_NAMES:
+        raise SettingsError(
+            f"op {by_weight[0].name!r} draws by {' or '.join(WEIGHT_NAMES)}; the dataset was written with "
+            f"weight_attr={store.weight_attr!r}; write it again with the other"
+        )
 
 
 def repeated_edge_types(plan: SamplePlan) -> set[EdgeType]:

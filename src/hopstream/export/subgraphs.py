@@ -13,7 +13,7 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray
 from hopstream.errors import SettingsError
-from hopstream.export.plan import repeated_edge_types, starts_from_links
+from hopstream.export.plan import check_weights, repeated_edge_types, starts_from_links
 from hopstream.export.readout import add_link_readout
 from hopstream.graph.subgraph import SampledEdges
 from hopstream.kernels.trees import group_by_tree
@@ -67,6 +67,7 @@ class SubgraphMaker:
         for owner, names in features.items():
             for name in names:
                 store.schema.feature(owner, name)
+        check_weights(plan, store)
         self._store, self._plan, self._features = store, plan, features
         self._runner = PlanRunner(store, plan)
         self._is_of_links = starts_from_links(plan)
