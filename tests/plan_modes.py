@@ -26,11 +26,19 @@ REVERSES = {"reverse_types": {RATES: RATED}}
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to sample: fields of the plan, whether edges are excluded, and whether all reached nodes are expanded."""
+    """A way to sample: fields of the plan, and what else is asked.
+
+    Attributes:
+        options: Fields of the plan.
+        is_excluding: Edges are excluded.
+        is_reaching: All nodes that are reached are expanded.
+        is_joining: Several seeds, of both types, grow one tree.
+    """
 
     options: Mapping[str, object] = field(default_factory=dict)
     is_excluding: bool = False
     is_reaching: bool = False
+    is_joining: bool = False
 
 
 MODES = {
@@ -67,7 +75,12 @@ MODES = {
     "induced, excluding": Mode(INDUCED, is_excluding=True),
     "induced, disjoint": Mode({**INDUCED, **DISJOINT}),
     "induced, temporal": Mode({**INDUCED, **TEMPORAL, "is_inclusive": False}, is_excluding=True),
+    "joining": Mode(DISJOINT, is_reaching=True, is_joining=True),
+    "joining, weighted, temporal": Mode({**TEMPORAL, "strategies": WEIGHTED}, is_excluding=True, is_joining=True),
+    "joining, induced": Mode({**INDUCED, **DISJOINT}, is_joining=True),
+    "joining, bidirectional": Mode({**BIDIRECTIONAL, **REVERSES, **DISJOINT}, is_joining=True),
 }
+NUM_JOINED_TREES = 3
 NUM_NEIGHBORS = {
     RATES: [3, 2, 1],
     RATED: [2, 2, 2],
@@ -95,11 +108,11 @@ def plan_of(raw: Raw, mode: Mode, num_neighbors: object = None) -> SamplePlan:
     return replace(plan, ops=tuple(replace(op, expands="reached") for op in plan.ops))
 
 
-def draw_seeds(raw: Raw, plan: SamplePlan, is_excluding: bool, rng: np.random.Generator) -> SeedNodes:
+def draw_seeds(raw: Raw, plan: SamplePlan, mode: Mode, rng: np.random.Generator) -> SeedNodes:
     """Seeds in keys with what a plan needs of them; in disjoint plans some are seeds of several trees."""
-    ids = {
-        t: rng.choice(raw.graph.nodes[t].num_nodes, number, replace=plan.is_disjoint) for t, number in NUM_SEEDS.items()
-    }
+    may_repeat = plan.is_disjoint and not mode.is_joining
+    ids = {t: rng.choice(raw.graph.nodes[t].num_nodes, number, replace=may_repeat) for t, number in NUM_SEEDS.items()}
+    trees = {t: np.arange(len(keys)) % NUM_JOINED_TREES for t, keys in ids.items()}
     excluded = {}
     for edge_type, table in raw.graph.edges.items():
         rows = rng.choice(table.num_edges, table.num_edges // 4, replace=False)
@@ -107,8 +120,8 @@ def draw_seeds(raw: Raw, plan: SamplePlan, is_excluding: bool, rng: np.random.Ge
     return SeedNodes(
         ids=ids,
         rng_seed=int(rng.integers(0, 1 << 63)) * 2,
-        trees=spread_trees(ids) if plan.is_disjoint else None,
+        trees=(trees if mode.is_joining else spread_trees(ids)) if plan.is_disjoint else None,
         times=rng.integers(0, LAST_TIME, sum(NUM_SEEDS.values())) if plan.is_temporal else None,
-        excluded=excluded if is_excluding else {},
+        excluded=excluded if mode.is_excluding else {},
         labor=LaborSeeds(first=17, second=1 << 63, share=0.25),
     )

@@ -178,6 +178,6 @@ def _subgraphs(raw: Raw, store: Store, mode: str) -> list[Found]:
     runner, rng = PlanRunner(store, plan), np.random.default_rng(71)
     found = []
     for _ in range(2):
-        seeds = draw_seeds(raw, plan, MODES[mode].is_excluding, rng)
+        seeds = draw_seeds(raw, plan, MODES[mode], rng)
         found.append(in_keys(store, runner.run(seeds_in_ids(store, seeds))))
     return found

@@ -74,6 +74,6 @@ def _run(raw: Raw, store: Store, name: str) -> list[Found]:
     runner, rng = PlanRunner(store, plan), np.random.default_rng(RNG_SEED)
     found = []
     for _ in range(NUM_BATCHES):
-        seeds = draw_seeds(raw, plan, MODES[name].is_excluding, rng)
+        seeds = draw_seeds(raw, plan, MODES[name], rng)
         found.append(in_keys(store, runner.run(seeds_in_ids(store, seeds))))
     return found

@@ -101,7 +101,11 @@ def _seeds(trees: object = None, times: object = None, **options: object) -> See
             SeedNodes(ids={"item": np.array([2])}, rng_seed=0, trees={}),
             "1 seeds of type 'item' are none; give in",
         ),
-        (TREES, _seeds([3, 3]), "tree 3 has two seeds; give every seed a tree of its own"),
+        (
+            TREES,
+            SeedNodes(ids={"item": np.array([1, 2, 1])}, rng_seed=0, trees={"item": np.array([3, 3, 3])}),
+            "3 seeds hold 2 distinct nodes; give each node once in each tree",
+        ),
         (TREES, _seeds([-1, 3]), "trees are -1..3; number them from 0 to 8388607"),
         (TREES, _seeds([0, 1 << 23]), "trees are 0..8388608"),
         (TIMES, _seeds([0, 5], [1, 2]), r"times are int64\[2\]; give int64\[num_trees\], one for each tree up to 5"),

@@ -70,7 +70,7 @@ def test_equals_the_plain_answer(
     rng = np.random.default_rng(RNG_SEED + 1)
     num_edges = 0
     for batch in range(3):
-        seeds = draw_seeds(raw, plan, MODES[name].is_excluding, rng)
+        seeds = draw_seeds(raw, plan, MODES[name], rng)
         found = in_keys(store, runner.run(seeds_in_ids(store, seeds)))
         assert found == run_plan(raw, plan, seeds), f"batch {batch}, rng_seed {RNG_SEED}"
         num_edges += sum(map(len, found.edges.values()))

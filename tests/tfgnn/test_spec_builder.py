@@ -69,6 +69,16 @@ def test_a_tree_follows_every_edge_set():
     assert not make_sampling_spec_tree(schema, "paper", sample_sizes=[]).sampling_ops
 
 
+def test_links_are_seeds_of_both_their_ends():
+    spec = SamplingSpecBuilder(parse_schema(SCHEMA)).seed_links("paper", "link").sample(8, "cites").build()
+    assert spec.WhichOneof("seed_type") == "symmetric_link_seed_op" and spec.symmetric_link_seed_op.op_name == "link"
+    assert [op[1] for op in ops(spec)] == [("link",)]
+    builder = SamplingSpecBuilder(parse_schema(SCHEMA))
+    builder.seed("author")
+    with pytest.raises(SettingsError, match=r"starts from 'author' already"):
+        builder.seed_links("paper")
+
+
 def test_wrong_steps_are_refused():
     schema = parse_schema(SCHEMA)
     with pytest.raises(SchemaError, match=r"has no seed"):

@@ -4,34 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopstream.errors import SettingsError
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.export.readout import declare_link_readout
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SubgraphType
 from hopstream.schema import EdgeType, GraphSchema
-from hopstream.store.contract import Strategy
+from hopstream.store.contract import Store, Strategy
 from hopstream.tfgnn.graph_schema import edge_set_names, schema_message
-from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, TOP_K, check_spec, seed_of
+from hopstream.tfgnn.sampling_spec import (
+    LATEST_K,
+    RANDOM_UNIFORM,
+    RANDOM_WEIGHTED,
+    TOP_K,
+    WEIGHT_NAMES,
+    check_spec,
+    seed_of,
+)
 
 STRATEGIES: dict[int, Strategy] = {
     TOP_K: "top_k", RANDOM_UNIFORM: "uniform", RANDOM_WEIGHTED: "weighted", LATEST_K: "last",
 }  # fmt: skip
+LINK_SEEDS = "symmetric_link_seed_op"
 
 
-def plan_of_spec(spec: Any, schema: GraphSchema, *, subgraph_type: SubgraphType = "directional") -> SamplePlan:
+def plan_of_spec(
+    spec: Any, schema: GraphSchema, *, subgraph_type: SubgraphType = "directional", link_set: str | None = None
+) -> SamplePlan:
     """The plan of a spec over a dataset: edges are followed from source to target, and every seed grows its own tree.
+
+    A spec that starts from links gives a plan with two seed types, those of a link's source and target (which are one
+    and the same); the two grow one tree.
 
     Args:
         spec: A ``SamplingSpec`` message.
         schema: The dataset's schema. Edge sets are called as ``edge_set_names`` says.
         subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
+        link_set: The node set of both ends of links; None: where the ops that follow the seed op start from, or the
+            only one there is.
 
     Raises:
-        SchemaError: The spec contradicts itself or the schema.
-        SettingsError: It starts from links.
+        SchemaError: The spec contradicts itself or the schema, or does not say which nodes links join.
     """
     message = schema_message(schema)
+    is_of_links = spec.WhichOneof("seed_type") == LINK_SEEDS
+    if is_of_links:
+        ends = _link_set(spec, message) if link_set is None else link_set
+        declare_link_readout(message, ends, ends)
     check_spec(spec, message)
-    if spec.WhichOneof("seed_type") != "seed_op":
-        raise SettingsError("the spec starts from links; plans start from nodes")
     seed_name, seed_set = seed_of(spec, message)
     edge_types = edge_set_names(schema)
     names = {seed_name: SEEDS}
@@ -46,9 +64,46 @@ def plan_of_spec(spec: Any, schema: GraphSchema, *, subgraph_type: SubgraphType 
             )
         )  # fmt: skip
     return SamplePlan(
-        seed_types=(seed_set,), ops=tuple(ops), num_hops=len(ops), wants_edge_ids=True, is_disjoint=True,
-        subgraph_type=subgraph_type,
+        seed_types=(seed_set,) * (2 if is_of_links else 1), ops=tuple(ops), num_hops=len(ops),
+        wants_edge_ids=True, is_disjoint=True, subgraph_type=subgraph_type,
     )  # fmt: skip
+
+
+def _link_set(spec: Any, schema: Any) -> str:
+    """The node set that the ops behind the seed op start from; where they contradict each other, that of the first."""
+    name = spec.symmetric_link_seed_op.op_name
+    starts = [
+        schema.edge_sets[op.edge_set_name].source
+        for op in spec.sampling_ops
+        if name in op.input_op_names and op.edge_set_name in schema.edge_sets
+    ]
+    if not starts and len(schema.node_sets) == 1:
+        starts = list(schema.node_sets)
+    if not starts:
+        known = ", ".join(sorted(schema.node_sets))
+        raise SchemaError(
+            f"{LINK_SEEDS} {name!r}: no op follows it, so its node set is unknown; give link_set, one of {known}"
+        )
+    return str(starts[0])
+
+
+def starts_from_links(plan: SamplePlan) -> bool:
+    """Whether each tree of a plan grows from the two ends of a link."""
+    return len(plan.seed_types) == 2
+
+
+def check_weights(plan: SamplePlan, store: Store) -> None:
+    """Refuse to draw by another feature than the one that specs mean by weights.
+
+    Raises:
+        SettingsError: The dataset was written to be drawn by another one.
+    """
+    by_weight = [op for op in plan.ops if op.strategy in ("top_k", "weighted")]
+    if by_weight and store.weight_attr is not None and store.weight_attr not in WEIGHT_NAMES:
+        raise SettingsError(
+            f"op {by_weight[0].name!r} draws by {' or '.join(WEIGHT_NAMES)}; the dataset was written with "
+            f"weight_attr={store.weight_attr!r}; write it again with the other"
+        )
 
 
 def repeated_edge_types(plan: SamplePlan) -> set[EdgeType]:

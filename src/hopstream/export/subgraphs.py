@@ -1,4 +1,4 @@
-"""How does a batch of seeds become graph tensors, one per seed?
+"""How does a batch of seeds, nodes or links, become graph tensors, one per seed?
 
 The seeds' trees are grown together, in one run of the plan. Nodes and edges are then grouped by tree, so that columns
 are fetched in the order in which they are written.
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.export.plan import repeated_edge_types
+from hopstream.errors import SettingsError
+from hopstream.export.plan import check_weights, repeated_edge_types, starts_from_links
+from hopstream.export.readout import add_link_readout
 from hopstream.graph.subgraph import SampledEdges
 from hopstream.kernels.trees import group_by_tree
 from hopstream.sample.hops import PlanRunner
@@ -55,7 +57,7 @@ class SubgraphMaker:
 
         Args:
             store: Where the graph is.
-            plan: A disjoint plan with seeds of one type.
+            plan: A disjoint plan with one seed type, or with two, those of a link's source and target.
             features: Which features are written of each node type and edge type.
 
         Raises:
@@ -65,8 +67,10 @@ class SubgraphMaker:
         for owner, names in features.items():
             for name in names:
                 store.schema.feature(owner, name)
+        check_weights(plan, store)
         self._store, self._plan, self._features = store, plan, features
         self._runner = PlanRunner(store, plan)
+        self._is_of_links = starts_from_links(plan)
         self._edge_sets = edge_set_names(store.schema)
         self._repeated = repeated_edge_types(plan)
         self._distinct = SlotMap()
@@ -75,28 +79,33 @@ class SubgraphMaker:
         """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
 
         Args:
-            seed_keys: int64[n], keys; one may be there several times.
+            seed_keys: int64[n], keys, or int64[n, 2], keys of sources and targets, where the plan starts from links; a
+                seed may be there several times.
             rng_seed: 64 bits.
             first_tree: The number of the first seed's tree.
 
         Returns:
-            n graphs of one component. Seeds are the first nodes of their set.
+            n graphs of one component. Seeds are the first nodes of their set; of a link's ends the source comes first,
+            then the target, one node where they are one. Links are read out by ``_readout/source`` and
+            ``_readout/target``.
 
         Raises:
+            SettingsError: The keys have not the shape that the plan wants.
             StoreError: The store failed.
         """
-        node_type, num_trees = self._plan.seed_types[0], len(seed_keys)
-        trees = np.arange(first_tree, first_tree + num_trees, dtype=np.int64)
-        seeds = SeedNodes(
-            ids={node_type: self._store.lookup(node_type, seed_keys)}, rng_seed=rng_seed, trees={node_type: trees}
-        )
-        found = self._runner.run(seeds)
-        of_nodes = {t: of - first_tree for t, of in (found.trees or {}).items()}
+        return self.make_trees(seed_keys, rng_seed, np.arange(first_tree, first_tree + len(seed_keys), dtype=np.int64))
+
+    def make_trees(self, seed_keys: IntArray, rng_seed: int, trees: IntArray) -> GraphPieces:
+        """As ``make``, with the number of each seed's tree: int64[n], distinct, in any order."""
+        self._check_shape(seed_keys, trees)
+        num_trees = len(trees)
+        found = self._runner.run(self._seeds(seed_keys, rng_seed, trees))
+        of_nodes = {t: _places_of(of, trees) for t, of in (found.trees or {}).items()}
         nodes = {t: Grouped.of(of, num_trees) for t, of in of_nodes.items()}
         drawn = {t: self._each_once(t, edges, of_nodes[t[0]]) for t, edges in found.edges.items()}
         edges = {t: Grouped.of(of_nodes[t[0]][of.src_slots], num_trees) for t, of in drawn.items()}
         columns = self._fetch(found.node_ids, nodes, drawn, edges)
-        return GraphPieces(
+        pieces = GraphPieces(
             component_offsets=np.arange(num_trees + 1, dtype=np.int64),
             node_sets={
                 t: NodePieces(sizes=np.diff(of.offsets), features=_values(columns.get(t, {})))
@@ -112,6 +121,36 @@ class SubgraphMaker:
                 for name, t in self._edge_sets.items()
             },
         )  # fmt: skip
+        return self._with_readout(pieces, seed_keys) if self._is_of_links else pieces
+
+    def _check_shape(self, seed_keys: IntArray, trees: IntArray) -> None:
+        wanted = (len(trees), 2) if self._is_of_links else (len(trees),)
+        if seed_keys.shape != wanted:
+            kind = "links, sources and targets" if self._is_of_links else "nodes"
+            raise SettingsError(
+                f"seed_keys are {seed_keys.dtype}{list(seed_keys.shape)}; the plan starts from {kind}: "
+                f"give int64{list(wanted)}"
+            )
+
+    def _seeds(self, seed_keys: IntArray, rng_seed: int, trees: IntArray) -> SeedNodes:
+        """Where trees grow from; a tree's source is placed before its target."""
+        types, ids, of_ids = self._plan.seed_types, {}, {}
+        if not self._is_of_links:
+            ids, of_ids = {types[0]: seed_keys}, {types[0]: trees}
+        elif types[0] != types[1]:
+            ids, of_ids = dict(zip(types, seed_keys.T, strict=True)), dict.fromkeys(types, trees)
+        else:
+            is_first = np.ones(seed_keys.shape, np.bool_)
+            is_first[:, 1] = seed_keys[:, 0] != seed_keys[:, 1]
+            ids, of_ids = {types[0]: seed_keys[is_first]}, {types[0]: np.repeat(trees, is_first.sum(axis=1))}
+        ids = {t: self._store.lookup(t, np.ascontiguousarray(keys)) for t, keys in ids.items()}
+        return SeedNodes(ids=ids, rng_seed=rng_seed, trees=of_ids)
+
+    def _with_readout(self, pieces: GraphPieces, seed_keys: IntArray) -> GraphPieces:
+        source_type, target_type = self._plan.seed_types
+        is_second = (seed_keys[:, 0] != seed_keys[:, 1]) & (source_type == target_type)
+        sources = np.zeros(len(seed_keys), np.int64)
+        return add_link_readout(pieces, (source_type, target_type), sources, is_second.astype(np.int64))
 
     def _each_once(self, edge_type: EdgeType, drawn: SampledEdges, of_nodes: IntArray) -> SampledEdges:
         """Edges without those that another op drew before, in the same tree."""
@@ -146,6 +185,16 @@ class SubgraphMaker:
                 )
             requests.append(request)
         return dict(zip(owners, self._store.fetch(requests), strict=True))
+
+
+def _places_of(of_nodes: IntArray, trees: IntArray) -> IntArray:
+    """int64[n], the place of each node's tree among the trees."""
+    if len(trees) and int(trees[-1]) - int(trees[0]) == len(trees) - 1 and bool(np.all(np.diff(trees) == 1)):
+        places: IntArray = of_nodes - trees[0]
+    else:
+        order = np.argsort(trees)
+        places = order[np.searchsorted(trees[order], of_nodes)]
+    return places
 
 
 def _values(columns: Mapping[str, Column]) -> dict[str, FeatureValues]:

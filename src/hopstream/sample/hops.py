@@ -71,8 +71,8 @@ class PlanRunner:
             A subgraph whose arrays are valid until the next call: copy what must outlive it.
 
         Raises:
-            SettingsError: A seed is given twice, or is of another type than the plan's; trees, times or variates are
-                missing, or are given and not asked for; or memory does not hold what an op draws.
+            SettingsError: A seed is given twice (to one tree), or is of another type than the plan's; trees, times or
+                variates are missing, or are given and not asked for; or memory does not hold what an op draws.
         """
         check_seeds(self._plan, seeds)
         for slot_map in self._slots.values():
@@ -102,7 +102,8 @@ class PlanRunner:
         slot_map = self._slots[node_type]
         slot_map.assign(ids, np.empty(len(ids), np.int64))
         if slot_map.num_nodes != len(ids):
-            raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node once")
+            once = "once in each tree" if self._plan.is_disjoint else "once"
+            raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node {once}")
         return 0, slot_map.num_nodes
 
     def _frontier(self, op: SampleOp, found: dict[str, _Found]) -> Frontier:

@@ -73,12 +73,13 @@ class SamplePlan:
     """A checked DAG of ops in an order in which every op follows its inputs.
 
     Attributes:
-        seed_types: Node types of the seeds; ``SEEDS`` as an input means those of the type that the op expands.
+        seed_types: Node types of the seeds; ``SEEDS`` as an input means those of the type that the op expands. Where
+            links are seeds: the types of sources and of targets, be they one type twice.
         ops: The ops.
         num_hops: Length of the per-hop counts in the result; at least the depth of the DAG.
         is_replacing: Draw with replacement.
         wants_edge_ids: Also find the ids of the edges drawn.
-        is_disjoint: Every seed grows a tree of its own; no node is shared between trees.
+        is_disjoint: Seeds grow trees that share no nodes: every seed its own, or some, such as a link's ends, one.
         is_temporal: Every tree has a time, and edges after it are not seen. Only with ``is_disjoint``.
         is_inclusive: Edges at exactly a tree's time are seen.
         subgraph_type: Which edges the result has.
@@ -196,9 +197,9 @@ class SeedNodes:
     """What one run of a plan starts from.
 
     Attributes:
-        ids: Node type to int64[n] ids; distinct inside a type unless the plan is disjoint.
+        ids: Node type to int64[n] ids; distinct inside a type, or inside a type and a tree where the plan is disjoint.
         rng_seed: 64 bits; the draws are a function of it and of the nodes' keys and trees.
-        trees: Node type to int64[n], the tree of each seed, all distinct over all types; None where the plan is not
+        trees: Node type to int64[n], the tree of each seed; several seeds may have one. None where the plan is not
             disjoint.
         times: int64[num_trees], the time of each tree, or None where the plan is not temporal.
         excluded: Edge type to int64[2, m], ids of sources and of destinations: no edge between the two is followed.

@@ -94,7 +94,7 @@ class SamplingSpecBuilder:
         self._default_strategy = default_strategy
         self._spec = message_class(SAMPLING_SPEC)()
         self._names: Counter[str] = Counter()
-        self._has_seed = False
+        self._seed: tuple[str, str] | None = None  # the name of the seed op, and its node set
 
     @staticmethod
     def join(steps: Iterable[SamplingStep]) -> JoinedSteps:
@@ -108,15 +108,19 @@ class SamplingSpecBuilder:
             UnknownNameError: There is no such node set.
             SettingsError: There are several and none is named, or the spec has a seed already.
         """
-        if self._has_seed:
-            raise SettingsError(
-                f"the spec starts from {self._spec.seed_op.node_set_name!r} already; it has one seed op"
-            )
-        name = self._only("node set", self._schema.node_sets, node_set_name)
-        self._spec.seed_op.op_name = self._distinct(op_name or f"SEED->{name}")
-        self._spec.seed_op.node_set_name = name
-        self._has_seed = True
-        return SamplingStep(self, name, 0)
+        seed_name, node_set = self._begin(node_set_name, op_name)
+        self._spec.seed_op.op_name, self._spec.seed_op.node_set_name = seed_name, node_set
+        return SamplingStep(self, node_set, 0)
+
+    def seed_links(self, node_set_name: str | None = None, op_name: str | None = None) -> SamplingStep:
+        """Start from links, with both of their ends in a node set, which may be left out where there is only one.
+
+        Raises:
+            UnknownNameError: There is no such node set.
+            SettingsError: There are several and none is named, or the spec has a seed already.
+        """
+        self._spec.symmetric_link_seed_op.op_name, node_set = self._begin(node_set_name, op_name)
+        return SamplingStep(self, node_set, 0)
 
     def build(self) -> Any:
         """The ``SamplingSpec`` as it is now; ops follow their inputs.
@@ -124,8 +128,8 @@ class SamplingSpecBuilder:
         Raises:
             SchemaError: It has no seed.
         """
-        if not self._has_seed:
-            raise SchemaError("the spec has no seed; call seed first")
+        if self._seed is None:
+            raise SchemaError("the spec has no seed; call seed or seed_links first")
         spec = message_class(SAMPLING_SPEC)()
         spec.CopyFrom(self._spec)
         return spec
@@ -159,9 +163,17 @@ class SamplingSpecBuilder:
         return SamplingStep(self, edges.target, len(self._spec.sampling_ops))
 
     def _name_of(self, step: SamplingStep) -> str:
-        if step.number == 0:
-            return str(self._spec.seed_op.op_name)
+        if step.number == 0 and self._seed is not None:
+            return self._seed[0]
         return str(self._spec.sampling_ops[step.number - 1].op_name)
+
+    def _begin(self, node_set_name: str | None, op_name: str | None) -> tuple[str, str]:
+        """The name of the seed op, and its node set."""
+        if self._seed is not None:
+            raise SettingsError(f"the spec starts from {self._seed[1]!r} already; it has one seed op")
+        node_set = self._only("node set", self._schema.node_sets, node_set_name)
+        self._seed = self._distinct(op_name or f"SEED->{node_set}"), node_set
+        return self._seed
 
     def _distinct(self, name: str) -> str:
         self._names[name] += 1

@@ -1,0 +1,180 @@
+"""How do seeds in a Beam pipeline become ``tf.Example`` messages there?
+
+Importing this module loads Apache Beam; nothing else in this room does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.export.plan import plan_of_spec
+from hopstream.export.raw_index import RawIndex, as_bytes
+from hopstream.export.seed_sampler import Seed, SeedSampler, SeedSampling
+from hopstream.store import Store, check_source, open_store
+from hopstream.tfgnn.sampling_spec import parse_spec
+
+try:
+    import apache_beam as beam
+except ImportError as error:
+    raise MissingDependencyError("SampleSubgraphs needs apache-beam; pip install 'hopstream[beam]'") from error
+
+MAX_BATCH = 4096
+Numbered = tuple[bytes | tuple[bytes, bytes], int]
+"""A seed and the number of a sample among those of that seed."""
+
+
+class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not read by mypy
+    """Seeds to samples: a PCollection of raw ids, or of pairs of them, to one of ``tf.Example`` messages as bytes.
+
+    A seed that is there n times gets n samples, numbered from 0; equal raw ids are counted per window. A sample depends
+    on the dataset, the sampling, the seed and this number, and on nothing else: neither bundles nor workers show.
+
+    Each process of the runner opens the dataset once, so all of them must see it: a folder that they share, or servers.
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str], sampling: SeedSampling, *, batch_size: int = 64, is_keyed: bool = False
+    ) -> None:
+        """Say what to sample from where.
+
+        Args:
+            source: What ``open_store`` takes: the folder of a dataset, a ``cluster.json``, or a list of servers.
+            sampling: What is made of each seed.
+            batch_size: Seeds that are sampled at once, 1 to 4096; memory grows with it.
+            is_keyed: Elements are ``(sample id, message)``: the raw id of the seed (``source->target`` for links),
+                followed by ``:1`` and so on from its second sample on.
+
+        Raises:
+            FormatError: The spec is none.
+            SettingsError: The source cannot be opened by other processes, or ``batch_size`` is outside its range.
+        """
+        super().__init__()
+        check_source(source)
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise SettingsError(f"batch_size is {batch_size}; give 1 to {MAX_BATCH}")
+        parse_spec(sampling.spec)
+        self._place = _Place(os.fspath(source), sampling)
+        self._batch_size, self._is_keyed = batch_size, is_keyed
+
+    def expand(self, seeds: Any) -> Any:
+        """Count equal seeds, which spreads them over the workers, and sample them batch by batch."""
+        samples = (
+            seeds
+            | "as bytes" >> beam.Map(_plain)
+            | "count" >> beam.combiners.Count.PerElement()
+            | "number" >> beam.FlatMap(_numbered)
+            | "batch" >> beam.BatchElements(min_batch_size=self._batch_size, max_batch_size=self._batch_size)
+            | "sample" >> beam.ParDo(_Sample(self._place)).with_output_types(tuple[bytes, bytes])
+        )
+        return samples if self._is_keyed else samples | "drop ids" >> beam.Values().with_output_types(bytes)
+
+
+def _plain(seed: Seed) -> bytes | tuple[bytes, bytes]:
+    """A seed of bytes, so that equal ones are equal on every worker."""
+    if isinstance(seed, tuple | list):
+        if len(seed) != 2:
+            raise SettingsError(f"seed {seed!r} has {len(seed)} raw ids; a link has two")
+        return as_bytes(seed[0]), as_bytes(seed[1])
+    return as_bytes(seed)
+
+
+def _numbered(counted: tuple[bytes | tuple[bytes, bytes], int]) -> Iterator[Numbered]:
+    seed, count = counted
+    return ((seed, number) for number in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a process opens once.
+
+    Attributes:
+        source: What ``open_store`` takes.
+        sampling: What is made of each seed.
+    """
+
+    source: str
+    sampling: SeedSampling
+
+
+class _Sample(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
+    """Samples batches."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+        self._sampler: SeedSampler | None = None
+
+    def setup(self) -> None:
+        """Open the dataset, or share what another thread of this process opened."""
+        store, index = OPENED.take(self._place)
+        try:
+            self._sampler = SeedSampler(store, self._place.sampling, index)
+        except BaseException:
+            OPENED.give_back(self._place)
+            raise
+
+    def process(self, batch: list[Numbered]) -> Iterable[tuple[bytes, bytes]]:
+        """The samples of a batch."""
+        if self._sampler is None:
+            raise RuntimeError("a batch came before setup")
+        seeds, numbers = zip(*batch, strict=True)
+        return self._sampler.sample(seeds, numbers)
+
+    def teardown(self) -> None:
+        """Let go of the dataset; the last user in the process closes it."""
+        if self._sampler is not None:
+            self._sampler = None
+            OPENED.give_back(self._place)
+
+
+class _Opened:
+    """The datasets that are open in this process, with the raw ids of seeds, each once however many threads use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[tuple[Any, ...], int] = {}
+        self._held: dict[tuple[Any, ...], tuple[Store, RawIndex]] = {}
+
+    def take(self, place: _Place) -> tuple[Store, RawIndex]:
+        """Open a place, or use one that is open; each take wants a ``give_back``."""
+        name = _name_of(place)
+        with self._lock:
+            if name not in self._held:
+                store = open_store(place.source)
+                try:
+                    sampling = place.sampling
+                    plan = plan_of_spec(parse_spec(sampling.spec), store.schema, link_set=sampling.link_set)
+                    self._held[name] = store, RawIndex.of(store, plan.seed_types[0], sampling.id_feature)
+                except BaseException:
+                    store.close()
+                    raise
+            self._users[name] = self._users.get(name, 0) + 1
+            return self._held[name]
+
+    def give_back(self, place: _Place) -> None:
+        """Close a place that nobody uses any more."""
+        name = _name_of(place)
+        with self._lock:
+            self._users[name] -= 1
+            if self._users[name]:
+                return
+            del self._users[name]
+            store, _ = self._held.pop(name)
+        store.close()
+
+    def num_open(self) -> int:
+        """How many places are open."""
+        with self._lock:
+            return len(self._held)
+
+
+def _name_of(place: _Place) -> tuple[Any, ...]:
+    sampling = place.sampling
+    return place.source, sampling.spec, sampling.link_set, sampling.id_feature
+
+
+OPENED = _Opened()

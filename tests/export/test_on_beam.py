@@ -1,0 +1,126 @@
+"""Does a pipeline of one's own get the same samples, whatever its bundles, batches and processes?"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that
+
+from hopstream.engine.on_beam import RUNNER_HERE
+from hopstream.errors import FormatError, SettingsError
+from hopstream.export.on_beam import OPENED, SampleSubgraphs, _Place, _Sample
+from hopstream.export.seed_sampler import SeedSampler, SeedSampling
+from hopstream.partition.layout import open_dataset
+from hopstream.store.local import LocalStore
+from hopstream.tfgnn.tfrecord import read_records
+from tests.export.seed_graphs import LINK_SPEC, SPEC, name_of, write_papers
+
+DEADLINE_S = 100
+HERE = [f"--runner={RUNNER_HERE}"]
+PROCESSES = [*HERE, "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+SEEDS = [name_of(key) for key in (3, 9, 3, 41, 77, 3, 12, 0)]
+SAMPLING = SeedSampling(spec=SPEC, has_seed_ids=True, rng_seed=8)
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory):
+    return write_papers(tmp_path_factory.mktemp("beam") / "parts")
+
+
+def sampled_here(papers, seeds=SEEDS, sampling=SAMPLING):
+    numbers = [seeds[:place].count(seed) for place, seed in enumerate(seeds)]
+    with LocalStore(open_dataset(papers)) as store:
+        return SeedSampler(store, sampling).sample(seeds, numbers)
+
+
+def run_within(pipeline):
+    """Run a pipeline; one that hangs is an error."""
+    done: list[object] = []
+
+    def run():
+        try:
+            done.append(pipeline.run().wait_until_finish())
+        except BaseException as error:  # it is told by the thread that waits
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert done, f"the pipeline did not end in {DEADLINE_S} s"
+    if isinstance(done[0], BaseException):
+        raise done[0]
+
+
+def samples_are(wanted):
+    def check(found):
+        assert Counter(found) == Counter(wanted), f"{len(found)} samples, wanted {len(wanted)}"
+
+    return check
+
+
+@pytest.mark.parametrize(("batch_size", "seeds"), [(1, SEEDS), (64, SEEDS[::-1])])
+def test_samples_do_not_depend_on_batches_and_order(papers, batch_size, seeds):
+    pipeline = beam.Pipeline(options=PipelineOptions(HERE))
+    transform = SampleSubgraphs(papers, SAMPLING, batch_size=batch_size, is_keyed=True)
+    assert_that(pipeline | beam.Create(seeds) | transform, samples_are(sampled_here(papers)))
+    run_within(pipeline)
+
+
+def test_samples_are_the_same_in_processes_of_the_runner(papers, tmp_path):
+    """And are records that others read: Beam writes them."""
+    pipeline = beam.Pipeline(options=PipelineOptions(PROCESSES))
+    made = pipeline | beam.Create([seed.encode() for seed in SEEDS]) | SampleSubgraphs(papers, SAMPLING)
+    _ = made | beam.io.WriteToTFRecord(str(tmp_path / "samples"))
+    run_within(pipeline)
+    found = [record for path in sorted(tmp_path.glob("samples-*")) for record in read_records(path)]
+    assert Counter(found) == Counter(example for _, example in sampled_here(papers))
+
+
+def test_links_are_sampled(papers):
+    links = [(name_of(3), name_of(8)), (name_of(8), name_of(3)), (name_of(3), name_of(8))]
+    sampling = SeedSampling(spec=LINK_SPEC)
+    pipeline = beam.Pipeline(options=PipelineOptions(HERE))
+    made = pipeline | beam.Create(links) | SampleSubgraphs(papers, sampling, is_keyed=True)
+    assert_that(made, samples_are(sampled_here(papers, links, sampling)))
+    run_within(pipeline)
+
+
+def test_an_unknown_seed_fails_the_pipeline_and_is_named(papers):
+    pipeline = beam.Pipeline(options=PipelineOptions(HERE))
+    _ = pipeline | beam.Create(["who"]) | SampleSubgraphs(papers, SAMPLING)
+    with pytest.raises(Exception, match="seed b'who' is no node of type 'paper'"):
+        run_within(pipeline)
+
+
+def test_a_process_opens_a_dataset_once_and_closes_it(papers):
+    before = OPENED.num_open()
+    functions = [_Sample(_Place(str(papers), SAMPLING)) for _ in range(3)]
+    for function in functions:
+        function.setup()
+    assert OPENED.num_open() == before + 1
+    shared = [OPENED.take(_Place(str(papers), SAMPLING)) for _ in range(2)]
+    assert shared[0][0] is shared[1][0] and shared[0][1] is shared[1][1]
+    for _ in shared:
+        OPENED.give_back(_Place(str(papers), SAMPLING))
+    for function in functions:
+        assert len(list(function.process([(b"paper 003", 0)]))) == 1
+        function.teardown()
+        function.teardown()
+    assert OPENED.num_open() == before
+    broken = _Sample(_Place(str(papers), SeedSampling(spec=SPEC, reads_seeds=True, labels=("x",))))
+    with pytest.raises(LookupError, match="paper has no feature 'x'"):
+        broken.setup()
+    assert OPENED.num_open() == before
+
+
+def test_what_cannot_be_is_refused_before_the_pipeline_runs(papers):
+    with pytest.raises(FormatError, match="not a SamplingSpec"):
+        SampleSubgraphs(papers, SeedSampling(spec="seed { }"))
+    with pytest.raises(SettingsError, match="batch_size is 0; give 1 to 4096"):
+        SampleSubgraphs(papers, SAMPLING, batch_size=0)
+    with pytest.raises(SettingsError, match="source is a list"):
+        SampleSubgraphs([papers], SAMPLING)

@@ -1,0 +1,100 @@
+"""Is a seed's sample the same in every batch, and does it hold what is asked for?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopstream.errors import FormatError, IdRangeError, SettingsError, UnknownNameError
+from hopstream.export import seed_sampler
+from hopstream.export.seed_sampler import SeedSampler, SeedSampling, schema_of_samples
+from hopstream.partition.layout import open_dataset
+from hopstream.store.local import LocalStore
+from hopstream.tfgnn.graph_schema import check_schema
+from hopstream.tfgnn.graph_tensor import decode_graph
+from hopstream.tfgnn.readout import structured_readout
+from hopstream.tfgnn.spec import GraphSpec
+from tests.export.seed_graphs import LINK_SPEC, NUM_PAPERS, SPEC, name_of, write_papers
+
+
+@pytest.fixture
+def store(tmp_path):
+    with LocalStore(open_dataset(write_papers(tmp_path / "parts"))) as opened:
+        yield opened
+
+
+def test_a_sample_does_not_depend_on_its_batch(store, tmp_path, rng):
+    seeds = [name_of(key) for key in rng.integers(0, NUM_PAPERS, 40).tolist()]
+    numbers = [seeds[:place].count(seed) for place, seed in enumerate(seeds)]
+    whole = SeedSampler(store, SeedSampling(spec=SPEC)).sample(seeds, numbers)
+    samples = dict(whole)
+    assert len(samples) == len(whole), "each sample has a name of its own"
+    assert len(set(samples.values())) == len(whole), "samples of one seed differ"
+    with LocalStore(open_dataset(write_papers(tmp_path / "other", num_parts=3))) as other:
+        for order in (np.arange(40)[::-1], rng.permutation(40)):
+            sampler = SeedSampler(other, SeedSampling(spec=SPEC))
+            for rows in np.array_split(order, 7):
+                found = sampler.sample([seeds[row] for row in rows], [numbers[row] for row in rows])
+                assert found == [whole[row] for row in rows]
+    again = SeedSampler(store, SeedSampling(spec=SPEC, rng_seed=1)).sample(seeds, numbers)
+    assert not {example for _, example in again} & set(samples.values())
+
+
+def test_seeds_that_fall_into_one_tree_are_sampled_apart(store, monkeypatch):
+    seeds, numbers = [name_of(key) for key in (4, 9, 9, 30)], [0, 0, 1, 0]
+    monkeypatch.setattr(seed_sampler, "MAX_TREES", 2)
+    sampler = SeedSampler(store, SeedSampling(spec=SPEC))
+    together = sampler.sample(seeds, numbers)
+    assert together == [sampler.sample([seed], [number])[0] for seed, number in zip(seeds, numbers, strict=True)]
+
+
+def test_readout_labels_and_ids_are_in_samples_and_their_schema(store):
+    sampling = SeedSampling(spec=SPEC, reads_seeds=True, labels=("labels",), has_seed_ids=True)
+    schema = schema_of_samples(sampling, store.schema)
+    check_schema(schema)
+    spec = GraphSpec.of_schema(schema)
+    for sample_id, example in SeedSampler(store, sampling).sample([name_of(7), name_of(7)], [0, 1]):
+        read = decode_graph(example, spec)
+        assert read.context["seed_id"].tolist() == [b"paper 007"]
+        assert read.context["sample_id"].tolist() == [sample_id]
+        assert structured_readout(read, "seed", "#id").tolist() == [b"paper 007"]
+        assert read.node_sets["_readout"].features["labels"].tolist() == [[7]]
+        assert "labels" not in read.node_sets["paper"].features
+    bare = SeedSampling(spec=SPEC, features={"paper": ("labels",)})
+    assert sorted(schema_of_samples(bare, store.schema).node_sets["paper"].features) == ["labels"]
+
+
+def test_links_are_pairs_of_raw_ids(store):
+    sampling = SeedSampling(spec=LINK_SPEC, has_seed_ids=True)
+    spec = GraphSpec.of_schema(schema_of_samples(sampling, store.schema))
+    links = [(name_of(3), name_of(8)), (name_of(8), name_of(3)), (name_of(5), name_of(5))]
+    found = SeedSampler(store, sampling).sample(links, [0, 0, 0])
+    assert [sample_id for sample_id, _ in found][:2] == [b"paper 003->paper 008", b"paper 008->paper 003"]
+    for (source, target), (_, example) in zip(links, found, strict=True):
+        read = decode_graph(example, spec)
+        assert structured_readout(read, "source", "#id").tolist() == [source.encode()]
+        assert structured_readout(read, "target", "#id").tolist() == [target.encode()]
+
+
+def test_what_cannot_be_is_refused(store):
+    with pytest.raises(IdRangeError, match=r"seed 'x' is no node of type 'paper': paper.#id has no such value"):
+        SeedSampler(store, SeedSampling(spec=SPEC)).sample([name_of(3), "x"], [0, 0])
+    with pytest.raises(SettingsError, match=r"seed \('a', 'b'\) is a pair; the spec starts from nodes"):
+        SeedSampler(store, SeedSampling(spec=SPEC)).sample([("a", "b")], [0])
+    with pytest.raises(SettingsError, match="seed 'a' is no pair; the spec starts from links"):
+        SeedSampler(store, SeedSampling(spec=LINK_SPEC)).sample(["a"], [0])
+    with pytest.raises(SettingsError, match="reads_seeds is for specs that start from nodes"):
+        SeedSampler(store, SeedSampling(spec=LINK_SPEC, reads_seeds=True))
+    with pytest.raises(SettingsError, match=r"labels are \['labels'\], and there is no readout"):
+        SeedSampling(spec=SPEC, labels=("labels",))
+    with pytest.raises(SettingsError, match="rng_seed is -1; give 0"):
+        SeedSampling(spec=SPEC, rng_seed=-1)
+    with pytest.raises(UnknownNameError, match="paper has no feature 'x'"):
+        SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("x",)))
+    unwritten = SeedSampling(spec=SPEC, reads_seeds=True, labels=("labels",), features={"paper": ("#id",)})
+    with pytest.raises(SettingsError, match="label 'labels' is not among the features of 'paper': #id"):
+        SeedSampler(store, unwritten)
+    with pytest.raises(SettingsError, match="label 'tags' holds lists of different lengths"):
+        SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("tags",)))
+    with pytest.raises(FormatError, match="not a SamplingSpec"):
+        SeedSampler(store, SeedSampling(spec="seed { }"))
