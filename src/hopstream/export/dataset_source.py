@@ -256,8 +256,8 @@ def _edge_blocks(dataset: Dataset, parts: list[PartArrays], edge_type: EdgeType)
         for first, last, start, stop in row_chunks(edges.indptr, BLOCK_ROWS):
             for begin in range(start, stop, BLOCK_ROWS):
                 end = min(begin + BLOCK_ROWS, stop)
-                degrees = np.diff(np.clip(edges.indptr[first : last + 1], begin, end))
-                own = np.repeat(part.node_keys[own_type][first:last], degrees)
+                starts: IntArray = np.clip(edges.indptr[first : last + 1], begin, end)
+                own = np.repeat(part.node_keys[own_type][first:last], starts[1:] - starts[:-1])
                 other = _keys_of_ids(dataset, parts, other_type, bounds, edges.indices[begin:end])
                 block = np.empty(end - begin, PLACE)
                 block["key"] = np.arange(num_before + begin, num_before + end)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -106,6 +106,16 @@ def write_unigraph(
     return Path(out) / SCHEMA_FILE
 
 
+def is_read_in_pieces(source: Path) -> bool:
+    """Whether a path names a dataset or a chunked graph, which ``write_unigraph`` takes as they are."""
+    return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
+
+
+def _chunked_metadata(source: Path) -> Path | None:
+    metadata = description_of(source)
+    return metadata if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata) else None
+
+
 def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
@@ -127,10 +137,10 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
     path = Path(source)
     if (path / MANIFEST).is_file():
         return chunked_of_dataset(path, scratch)
-    metadata = description_of(path)
-    if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata):
+    metadata = _chunked_metadata(path)
+    if metadata is not None:
         return open_chunked(metadata), {}
-    raise SchemaError(f"{path} is neither a dataset nor a chunked graph; read it with read_graph, and give the graph")
+    raise SettingsError(f"{path} is neither a dataset nor a chunked graph; read it with read_graph, and give the graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +235,11 @@ class _Writing:
         for name in sets:
             if AUXILIARY.match(name) and name != CONTEXT:
                 raise SchemaError(f"type {name!r} begins as auxiliary sets of TF-GNN do, which are no part of a graph")
-        for owner, features in {**schema.nodes, **schema.edges}.items():
+        owners: list[str | EdgeType] = [*schema.nodes, *schema.edges]
+        for owner in owners:
+            features = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
             for name, feature in features.items():
-                shown = f"{type_label(cast(str | EdgeType, owner))}.{name}"
+                shown = f"{type_label(owner)}.{name}"
                 if name.startswith("#") and name != ID:
                     raise SchemaError(f"{shown} begins with #, as columns of ids do; rename it")
                 check_writable(shown, feature, self._settings)

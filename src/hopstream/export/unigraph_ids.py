@@ -1,7 +1,7 @@
 """Which raw id has each node of a unigraph that is written?
 
-Raw ids that a feature has are copied to files in the order of keys, once, so that those of any edges' ends can be looked
-up. No two nodes may have the same one: 8 bytes for each node are held while that is checked.
+Raw ids that a feature has are copied to files in the order of keys, once, so that those of any edges' ends can be
+looked up. No two nodes may have the same one: 8 bytes for each node are held while that is checked.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ class UnigraphSettings:
             raise SettingsError(f"num_shards is {self.num_shards!r}; wanted 1 to {MAX_SHARDS}")
         if self.compress and self.format != "tfrecord":
             raise SettingsError(f"compress is for tfrecord, and format is {self.format}; leave it out")
-        if isinstance(self.ids, str) or any(name.count(".") < 1 for name in self.ids):
+        if any("." not in name for name in self.ids):
             raise SettingsError(f"ids is {self.ids!r}; wanted names of features, as paper.doi")

@@ -123,6 +123,19 @@ class TablesMetadata:
     edges: Mapping[EdgeType, EdgeTableSpec]
 
 
+def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: int) -> None:
+    """Refuse a table of another number of rows than is said of it; nodes that only edges name may be fewer.
+
+    Raises:
+        SchemaError: As said.
+    """
+    is_latent = spec.files is None
+    if spec.num_rows is None or num_rows == spec.num_rows or (is_latent and num_rows < spec.num_rows):
+        return
+    got = f"edges name {num_rows}" if is_latent else f"its table has {num_rows} rows"
+    raise SchemaError(f"{label} has cardinality {spec.num_rows} in the schema, and {got}")
+
+
 def read_json_metadata(path: Path) -> TablesMetadata:
     """Read and check the JSON that describes tables, and find their files.
 

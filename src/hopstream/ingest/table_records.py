@@ -163,7 +163,7 @@ class _Column:
         """
         dtype: np.dtype[Any] = self._schema.numpy_dtype
         if dtype == np.bool_:
-            return values != 0
+            return np.not_equal(values, 0)
         if dtype == np.uint64:  # kept bit by bit
             return values.view(np.uint64)
         with np.errstate(over="ignore"):

@@ -18,7 +18,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.described import read_metadata
 from hopstream.ingest.ids import RawIds
 from hopstream.ingest.table_edges import read_edge_table
-from hopstream.ingest.table_metadata import NodeTableSpec
+from hopstream.ingest.table_metadata import NodeTableSpec, check_num_rows
 from hopstream.ingest.table_nodes import raw_ids_of_edges, read_node_table
 from hopstream.schema import EdgeType, type_label
 
@@ -92,6 +92,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
             )
             if num_repeated[node_type]:
                 logger.warning("dropped %d repeated nodes of %s", num_repeated[node_type], node_type)
+        check_num_rows(node_type, spec, nodes[node_type].num_nodes + num_repeated.get(node_type, 0))
         if settings.keep_raw_ids and spec.keeps_ids and spec.id_column is not None:
             nodes[node_type] = _with_raw_ids(node_type, spec, nodes[node_type], raw_ids[node_type])
     edges: dict[EdgeType, EdgeTable] = {}
@@ -102,6 +103,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
         edges[edge_type], edge_splits[edge_type], num_dropped[edge_type] = read_edge_table(
             edge_type, edge_spec, raw_ids, is_dropping=is_dropping
         )
+        check_num_rows(type_label(edge_type), edge_spec, edges[edge_type].num_edges + num_dropped[edge_type])
         if num_dropped[edge_type]:
             logger.warning("dropped %d dangling edges of %s", num_dropped[edge_type], type_label(edge_type))
     graph = Graph(

@@ -91,10 +91,10 @@ class _Set:
                     f"{self.where} has features {list(self._columns)} and no metadata.filename; name its table, or "
                     "leave the features out for nodes that edges alone name"
                 )
-            return NodeTableSpec(files=None, id_column=ID, id_dtype=STRING, num_rows=num_rows)
+            return NodeTableSpec(files=None, id_column=ID, id_dtype="string", num_rows=num_rows)
         columns = self._read_columns((ID,) if has_ids else ())
         return NodeTableSpec(
-            files=self._files(columns), id_column=ID if has_ids else None, id_dtype=STRING if has_ids else None,
+            files=self._files(columns), id_column=ID if has_ids else None, id_dtype="string" if has_ids else None,
             features=self._features(columns), split_column=columns.split,
             keeps_ids=self.extra.get(IDS_EXTRA) != KEYS, num_rows=num_rows,
         )  # fmt: skip
@@ -135,6 +135,8 @@ class _Set:
         table_format = self._files(columns).format
         found = {}
         for name, schema in columns.features.items():
+            if 0 in schema.shape:
+                raise SchemaError(f"{self.where}: feature {name!r} is {schema}, which has no values; leave it out")
             is_value = not schema.is_ragged and schema.shape in ((), (1,))
             if table_format == "csv" and not is_value:
                 raise SchemaError(

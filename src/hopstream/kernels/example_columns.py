@@ -44,7 +44,7 @@ def _little(data: np.ndarray, at: int, count: int) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def masked_crc(data: np.ndarray, start: int, end: int) -> int:
+def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
     """CRC-32C of ``data[start:end]``, rotated and shifted as TFRecord files have it; uint64."""
     # In 64 bits: numba makes uint64 of what is done with two uint32.
     byte, crc, at = np.uint64(255), np.uint64(0xFFFFFFFF), start
