@@ -108,7 +108,11 @@ class ColumnReader:
             values = values.storage
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        return _to_column(self._cast(origin, self._filled(origin, values, values.type)))
+        filled = self._filled(origin, values, values.type)
+        described = self._spec.schema
+        if described is not None:
+            filled = _with_fixed_lists(filled, described.shape if described.is_ragged else described.shape[1:])
+        return _to_column(self._cast(origin, filled))
 
     def _filled(self, origin: Origin, values: pa.Array, fill_type: pa.DataType) -> pa.Array:
         if values.null_count and self._spec.fill is not None:
@@ -327,6 +331,21 @@ def _checked_cast(values: pa.Array, dtype: str) -> pa.Array:
         if num_after > num_before:
             raise pa.ArrowInvalid(f"too large for {dtype}")
     return done
+
+
+def _with_fixed_lists(values: pa.Array, sizes: Sequence[int]) -> pa.Array:
+    """Lists whose own lists are all of the given sizes, level by level, as lists of lists of fixed size."""
+    if not sizes or not _is_list(values.type):
+        return values
+    inner = values.flatten()
+    if not _is_list(inner.type) or not bool(np.all(pc.list_value_length(inner).to_numpy() == sizes[0])):
+        return values
+    leaves = _with_fixed_lists(inner, sizes[1:]).flatten()
+    fixed = pa.FixedSizeListArray.from_arrays(leaves, sizes[0])
+    if pa.types.is_fixed_size_list(values.type):
+        return pa.FixedSizeListArray.from_arrays(fixed, values.type.list_size)
+    offsets = offsets_of(pc.list_value_length(values).to_numpy())
+    return pa.LargeListArray.from_arrays(pa.array(offsets), fixed)
 
 
 def _with_leaf(arrow_type: pa.DataType, leaf: pa.DataType) -> pa.DataType:

@@ -20,7 +20,6 @@ from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example_columns import (
     KIND_NAMES,
-    NO_LIST,
     NOT_THERE,
     FoundColumns,
     RecordBlock,
@@ -92,7 +91,7 @@ class _Column:
         self._kind = BYTES_LIST if schema.is_string else FLOAT_LIST if is_real else INT64_LIST
 
     def array(self, found: FoundColumns) -> pa.Array:
-        kind = self._kind_of(found.kinds(0))
+        kind = self._kind_of(found)
         try:
             lists = found.lists(0, kind)
         except FormatError as error:
@@ -114,9 +113,11 @@ class _Column:
             return pa.LargeListArray.from_arrays(pa.array(lists.offsets // max(1, per_row)), values)
         return values
 
-    def _kind_of(self, kinds: IntArray) -> int:
-        """The kind of all lists."""
-        present = np.unique(kinds[(kinds != NOT_THERE) & (kinds != NO_LIST)]).tolist()
+    def _kind_of(self, found: FoundColumns) -> int:
+        """The kind of all lists that are not empty."""
+        is_empty = found.found[:, 0, 1] == found.found[:, 0, 2]
+        kinds = np.where(is_empty, NOT_THERE, found.kinds(0))
+        present = np.unique(kinds[kinds != NOT_THERE]).tolist()
         if self._schema.is_string and present == [INT64_LIST]:
             return INT64_LIST
         if present and present != [self._kind]:

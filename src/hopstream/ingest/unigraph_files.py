@@ -41,8 +41,8 @@ def table_files(
         FormatError: A file, or any at all, is missing.
         SchemaError: The name leads out of the folder, or tells no format.
     """
-    paths = _paths(root, where, filename)
     table_format = _format_of(where, filename)
+    paths = _paths(root, where, filename)
     names, headless = None, None
     if table_format == "csv" and len(paths) > 1:
         wanted = {name for column in columns for name in (column, *other_names.get(column, ()))}
@@ -55,9 +55,9 @@ def table_files(
 
 def _format_of(where: str, filename: str) -> TableFormat:
     name = Path(filename).name
-    for pattern, table_format in _FORMATS:
-        if re.search(pattern, name):
-            return table_format
+    found = [(match.end(), of) for pattern, of in _FORMATS for match in re.finditer(pattern, name)]
+    if found:
+        return max(found)[1]  # what stands last: a set may be called after a format
     raise SchemaError(
         f"{where}: metadata.filename is {filename!r}, which names no format; a name has .tfrecord, .csv or .parquet "
         "in it"

@@ -86,7 +86,7 @@ def read_record_blocks(path: Path, block_bytes: int | None = None) -> Iterator[R
                 size = int.from_bytes(rest[:8], "little") + HEAD_BYTES + TAIL_BYTES if len(rest) >= HEAD_BYTES else 0
                 wanted = max(block_bytes, size - len(rest))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(f"{path}: record {number} cannot be uncompressed: {error}") from error
+            raise FormatError(f"{path} cannot be uncompressed behind the first {number} records: {error}") from error
 
 
 def _broken(path: Path, number: int, state: int) -> FormatError:
