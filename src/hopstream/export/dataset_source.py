@@ -237,10 +237,13 @@ def _places_by_key(dataset: Dataset, parts: list[PartArrays], edge_type: EdgeTyp
         for number, path in enumerate(spilled):
             first = number * RANGE_EDGES
             rows = np.fromfile(path, PLACE) if path.exists() else np.empty(0, PLACE)
-            rows = rows[np.argsort(rows["key"])]
-            if not np.array_equal(rows["key"], np.arange(first, min(first + RANGE_EDGES, num_edges))):
+            in_order = np.empty(min(RANGE_EDGES, num_edges - first), PLACE)
+            in_order["key"] = -1
+            if len(rows) == len(in_order) and int(rows["key"].max()) < num_edges:
+                in_order[rows["key"] - first] = rows
+            if (in_order["key"] < 0).any():
                 raise FormatError(f"{dataset.root}: keys of edges are not 0..{num_edges - 1}, each once")
-            append_values(file, rows)
+            append_values(file, in_order)
             path.unlink(missing_ok=True)
     return np.memmap(ordered, PLACE, "r")
 

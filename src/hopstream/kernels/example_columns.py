@@ -1,4 +1,4 @@
-"""How are records found in a TFRecord file, and how do some features of many ``tf.Example`` messages become columns?
+"""How are records of TFRecord files framed and found, and some features of many ``tf.Example`` messages made columns?
 
 [Algorithm] A block of a file is walked once for the records in it and their checksums, and once for the features that
     are wanted; the values of a feature are then copied, one feature after the other. CRC-32C takes eight bytes a step.
@@ -62,6 +62,27 @@ def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
     crc ^= np.uint64(0xFFFFFFFF)
     turned = (crc >> np.uint64(15) | crc << np.uint64(17)) & np.uint64(0xFFFFFFFF)
     return (turned + np.uint64(_MASK)) & np.uint64(0xFFFFFFFF)
+
+
+@njit(inline="always")
+def _put_little(data: np.ndarray, at: int, value: np.uint64, count: int) -> None:
+    for b in range(count):
+        data[at + b] = np.uint8(value >> np.uint64(8 * b) & np.uint64(255))
+
+
+@njit(cache=True, nogil=True)
+def put_frames(data: np.ndarray, offsets: np.ndarray) -> None:
+    """Write sizes and checksums around records, in the room that is left for them.
+
+    Args:
+        data: uint8[...].
+        offsets: int64[num_records + 1]; a record takes ``HEAD`` before and ``TAIL`` behind it.
+    """
+    for i in range(len(offsets) - 1):
+        start, end = offsets[i], offsets[i + 1]
+        _put_little(data, start, np.uint64(end - start - HEAD - TAIL), 8)
+        _put_little(data, start + 8, masked_crc(data, start, start + 8), 4)
+        _put_little(data, end - TAIL, masked_crc(data, start + HEAD, end - TAIL), 4)
 
 
 @njit(cache=True, nogil=True)
