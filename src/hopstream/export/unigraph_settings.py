@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hopstream.errors import SettingsError
-from hopstream.tfgnn.tfrecord import MAX_SHARDS
 
 UnigraphFormat = Literal["tfrecord", "csv", "parquet"]
+MAX_SHARDS = 100_000
+"""Their numbers have five digits in names of files."""
 FORMATS: tuple[UnigraphFormat, ...] = ("tfrecord", "csv", "parquet")
 
 

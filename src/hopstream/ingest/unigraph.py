@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.errors import SchemaError
-from hopstream.ingest.table_metadata import EdgeTableSpec, FeatureSpec, NodeTableSpec, TableFiles, TablesMetadata
+from hopstream.ingest.table_metadata import (
+    EdgeTableSpec,
+    FeatureSpec,
+    NodeTableSpec,
+    TableFiles,
+    TableFormat,
+    TablesMetadata,
+)
 from hopstream.ingest.unigraph_files import has_column, table_files
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 from hopstream.tfgnn.graph_schema import AUXILIARY, check_schema, columns_of, read_schema
@@ -93,9 +100,10 @@ class _Set:
                 )
             return NodeTableSpec(files=None, id_column=ID, id_dtype="string", num_rows=num_rows)
         columns = self._read_columns((ID,) if has_ids else ())
+        files = self._files(columns)
         return NodeTableSpec(
-            files=self._files(columns), id_column=ID if has_ids else None, id_dtype="string" if has_ids else None,
-            features=self._features(columns), split_column=columns.split,
+            files=files, id_column=ID if has_ids else None, id_dtype="string" if has_ids else None,
+            features=self._features(columns, files.format), split_column=columns.split,
             keeps_ids=self.extra.get(IDS_EXTRA) != KEYS, num_rows=num_rows,
         )  # fmt: skip
 
@@ -111,7 +119,8 @@ class _Set:
         is_reversed = self.extra.get(REVERSED[0]) == REVERSED[1]
         src, dst = (TARGET, SOURCE) if is_reversed else (SOURCE, TARGET)
         return EdgeTableSpec(
-            files=files, src_column=src, dst_column=dst, features=self._features(columns), split_column=columns.split,
+            files=files, src_column=src, dst_column=dst, features=self._features(columns, files.format),
+            split_column=columns.split,
             num_rows=self._metadata.cardinality if self._metadata.HasField("cardinality") else None,
         )  # fmt: skip
 
@@ -131,8 +140,7 @@ class _Set:
         other_names = {name: others for name, others in _OTHER_NAMES.items() if name in held}
         return table_files(self._root, self.where, self._metadata.filename, held, other_names)
 
-    def _features(self, columns: _Columns) -> dict[str, FeatureSpec]:
-        table_format = self._files(columns).format
+    def _features(self, columns: _Columns, table_format: TableFormat) -> dict[str, FeatureSpec]:
         found = {}
         for name, schema in columns.features.items():
             if 0 in schema.shape:

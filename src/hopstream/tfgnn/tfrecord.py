@@ -21,7 +21,6 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import ChecksumError, FormatError, SettingsError
-from hopstream.kernels.example_columns import put_frames
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
@@ -88,6 +87,8 @@ class RecordWriter:
 def frame_records(data: Array, offsets: IntArray) -> None:
     """Fill in the sizes and checksums of records, as ``RecordWriter.write_framed`` takes them."""
     if int(offsets[-1] - offsets[0]) < SMALL_BYTES * len(offsets):
+        from hopstream.kernels.example_columns import put_frames  # numba is for those who write
+
         put_frames(data, offsets)
         return
     for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
