@@ -50,7 +50,7 @@ def make_graph(rng, *, has_vectors=True, has_doubles=True):
         "#id": [f"doi/{i}" for i in rng.permutation(NUM_PAPERS)],
         "flag": reals > 0,
         "half": reals.astype(np.float16),
-        "title": [f'título "{i}",\n' * (i % 3) for i in range(NUM_PAPERS)],
+        "title": [f'título "{i}",\r\n \n' * (i % 3) for i in range(NUM_PAPERS)],
         "big": rng.integers(0, 2**63, NUM_PAPERS).astype(np.uint64) * 2 + 1,
         **{f"int{n}": rng.integers(-(2 ** (n - 1)), 2 ** (n - 1), NUM_PAPERS).astype(f"int{n}") for n in (8, 16, 32)},
         **{f"uint{n}": rng.integers(0, 2**n, NUM_PAPERS).astype(f"uint{n}") for n in (8, 16, 32)},
@@ -100,7 +100,7 @@ def test_a_graph_comes_back(rng, tmp_path, table_format, num_shards):
 @pytest.mark.parametrize(("num_parts", "direction"), [(1, "in"), (3, "in"), (3, "out")])
 def test_a_dataset_comes_back(rng, tmp_path, monkeypatch, table_format, num_parts, direction):
     monkeypatch.setattr(dataset_source, "RANGE_EDGES", 64)
-    monkeypatch.setattr(dataset_source, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(dataset_source, "DEALT_EDGES", 50)
     graph = of_format(rng, table_format)
     write_parts(graph, tmp_path / "d", num_parts=num_parts, method="hash", direction=direction)
     write_unigraph(tmp_path / "d", tmp_path / "u", format=table_format, num_shards=2)

@@ -133,6 +133,17 @@ def test_ids_are_strings(tmp_path):
     assert graph.nodes["item"].features["#id"].tolist() == ["12", "5", "7"]
 
 
+def test_bytes_of_parquet_files_are_text(tmp_path):
+    likes = {**LIKES, "#source": [s.encode() for s in LIKES["#source"]]}
+    users = {**USERS, "#id": [s.encode() for s in USERS["#id"]], "name": [s.encode() for s in USERS["name"]]}
+    whole = read_graph(write_world(tmp_path / "g", "parquet"))
+    assert read_graph(write_world(tmp_path / "h", "parquet", users=users, likes=likes)).fingerprint() == (
+        whole.fingerprint()
+    )
+    with pytest.raises(SchemaError, match=r"user.#id is b'\\xff' at users.parquet row 2, which is not UTF-8"):
+        read_graph(write_world(tmp_path / "i", "parquet", users=replaced(users, "#id", 2, b"\xff")))
+
+
 def test_a_header_is_in_any_shard(tmp_path, monkeypatch):
     path = write_world(tmp_path / "g", "csv", 3)
     first, second, third = sorted(path.parent.glob("likes.csv-*"))

@@ -37,8 +37,10 @@ from hopstream.partition.layout import Dataset, PartArrays, open_dataset
 from hopstream.partition.overlays import newest_part
 from hopstream.schema import EdgeType, FeatureSchema
 
-RANGE_EDGES = 1 << 22
+RANGE_EDGES = 1 << 20
 """Edges that are put in order at a time."""
+DEALT_EDGES = 1 << 18
+"""Edges that are dealt out at a time."""
 RAGGED_ROWS = 1 << 14
 PLACE = np.dtype([("key", np.int64), ("src", np.int64), ("dst", np.int64), ("item", np.int64), ("part", np.int32)])
 """An edge: its key, its ends' keys, its part, and its place there."""
@@ -256,9 +258,9 @@ def _edge_blocks(dataset: Dataset, parts: list[PartArrays], edge_type: EdgeType)
     num_before = 0
     for number, part in enumerate(parts):
         edges = part.edges[edge_type, direction]
-        for first, last, start, stop in row_chunks(edges.indptr, BLOCK_ROWS):
-            for begin in range(start, stop, BLOCK_ROWS):
-                end = min(begin + BLOCK_ROWS, stop)
+        for first, last, start, stop in row_chunks(edges.indptr, DEALT_EDGES):
+            for begin in range(start, stop, DEALT_EDGES):
+                end = min(begin + DEALT_EDGES, stop)
                 starts: IntArray = np.clip(edges.indptr[first : last + 1], begin, end)
                 own = np.repeat(part.node_keys[own_type][first:last], starts[1:] - starts[:-1])
                 other = _keys_of_ids(dataset, parts, other_type, bounds, edges.indices[begin:end])

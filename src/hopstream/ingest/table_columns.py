@@ -110,6 +110,8 @@ class ColumnReader:
             values = values.dictionary_decode()
         filled = self._filled(origin, values, values.type)
         described = self._spec.schema
+        if described is not None and described.is_string:
+            filled = _text_of_bytes(filled, self._label, origin)
         if described is not None:
             filled = _with_fixed_lists(filled, described.shape if described.is_ragged else described.shape[1:])
         return _to_column(self._cast(origin, filled))
@@ -229,12 +231,24 @@ def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
         return _with_nulls(values, batch.origin, dtype=None)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    values = _text_of_bytes(values, label, batch.origin)
     if not (pa.types.is_integer(values.type) or _is_text(values.type)):
         raise SchemaError(f"{label} is {values.type} in {_file(batch.origin)}; raw ids are integers or strings")
     try:
         return values.cast(NAME if _is_text(values.type) else INTEGER)
     except pa.ArrowInvalid as error:
         raise SchemaError(f"{label} in {_file(batch.origin)} has a raw id of 2**63 or more ({error})") from error
+
+
+def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
+    """Values that a Parquet file calls bytes as text; others as they are."""
+    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+        return values
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
+        row = _first_refused(values, lambda part: part.cast(pa.large_string()))
+        raise SchemaError(f"{label} is {values[row].as_py()!r} at {origin.place(row)}, which is not UTF-8") from error
 
 
 def join_columns(columns: list[Column]) -> Column:
