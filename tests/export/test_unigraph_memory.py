@@ -51,10 +51,10 @@ def run(program, *arguments):
 
 @pytest.mark.slow
 def test_memory_is_bounded(rng, tmp_path):
-    """480 MB of features and 100 MB of edges with their places."""
-    large, small = make(rng, tmp_path / "large", 500_000, 3_000_000), make(rng, tmp_path / "small", 20, 50)
+    """300 MB of features and 70 MB of edges with their places."""
+    large, small = make(rng, tmp_path / "large", 300_000, 2_000_000), make(rng, tmp_path / "small", 20, 50)
     run(WRITING, large, small, tmp_path / "u", GIVEN)
     written = sum(path.stat().st_size for path in (tmp_path / "u").iterdir())
-    assert written > 3 * GIVEN
+    assert written > 2 * GIVEN
     run(READING, tmp_path / "u-warm", tmp_path / "c-warm")  # compiles
     assert int(run(READING, tmp_path / "u", tmp_path / "c")) < 420 * MIB
