@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopstream.export.unigraph import write_unigraph
     from hopstream.graph.graph import Graph
     from hopstream.graph.held_out import hold_out_links
     from hopstream.graph.splits import split_links, split_nodes
@@ -91,6 +92,7 @@ __all__ = [
     "verify_dataset",
     "walk_batches",
     "write_parts",
+    "write_unigraph",
 ]
 
 _MODULE_OF = {
@@ -136,6 +138,7 @@ _MODULE_OF = {
     "verify_dataset": "hopstream.partition.audit.run",
     "walk_batches": "hopstream.sample.walks",
     "write_parts": "hopstream.partition.write",
+    "write_unigraph": "hopstream.export.unigraph",
 }
 
 

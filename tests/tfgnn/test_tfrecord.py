@@ -10,6 +10,7 @@ import pytest
 
 from hopstream.arrays import offsets_of
 from hopstream.errors import ChecksumError, FormatError, SettingsError
+from hopstream.tfgnn import tfrecord
 from hopstream.tfgnn.tfrecord import (
     HEAD_BYTES,
     TAIL_BYTES,
@@ -48,7 +49,9 @@ def test_records_come_back(tmp_path, is_compressed):
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_framed_records_are_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_framed_records_are_the_same_bytes(tmp_path, monkeypatch, small_bytes):
+    monkeypatch.setattr(tfrecord, "SMALL_BYTES", small_bytes)
     offsets = offsets_of(np.array([len(record) + HEAD_BYTES + TAIL_BYTES for record in RECORDS]))
     data = np.full(int(offsets[-1]), 7, np.uint8)
     for start, record in zip(offsets[:-1].tolist(), RECORDS, strict=True):

@@ -37,6 +37,7 @@ from hopstream.cli import (
     reshard,
     serve,
     top,
+    unigraph,
     up,
     verify,
 )
@@ -126,7 +127,7 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull)
+    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull, unigraph)
     for module in (*making, inspect, verify, serve, up, top):
         app.command(name=module.__name__.rpartition(".")[2])(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)

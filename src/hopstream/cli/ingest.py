@@ -21,7 +21,11 @@ from hopstream.cli.written import show_written
 @with_settings("settings", SourceSettings)
 def run(
     source: Annotated[
-        Path, typer.Argument(help="an .npz file, a tables' metadata.json, or its folder", show_default=False)
+        Path,
+        typer.Argument(
+            help="an .npz file, a tables' metadata.json or a unigraph's .pbtxt, or the folder of either",
+            show_default=False,
+        ),
     ],
     out: OutFolder,
     overwrite: OverwriteFlag = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
+from hopstream.ingest.described import description_of, is_unigraph
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Source:
 
     Attributes:
         graph: The graph.
-        kind: What it was read from: ``tables``, ``chunked``, ``npz``, ``dataset``.
+        kind: What it was read from: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``dataset``.
         num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
         num_repeated: Node type to the number of rows of a table that were left out; empty for other sources.
     """
@@ -101,8 +102,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     """Read a graph.
 
     Args:
-        path: An ``.npz`` file, the JSON file of tables or of a chunked graph, its folder, or the folder of a dataset of
-            any number of parts.
+        path: An ``.npz`` file, the JSON file of tables or of a chunked graph, the ``.pbtxt`` of a unigraph, the folder
+            of one of these, or the folder of a dataset of any number of parts.
         settings: How tables are read.
 
     Raises:
@@ -110,17 +111,20 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         SchemaError: What is there makes no graph.
     """
     if not path.exists():
-        raise FormatError(f"{path} is missing; give an .npz file, a metadata.json, its folder, or a dataset")
+        raise FormatError(
+            f"{path} is missing; give an .npz file, a metadata.json, a unigraph's .pbtxt, the folder of "
+            "either, or a dataset"
+        )
     settings.check_source(path)
     if (path / "manifest.json").exists():
         from hopstream.partition.read_back import read_dataset
 
         return Source(graph=read_dataset(path), kind="dataset")
-    tables = path / "metadata.json" if path.is_dir() else path
-    if tables.suffix == ".json" and tables.exists():
+    tables = description_of(path)
+    if (tables.suffix == ".json" or is_unigraph(tables)) and tables.exists():
         from hopstream.ingest.chunked import is_chunked, open_chunked
 
-        if is_chunked(tables):
+        if not is_unigraph(tables) and is_chunked(tables):
             return Source(graph=open_chunked(tables).load(), kind="chunked")
         from hopstream.ingest.tables import TableSettings, read_tables
 
@@ -132,9 +136,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
                 on_duplicate=settings.on_duplicate,
             ),
         )
-        return Source(
-            graph=result.graph, kind="tables", num_dropped=result.num_dropped, num_repeated=result.num_repeated
-        )
+        kind = "unigraph" if is_unigraph(tables) else "tables"
+        return Source(graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated)
     from hopstream.ingest import read_graph
 
     options = {"ignore": settings.ignored} if path.suffix == ".npz" else {}
@@ -142,12 +145,15 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
 
 
 def is_tables(path: Path) -> bool:
-    """Whether a path names tables, or a folder with the JSON file that describes them."""
+    """Whether a path names tables, or a folder with the file that describes them."""
     from hopstream.ingest.chunked import is_chunked
 
-    tables = path / "metadata.json" if path.is_dir() else path
-    is_json = tables.suffix == ".json" and tables.exists() and not (path / "manifest.json").exists()
-    return is_json and not is_chunked(tables)
+    if (path / "manifest.json").exists():
+        return False
+    tables = description_of(path)
+    if is_unigraph(tables):
+        return tables.exists()
+    return tables.suffix == ".json" and tables.exists() and not is_chunked(tables)
 
 
 def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Source:

@@ -10,13 +10,13 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
+from hopstream.ingest.described import METADATA, description_of, is_unigraph
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
-METADATA = "metadata.json"
 READABLE = (
-    "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, or a PyG Data "
-    "or HeteroData"
+    "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, the .pbtxt of a "
+    "unigraph or its folder, or a PyG Data or HeteroData"
 )
 
 
@@ -25,8 +25,8 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
 
     Args:
         source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
-            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, or a PyG ``Data`` or
-            ``HeteroData``.
+            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, the ``.pbtxt`` of a
+            unigraph or a folder with one, or a PyG ``Data`` or ``HeteroData``.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
             names of arrays to leave out, or ``"all"`` for all that become nothing of the graph.
 
@@ -45,6 +45,8 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
     path = Path(source)
     if path.is_dir():
         path = _metadata_of(path)
+    if is_unigraph(path):
+        return _read_tables(path, options)
     if path.suffix == ".npz":
         from hopstream.ingest.npz import read_npz
 
@@ -60,18 +62,22 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         if is_chunked(path):
             _refuse_options(options, "chunked graphs")
             return open_chunked(path).load()
-        from hopstream.ingest.tables import TableSettings, read_tables
-
-        known = list(TableSettings.__dataclass_fields__)
-        if not options.keys() <= set(known):
-            raise SettingsError(f"tables have no option {sorted(options.keys() - set(known))[0]!r}; known: {known}")
-        return read_tables(path, TableSettings(**options)).graph  # type: ignore[arg-type]
+        return _read_tables(path, options)
     raise FormatError(f"{path} is not read; a graph is read from {READABLE}")
 
 
+def _read_tables(path: Path, options: dict[str, object]) -> Graph:
+    from hopstream.ingest.tables import TableSettings, read_tables
+
+    known = list(TableSettings.__dataclass_fields__)
+    if not options.keys() <= set(known):
+        raise SettingsError(f"tables have no option {sorted(options.keys() - set(known))[0]!r}; known: {known}")
+    return read_tables(path, TableSettings(**options)).graph  # type: ignore[arg-type]
+
+
 def _metadata_of(folder: Path) -> Path:
-    if (folder / METADATA).is_file():
-        return folder / METADATA
+    if not (folder / "manifest.json").is_file() and (path := description_of(folder)).is_file():
+        return path
     if (folder / "manifest.json").is_file():
         raise FormatError(f"{folder} is a dataset; hopstream.read_dataset makes a graph of it, open_dataset opens it")
     raise FormatError(f"{folder} has no {METADATA}; a graph is read from {READABLE}")

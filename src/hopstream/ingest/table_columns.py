@@ -7,6 +7,7 @@ must be the declared one, unless the metadata says ``cast``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -45,7 +46,7 @@ class ColumnReader:
                 column is of another dtype or shape than in the files before.
         """
         arrays = [batch.columns[name] for name in self._spec.columns]
-        if batch.origin.files.format == "parquet":
+        if batch.origin.files.format != "csv":
             self._append(batch.origin, [self._values(batch.origin, array) for array in arrays])
             return
         if self._spec.dtype is None:
@@ -82,6 +83,8 @@ class ColumnReader:
             column = np.stack(cast(list[Array], parts), axis=1)
         if self._spec.shape is not None:
             column = self._shaped(origin, column, self._spec.shape)
+        if self._spec.schema is not None:
+            column = self._as_described(origin, column, self._spec.schema)
         got = column_schema(column)
         self.schema = self.schema or got
         if got != self.schema:
@@ -105,7 +108,13 @@ class ColumnReader:
             values = values.storage
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        return _to_column(self._cast(origin, self._filled(origin, values, values.type)))
+        filled = self._filled(origin, values, values.type)
+        described = self._spec.schema
+        if described is not None and described.is_string:
+            filled = _text_of_bytes(filled, self._label, origin)
+        if described is not None:
+            filled = _with_fixed_lists(filled, described.shape if described.is_ragged else described.shape[1:])
+        return _to_column(self._cast(origin, filled))
 
     def _filled(self, origin: Origin, values: pa.Array, fill_type: pa.DataType) -> pa.Array:
         if values.null_count and self._spec.fill is not None:
@@ -113,6 +122,7 @@ class ColumnReader:
         row = _first_null(values)
         if row is not None:
             remedy = 'give "fill" in the metadata' if self._spec.fill is None else "fill does not reach into lists"
+            remedy = remedy if self._spec.schema is None else "every row has one"
             raise SchemaError(f"{self._label} has no value at {origin.place(row)}; {remedy}")
         return values
 
@@ -131,6 +141,8 @@ class ColumnReader:
             raise SchemaError(f'{self._label} is {values.type} in {_file(origin)}; give a dtype and "cast": true')
         if wanted is None or got == wanted:
             return values
+        if self._spec.schema is not None and STRING in (got, wanted):
+            raise SchemaError(f"{self._label} is {got} in {_file(origin)}; the schema says {wanted}")
         if not self._spec.is_cast:
             raise SchemaError(
                 f"{self._label} is {got} in {_file(origin)}; the metadata says {wanted}; "
@@ -160,8 +172,36 @@ class ColumnReader:
             )
         return column
 
+    def _as_described(self, origin: Origin, column: Column, wanted: FeatureSchema) -> Column:
+        """The column as its schema has it; lists of one length may be called fixed or not, and deep or flat."""
+        if isinstance(column, RaggedArray) and not column.is_string and not wanted.is_ragged and wanted.shape:
+            num_values = math.prod(column.values.shape[1:])
+            wrong = np.diff(column.offsets) * num_values != math.prod(wanted.shape)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise SchemaError(
+                    f"{self._label} has {len(column[row]) * num_values} values at {origin.place(row)}; the schema says "
+                    f"{math.prod(wanted.shape)}"
+                )
+            column = column.values.reshape(len(column), *wanted.shape)
+        if not isinstance(column, RaggedArray):
+            if wanted.is_ragged and column.shape[2:] == wanted.shape and column.ndim > 1:
+                lengths = np.full(len(column), column.shape[1], np.int64)
+                column = RaggedArray(column.reshape(-1, *wanted.shape), offsets_of(lengths))
+            elif not wanted.is_ragged and math.prod(column.shape[1:]) == math.prod(wanted.shape):
+                column = column.reshape(len(column), *wanted.shape)
+        got = column_schema(column)
+        if got != wanted:
+            raise SchemaError(f"{self._label} is {got} in {_file(origin)}; the schema says {wanted}")
+        return column
+
     def _no_rows(self) -> Column:
         """A column of no rows still has a dtype, so that an empty table has the schema of a full one."""
+        described = self._spec.schema
+        if described is not None and described.is_ragged:
+            return RaggedArray(np.empty((0, *described.shape), described.numpy_dtype), np.zeros(1, np.int64))
+        if described is not None and not described.is_string:
+            return np.empty((0, *described.shape), described.numpy_dtype)
         dtype = self._spec.dtype or "float32"
         if dtype == STRING:
             return RaggedArray.from_strings([])
@@ -191,12 +231,24 @@ def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
         return _with_nulls(values, batch.origin, dtype=None)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    values = _text_of_bytes(values, label, batch.origin)
     if not (pa.types.is_integer(values.type) or _is_text(values.type)):
         raise SchemaError(f"{label} is {values.type} in {_file(batch.origin)}; raw ids are integers or strings")
     try:
         return values.cast(NAME if _is_text(values.type) else INTEGER)
     except pa.ArrowInvalid as error:
         raise SchemaError(f"{label} in {_file(batch.origin)} has a raw id of 2**63 or more ({error})") from error
+
+
+def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
+    """Values that a Parquet file calls bytes as text; others as they are."""
+    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+        return values
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
+        row = _first_refused(values, lambda part: part.cast(pa.large_string()))
+        raise SchemaError(f"{label} is {values[row].as_py()!r} at {origin.place(row)}, which is not UTF-8") from error
 
 
 def join_columns(columns: list[Column]) -> Column:
@@ -293,6 +345,21 @@ def _checked_cast(values: pa.Array, dtype: str) -> pa.Array:
         if num_after > num_before:
             raise pa.ArrowInvalid(f"too large for {dtype}")
     return done
+
+
+def _with_fixed_lists(values: pa.Array, sizes: Sequence[int]) -> pa.Array:
+    """Lists whose own lists are all of the given sizes, level by level, as lists of lists of fixed size."""
+    if not sizes or not _is_list(values.type):
+        return values
+    inner = values.flatten()
+    if not _is_list(inner.type) or not bool(np.all(pc.list_value_length(inner).to_numpy() == sizes[0])):
+        return values
+    leaves = _with_fixed_lists(inner, sizes[1:]).flatten()
+    fixed = pa.FixedSizeListArray.from_arrays(leaves, sizes[0])
+    if pa.types.is_fixed_size_list(values.type):
+        return pa.FixedSizeListArray.from_arrays(fixed, values.type.list_size)
+    offsets = offsets_of(pc.list_value_length(values).to_numpy())
+    return pa.LargeListArray.from_arrays(pa.array(offsets), fixed)
 
 
 def _with_leaf(arrow_type: pa.DataType, leaf: pa.DataType) -> pa.DataType:

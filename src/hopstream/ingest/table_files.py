@@ -1,4 +1,4 @@
-"""How are the rows of CSV and Parquet files read, batch by batch, and which line of which file was a row?"""
+"""How are the rows of CSV, Parquet and TFRecord files read, batch by batch, and which line of which file was a row?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.table_metadata import TableFiles
+from hopstream.ingest.table_records import read_rows
 
 PARQUET_BATCH_ROWS = 1 << 16
 PARQUET_BUFFER_BYTES = 1 << 20
@@ -32,10 +33,11 @@ class Origin:
     first_row: int
 
     def place(self, row: int) -> str:
-        """File and line (CSV, from 1) or row (Parquet, from 0) of a row of the batch, as messages show it."""
+        """File and line (CSV, from 1) or row or record (from 0) of a row of the batch, as messages show it."""
         shown = shown_path(self.files, self.path)
         line = _line_of_row(self.files, self.path, self.first_row + row) if self.files.format == "csv" else None
-        return f"{shown} row {self.first_row + row}" if line is None else f"{shown} line {line}"
+        what = "record" if self.files.format == "tfrecord" else "row"
+        return f"{shown} {what} {self.first_row + row}" if line is None else f"{shown} line {line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,13 @@ def read_part(
     """
     wanted = list(dict.fromkeys(columns))
     path, first_row = files.paths[part.file], part.first_row
+    if files.format == "tfrecord":
+        held = {name: files.columns[name] for name in wanted}
+        for rows in read_rows(path, shown_path(files, path), held, files.other_names, block_bytes):
+            num_rows = len(rows.pop(""))
+            yield Batch(Origin(files, path, first_row), rows, num_rows)
+            first_row += num_rows
+        return
     is_csv = files.format == "csv"
     try:
         batches = (
@@ -105,7 +114,7 @@ def read_part(
             else _read_parquet(files, path, wanted, part.groups, block_bytes)
         )
         for arrow in batches:
-            arrays = {name: arrow.column(name) for name in wanted}
+            arrays = {name: arrow.column(_name_in(files, arrow.schema.names, name)) for name in wanted}
             yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
             first_row += arrow.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -120,23 +129,23 @@ def read_part(
 
 
 def shown_path(files: TableFiles, path: Path) -> str:
-    """A file's path below the folder of the JSON file."""
+    """A file's path below the folder of the file that describes it."""
     return str(path.relative_to(files.root))
 
 
 def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
     parse = pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True)
     read = pacsv.ReadOptions(
-        column_names=files.column_names, block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
+        column_names=files.names_in(path), block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
     )
     try:
         with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid as error:
-        if files.column_names and "Empty CSV file" in str(error):
+        if files.names_in(path) and "Empty CSV file" in str(error):
             return
         raise
-    _check_columns(files, path, names, columns)
+    columns = _check_columns(files, path, names, columns)
     convert = pacsv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()),
         include_columns=columns or names[:1],
@@ -151,7 +160,7 @@ def _read_parquet(
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as reader:
         names = reader.schema_arrow.names
-        _check_columns(files, path, names, columns)
+        columns = _check_columns(files, path, names, columns)
         row_groups = list(range(reader.num_row_groups) if groups is None else range(*groups))
         batch_rows = PARQUET_BATCH_ROWS
         if block_bytes is not None:
@@ -163,26 +172,41 @@ def _read_parquet(
         )
 
 
-def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> None:
-    for name in wanted:
-        if names.count(name) != 1:
-            found = "has no column" if name not in names else "has more than one column"
-            raise SchemaError(f"{shown_path(files, path)} {found} {name!r}; its columns are {names}")
+def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> list[str]:
+    """What a file calls the columns that are wanted, each once."""
+    in_file = [_name_in(files, names, name) for name in wanted]
+    for name, own in zip(wanted, in_file, strict=True):
+        if names.count(own) != 1:
+            found = "has no column" if own not in names else "has more than one column"
+            others = "".join(f" or {other!r}" for other in files.other_names.get(name, ()) if own not in names)
+            raise SchemaError(f"{shown_path(files, path)} {found} {own!r}{others}; its columns are {names}")
+    return list(dict.fromkeys(in_file))
+
+
+def _name_in(files: TableFiles, names: Sequence[str], wanted: str) -> str:
+    """What a file with columns of some names calls a column."""
+    return next((name for name in (wanted, *files.other_names.get(wanted, ())) if name in names), wanted)
 
 
 def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
     """The line, from 1, on which a row starts."""
     records = _records(files, path)
     return next(
-        (line for number, (line, _) in enumerate(records, -(files.column_names is None)) if number == row), None
+        (line for number, (line, _) in enumerate(records, -(files.names_in(path) is None)) if number == row), None
     )
 
 
 def _uneven_line(files: TableFiles, path: Path) -> int | None:
     """The first line, from 1, with another number of cells than the first row; None where that is not what is wrong."""
     records = _records(files, path)
-    num_cells = len(files.column_names or next(records, (1, []))[1])
+    num_cells = len(files.names_in(path) or next(records, (1, []))[1])
     return next((line for line, cells in records if len(cells) != num_cells), None)
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a file is compressed with gzip as a whole."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _undecodable_line(path: Path) -> int | None:
@@ -197,6 +221,12 @@ def _undecodable_line(path: Path) -> int | None:
     except (OSError, EOFError):
         return None
     return None
+
+
+def first_cells(path: Path) -> list[str]:
+    """The cells of the first row of a CSV file with commas; none where it is empty or cannot be read so."""
+    files = TableFiles(root=path.parent, paths=(path,), format="csv")
+    return next((cells for _, cells in _records(files, path)), [])
 
 
 def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:

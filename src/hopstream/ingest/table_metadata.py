@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.json_files import read_json
-from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, type_label
+from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
 
-TableFormat = Literal["csv", "parquet"]
+TableFormat = Literal["csv", "parquet", "tfrecord"]
 IdDtype = Literal["int64", "string"]
 
 FORMAT_OF_SUFFIX: dict[str, TableFormat] = {
@@ -30,12 +30,15 @@ class TableFiles:
     """The files of one table, in the order in which their rows follow each other, and how to read them.
 
     Attributes:
-        root: Folder of the JSON file; messages show paths relative to it.
+        root: Folder of the file that describes the tables; messages show paths relative to it.
         paths: At least one file.
-        format: ``csv`` or ``parquet``.
+        format: ``csv``, ``parquet`` or ``tfrecord``.
         delimiter: One character; CSV only.
         column_names: Names of the columns where the files have no header; CSV only.
+        headless: Files without a header, where others have one; None for all where there are ``column_names``.
         null_values: Cells that mean "no value"; CSV only. An empty cell of a string column is an empty string.
+        other_names: By column, names that it may have instead, where a file has none of its own.
+        columns: What each column holds; TFRecord only, whose files do not say it.
     """
 
     root: Path
@@ -43,7 +46,14 @@ class TableFiles:
     format: TableFormat
     delimiter: str = ","
     column_names: tuple[str, ...] | None = None
+    headless: tuple[Path, ...] | None = None
     null_values: tuple[str, ...] = ("",)
+    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    columns: Mapping[str, FeatureSchema] = field(default_factory=dict)
+
+    def names_in(self, path: Path) -> tuple[str, ...] | None:
+        """The names of the columns of a file that has no header; None where it has one."""
+        return self.column_names if self.headless is None or path in self.headless else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,7 @@ class FeatureSpec:
         shape: Shape of one row, where a Parquet list column is to be one of fixed width.
         is_cast: Convert other dtypes to ``dtype`` where no value is lost.
         fill: JSON value for empty cells, or None where empty cells are errors.
+        schema: What the column is to be in the end, where the description says all of it.
     """
 
     columns: tuple[str, ...]
@@ -65,6 +76,7 @@ class FeatureSpec:
     shape: tuple[int, ...] | None = None
     is_cast: bool = False
     fill: object = None
+    schema: FeatureSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,8 @@ class NodeTableSpec:
         id_dtype: How raw ids of CSV files are read; None for integers where all of them are, else strings.
         features: Feature name to its columns.
         split_column: Column that names each row's split, or None.
+        keeps_ids: Raw ids become a feature where readers are asked to keep them.
+        num_rows: The rows that the description says there are, or None where it says nothing.
     """
 
     files: TableFiles | None
@@ -84,29 +98,45 @@ class NodeTableSpec:
     id_dtype: IdDtype | None = None
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     split_column: str | None = None
+    keeps_ids: bool = True
+    num_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTableSpec:
-    """One edge type: a table with the raw ids of both ends."""
+    """One edge type: a table with the raw ids of both ends; the rest as of ``NodeTableSpec``."""
 
     files: TableFiles
     src_column: str
     dst_column: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     split_column: str | None = None
+    num_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesMetadata:
-    """What the JSON says of all tables."""
+    """What is said of all tables; ``path`` is the file that says it."""
 
     path: Path
     nodes: Mapping[str, NodeTableSpec]
     edges: Mapping[EdgeType, EdgeTableSpec]
 
 
-def read_metadata(path: Path) -> TablesMetadata:
+def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: int) -> None:
+    """Refuse a table of another number of rows than is said of it; nodes that only edges name may be fewer.
+
+    Raises:
+        SchemaError: As said.
+    """
+    is_latent = spec.files is None
+    if spec.num_rows is None or num_rows == spec.num_rows or (is_latent and num_rows < spec.num_rows):
+        return
+    got = f"edges name {num_rows}" if is_latent else f"its table has {num_rows} rows"
+    raise SchemaError(f"{label} has cardinality {spec.num_rows} in the schema, and {got}")
+
+
+def read_json_metadata(path: Path) -> TablesMetadata:
     """Read and check the JSON that describes tables, and find their files.
 
     Raises:

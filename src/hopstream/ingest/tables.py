@@ -1,4 +1,4 @@
-"""Which graph do CSV and Parquet tables hold, given the JSON that describes them?
+"""Which graph do CSV, Parquet and TFRecord tables hold, given the file that describes them?
 
 Node tables are read first, each once: they give every raw id its key. Node types that only edges name are collected by
 one more look at the edges' ends. Then edges are read, once, and their raw ids looked up a few million at a time.
@@ -15,9 +15,10 @@ from typing import Literal
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.described import read_metadata
 from hopstream.ingest.ids import RawIds
 from hopstream.ingest.table_edges import read_edge_table
-from hopstream.ingest.table_metadata import NodeTableSpec, read_metadata
+from hopstream.ingest.table_metadata import NodeTableSpec, check_num_rows
 from hopstream.ingest.table_nodes import raw_ids_of_edges, read_node_table
 from hopstream.schema import EdgeType, type_label
 
@@ -66,12 +67,13 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
     """Read a graph out of CSV and Parquet tables.
 
     Args:
-        path: The JSON file that describes the tables; their paths are relative to its folder.
+        path: The JSON file, or the ``.pbtxt`` of a unigraph, that describes the tables; their paths are relative to
+            its folder.
         settings: How to read them; ``TableSettings()`` by default.
 
     Raises:
         FormatError: A file is missing or damaged.
-        SchemaError: The JSON is not what it has to be, a table is not what the JSON says, a raw id is there twice, or
+        SchemaError: The file is not what it has to be, a table is not what the file says, a raw id is there twice, or
             an edge names a raw id that no node has. The message names the file and the line or row.
     """
     settings = settings or TableSettings()
@@ -90,7 +92,8 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
             )
             if num_repeated[node_type]:
                 logger.warning("dropped %d repeated nodes of %s", num_repeated[node_type], node_type)
-        if settings.keep_raw_ids and spec.id_column is not None:
+        check_num_rows(node_type, spec, nodes[node_type].num_nodes + num_repeated.get(node_type, 0))
+        if settings.keep_raw_ids and spec.keeps_ids and spec.id_column is not None:
             nodes[node_type] = _with_raw_ids(node_type, spec, nodes[node_type], raw_ids[node_type])
     edges: dict[EdgeType, EdgeTable] = {}
     edge_splits: dict[EdgeType, dict[str, IntArray]] = {}
@@ -100,6 +103,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
         edges[edge_type], edge_splits[edge_type], num_dropped[edge_type] = read_edge_table(
             edge_type, edge_spec, raw_ids, is_dropping=is_dropping
         )
+        check_num_rows(type_label(edge_type), edge_spec, edges[edge_type].num_edges + num_dropped[edge_type])
         if num_dropped[edge_type]:
             logger.warning("dropped %d dangling edges of %s", num_dropped[edge_type], type_label(edge_type))
     graph = Graph(

@@ -20,7 +20,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
-from hopstream.ingest.table_metadata import read_metadata
+from hopstream.ingest.described import description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
@@ -86,7 +86,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     ended, the same call goes on where it was.
 
     Args:
-        source: A folder of a chunked graph or of tables, or the JSON file that describes either.
+        source: A folder of a chunked graph or of tables, or the JSON file that describes either, or the ``.pbtxt`` of a
+            unigraph.
         out: The folder to write; made if it is not there.
         settings: How to cut the graph, and what each part holds; the defaults if it is not given.
         tables: How tables are read.
@@ -119,7 +120,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
     check_apart(out, {"the source": source})
     metadata = _metadata_of(Path(source))
-    is_streamed = is_chunked(metadata)
+    is_streamed = not is_unigraph(metadata) and is_chunked(metadata)
     states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
     digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
     call = digest_of([digest, None if halo is None else asdict(halo)])
@@ -239,9 +240,9 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
 def _metadata_of(source: Path) -> Path:
     if not source.exists():
         raise FormatError(f"{source} is missing; give tables or a chunked graph, or the file that describes either")
-    metadata = source / METADATA if source.is_dir() else source
+    metadata = description_of(source)
     is_dataset = (source / MANIFEST).is_file()
-    if metadata.suffix != ".json" or not metadata.is_file():
+    if not (metadata.suffix == ".json" or is_unigraph(metadata)) or not metadata.is_file():
         raise SettingsError(
             f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
             + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")

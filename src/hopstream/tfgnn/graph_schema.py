@@ -212,15 +212,20 @@ def graph_schema_of(schema: Any) -> GraphSchema:
     node_sets = {name: of for name, of in sorted(schema.node_sets.items()) if not AUXILIARY.match(name)}
     edge_sets = {name: of for name, of in sorted(schema.edge_sets.items()) if not AUXILIARY.match(name)}
     return GraphSchema(
-        nodes={name: _columns(nodes.features, f"node set {name!r}") for name, nodes in node_sets.items()},
+        nodes={name: columns_of(nodes.features, f"node set {name!r}") for name, nodes in node_sets.items()},
         edges={
-            (edges.source, name, edges.target): _columns(edges.features, f"edge set {name!r}")
+            (edges.source, name, edges.target): columns_of(edges.features, f"edge set {name!r}")
             for name, edges in edge_sets.items()
         },
     )
 
 
-def _columns(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:
+def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:
+    """The columns that features of a set are, in the order of their names; those of ids and weights, ``#id``, are none.
+
+    Raises:
+        SchemaError: A feature has a dtype that cannot be stored, or a shape that no column has.
+    """
     columns = {}
     for name, feature in sorted(features.items()):
         if name.startswith("#"):  # ids and weights are columns of tables

@@ -26,6 +26,8 @@ HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
 """A longer record is no record: its size was misread, or somebody wants memory."""
 MAX_SHARDS = 100_000
+SMALL_BYTES = 4 << 10
+"""Records of fewer bytes, on average, are framed faster by a kernel than one by one with the library's checksums."""
 _GZIP = b"\x1f\x8b"
 _MASK = 0xA282EAD8
 _SHARDED = re.compile(r"(.+)@(\d{1,6})")
@@ -84,6 +86,11 @@ class RecordWriter:
 
 def frame_records(data: Array, offsets: IntArray) -> None:
     """Fill in the sizes and checksums of records, as ``RecordWriter.write_framed`` takes them."""
+    if int(offsets[-1] - offsets[0]) < SMALL_BYTES * len(offsets):
+        from hopstream.kernels.example_columns import put_frames  # numba is for those who write
+
+        put_frames(data, offsets)
+        return
     for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         record = data[start + HEAD_BYTES : end - TAIL_BYTES].tobytes()
         head = struct.pack("<Q", len(record))

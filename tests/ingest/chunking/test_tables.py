@@ -177,5 +177,5 @@ def test_settings_are_checked(shop: Shop):
         shop.chunk(on_duplicate="keep")
     with pytest.raises(SettingsError, match="engine is 'dask'"):
         shop.chunk(engine="dask")
-    with pytest.raises(FormatError, match="is not the JSON file"):
+    with pytest.raises(FormatError, match="is not the file that describes tables"):
         chunk_tables(shop.root / "users.csv", shop.root / "got", num_workers=0)

@@ -14,7 +14,7 @@ from hopstream.schema import type_label
 
 def raw_ids_feature(spec: NodeTableSpec, tables: TableSettings) -> str | None:
     """The feature that raw ids of a node type become, or None where they become none, or are a feature already."""
-    if not tables.keep_raw_ids or spec.id_column is None or spec.id_column in spec.features:
+    if not (tables.keep_raw_ids and spec.keeps_ids) or spec.id_column is None or spec.id_column in spec.features:
         return None
     return spec.id_column
 

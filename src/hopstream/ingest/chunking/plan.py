@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, shown_path
+from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
 
@@ -162,15 +162,15 @@ def part_of_json(value: dict[str, Any]) -> FilePart:
 
 
 def cut_table(files: TableFiles, part_bytes: int) -> list[Part]:
-    """Cut a table into parts, in the order of their rows: CSV files are whole, Parquet files cut at row groups.
+    """Cut a table into parts, in the order of their rows: whole files, but Parquet files are cut at row groups.
 
     Raises:
         FormatError: A file is damaged.
     """
     parts: list[Part] = []
     for number, path in enumerate(files.paths):
-        if files.format == "csv":
-            size = path.stat().st_size * (GZIP_RATIO if path.name.endswith(".gz") else 1)
+        if files.format != "parquet":
+            size = path.stat().st_size * (GZIP_RATIO if is_compressed(path) else 1)
             parts.append(Part(source=FilePart(file=number), num_bytes=size, num_rows=None))
         else:
             parts += _cut_parquet(files, number, path, part_bytes)

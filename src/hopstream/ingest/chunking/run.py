@@ -30,7 +30,8 @@ from hopstream.ingest.chunking.checks import check_declared, known_names
 from hopstream.ingest.chunking.plan import Estimate, Part, Plan, budget_of, cut_table, estimate
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
-from hopstream.ingest.table_metadata import TablesMetadata, read_metadata
+from hopstream.ingest.described import description_of, is_unigraph, read_metadata
+from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.schema import EdgeType
 
@@ -64,14 +65,15 @@ def chunk_tables(
     source: str | os.PathLike[str], out: str | os.PathLike[str], *, name: str | None = None,
     progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None, **options: Any,
 ) -> ChunkReport:  # fmt: skip
-    """Write CSV and Parquet tables as a chunked graph, in bounded memory.
+    """Write CSV, Parquet and TFRecord tables as a chunked graph, in bounded memory.
 
     What is written reads back to the graph that ``read_graph`` reads out of the same tables: the same keys, edges in
     the same order, the same features and splits. Neither a table, nor its raw ids, nor its edges are held in memory. If
     the process is ended, the same call goes on where it was.
 
     Args:
-        source: The JSON file that describes the tables, or the folder with a ``metadata.json``.
+        source: The JSON file that describes the tables, or the folder with a ``metadata.json``; or the ``.pbtxt`` of a
+            unigraph, or the folder with it.
         out: The folder to write; it must not be there, or be empty.
         name: ``graph_name`` of the metadata; the name of ``out`` if it is not given.
         progress: Called as ``progress("chunk", done, total)`` in bytes of work.
@@ -127,9 +129,9 @@ def _taken(record: type[Settings], options: dict[str, Any]) -> Settings:
 
 
 def _source_path(source: Path) -> Path:
-    path = source / METADATA if source.is_dir() else source
-    if path.suffix != ".json":
-        raise FormatError(f"{path} is not the JSON file that describes tables")
+    path = description_of(source)
+    if path.suffix != ".json" and not is_unigraph(path):
+        raise FormatError(f"{path} is not the file that describes tables; give a .json, or the .pbtxt of a unigraph")
     return path.absolute()
 
 

@@ -32,7 +32,7 @@ from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, raise_fir
 from hopstream.ingest.table_columns import ColumnReader, other_schema_error, raw_id_column
 from hopstream.ingest.table_edges import dangling_error
 from hopstream.ingest.table_files import Origin, read_part
-from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.table_metadata import TablesMetadata, check_num_rows
 from hopstream.ingest.table_nodes import repeated_error
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 
@@ -159,6 +159,9 @@ class Steps:
         self._workplace.write_layout(table, [result["blocks"] for result in results.values()], None)
         self._read[table.number] = results
         self._outputs[table.number] = self._features_of(table, list(results.values()))
+        owner = table.owner
+        spec = self._metadata.nodes[owner] if isinstance(owner, str) else self._metadata.edges[owner]
+        check_num_rows(table.label, spec, sum(sum(result["blocks"]) for result in results.values()))
 
     def _features_of(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Where each feature that is written comes from.
@@ -245,6 +248,7 @@ class Steps:
         layout = self._workplace.write_layout(table, [counts], counts)
         self._outputs[table.number] = self._features_of(table, [])
         self._counts.num_nodes[node_type] = layout.num_kept
+        check_num_rows(node_type, self._metadata.nodes[node_type], layout.num_kept)
 
     # Edges
 

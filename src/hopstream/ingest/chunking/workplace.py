@@ -21,6 +21,7 @@ from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_arra
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunking.buckets import Buckets, Grouped
 from hopstream.ingest.chunking.plan import Plan
+from hopstream.ingest.described import read_metadata
 from hopstream.ingest.ids import INTEGER, NAME
 from hopstream.ingest.table_metadata import (
     EdgeTableSpec,
@@ -28,7 +29,6 @@ from hopstream.ingest.table_metadata import (
     NodeTableSpec,
     TableFiles,
     TablesMetadata,
-    read_metadata,
 )
 from hopstream.schema import STRING, EdgeType, type_label
 

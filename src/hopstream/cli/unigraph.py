@@ -1,0 +1,48 @@
+"""How is a graph written as a unigraph from the command line?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Output, progress_bars
+from hopstream.cli.source import SourceSettings, read_and_show
+from hopstream.cli.units import bytes_text, plural_text
+from hopstream.export.unigraph_settings import UnigraphSettings
+
+
+@with_settings("tables", SourceSettings)
+@with_settings("settings", UnigraphSettings)
+def run(
+    source: Annotated[
+        Path, typer.Argument(help="a dataset of any number of parts, or what ingest reads", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
+    json: JsonFlag = False,
+    *,
+    settings: UnigraphSettings,
+    tables: SourceSettings,
+) -> None:
+    """Write a graph as a unigraph, TF-GNN's format of whole graphs: a graph_schema.pbtxt and a table for every set.
+
+    Datasets and chunked graphs are never held in memory; whatever else a graph is read from is held.
+    """
+    from hopstream.export.unigraph import is_read_in_pieces, write_unigraph
+    from hopstream.ingest.apart import check_apart
+    from hopstream.ingest.chunked.writing import check_out_folder
+
+    output = Output(is_json=json)
+    check_apart(out, {"the source": source})
+    check_out_folder(out)
+    given = source if is_read_in_pieces(source) else read_and_show(output, source, tables).graph
+    clock = Clock()
+    with progress_bars() as progress:
+        path = write_unigraph(given, out, settings=settings, progress=progress)
+    sizes = [file.stat().st_size for file in out.rglob("*") if file.is_file()]
+    text = f"{bytes_text(sum(sizes))} in {plural_text(len(sizes), 'file')}"
+    facts = {"format": settings.format, "shards": settings.num_shards, "bytes": sum(sizes), "files": len(sizes)}
+    output.stage("write", settings.format, text, facts, clock.cost())
+    output.stage("done", str(path), "", {"schema": str(path)})

@@ -1,0 +1,357 @@
+"""How is a graph written as a unigraph: a schema, and for every set a table of rows in files?
+
+Rows are read and written a block at a time, in the order of keys, so nothing is held but a block, and what says which
+raw id has each node. All is written in the work folder beside the place, and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Column, IntArray, RaggedArray, write_text
+from hopstream.engine.work_folder import open_work
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.export.dataset_source import chunked_of_dataset
+from hopstream.export.unigraph_ids import KeyIds, NodeIds, StoredIds
+from hopstream.export.unigraph_settings import UnigraphSettings
+from hopstream.export.unigraph_tables import SUFFIXES, check_writable, open_writer
+from hopstream.graph.graph import Graph
+from hopstream.ingest.apart import check_apart
+from hopstream.ingest.chunked import is_chunked, open_chunked
+from hopstream.ingest.chunked.memory import MemoryMask, chunked_of_graph
+from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, ColumnSource, FeatureSource
+from hopstream.ingest.chunked.writing import check_out_folder
+from hopstream.ingest.described import description_of
+from hopstream.ingest.unigraph import (
+    CONTEXT,
+    ID,
+    IDS_EXTRA,
+    KEYS,
+    RELATION_EXTRA,
+    SOURCE,
+    SPLIT_EXTRA,
+    STRINGS,
+    TARGET,
+)
+from hopstream.partition.paths import MANIFEST, path_name
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
+from hopstream.tfgnn.tfrecord import shard_paths
+
+SCHEMA_FILE = "graph_schema.pbtxt"
+BLOCK_BYTES = 8 << 20
+BLOCK_ROWS = 1 << 16
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)``."""
+
+
+def write_unigraph(
+    source: Graph | str | os.PathLike[str], out: str | os.PathLike[str], *, settings: UnigraphSettings | None = None,
+    progress: Progress | None = None, **fields: Any,
+) -> Path:  # fmt: skip
+    """Write a graph as a unigraph: ``graph_schema.pbtxt`` and a table for every set.
+
+    What is written reads back to an equal graph (``read_graph``), with types and features in the order of their names.
+    Raw ids are those of ``settings.ids``, or of a feature ``#id``, or else keys. A dataset without edge keys has its
+    edges in the order in which they are stored.
+
+    Args:
+        source: A graph, or the folder of a dataset of any number of parts or of a chunked graph, which are not held in
+            memory.
+        out: The folder; it must not be there, or be empty.
+        settings: How to write it.
+        progress: Called as ``progress("write", done, total)`` in rows.
+        fields: Fields of ``UnigraphSettings`` in place of ``settings``.
+
+    Returns:
+        The path of the schema.
+
+    Raises:
+        SettingsError: A setting is out of its range or unknown, or ``out`` holds something or is not apart from the
+            source.
+        SchemaError: The graph has what a unigraph, or the format of its tables, cannot hold; raw ids are empty or there
+            twice.
+        UnknownNameError: ``ids`` names a feature that is not there.
+        FormatError: The source is damaged, or neither a dataset nor a chunked graph.
+        ChecksumError: A file of the dataset is not the one that was written.
+        StateError: Another process writes to the same place.
+    """
+    if settings is not None and fields:
+        raise SettingsError(f"settings and {sorted(fields)} are both given; give one of them")
+    unknown = sorted(fields.keys() - UnigraphSettings.__dataclass_fields__.keys())
+    if unknown:
+        known = sorted(UnigraphSettings.__dataclass_fields__)
+        raise SettingsError(f"there is no setting {unknown[0]!r}; known: {known}")
+    settings = settings or UnigraphSettings(**fields)
+    if not isinstance(source, Graph):
+        check_apart(out, {"the source": source})
+    with open_work(out) as work:
+        check_out_folder(work.root)
+        work.clear()
+        new = work.path / "new"
+        try:
+            new.mkdir()
+            graph, edge_masks = _opened(source, work.path / "scratch")
+            _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or _no_progress).run()
+            work.put_in_place(new)
+        except BaseException:
+            work.clear()
+            raise
+    return Path(out) / SCHEMA_FILE
+
+
+def is_read_in_pieces(source: Path) -> bool:
+    """Whether a path names a dataset or a chunked graph, which ``write_unigraph`` takes as they are."""
+    return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
+
+
+def _chunked_metadata(source: Path) -> Path | None:
+    metadata = description_of(source)
+    return metadata if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata) else None
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+EdgeMasks = Mapping[EdgeType, Mapping[str, ColumnSource]]
+"""Edge type to split name to mask."""
+
+
+def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[ChunkedGraph, EdgeMasks]:
+    """The graph, to be read piece by piece, and the splits of its edges."""
+    if isinstance(source, Graph):
+        if source.label_types:
+            raise SchemaError("the graph has label types, which a unigraph cannot hold; write it before it is split")
+        masks: EdgeMasks = {
+            t: {name: MemoryMask(keys, source.edges[t].num_edges) for name, keys in of.items()}
+            for t, of in source.edge_splits.items()
+        }
+        return chunked_of_graph(source), masks
+    path = Path(source)
+    if (path / MANIFEST).is_file():
+        return chunked_of_dataset(path, scratch)
+    metadata = _chunked_metadata(path)
+    if metadata is not None:
+        return open_chunked(metadata), {}
+    raise SettingsError(f"{path} is neither a dataset nor a chunked graph; read it with read_graph, and give the graph")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """A table to write.
+
+    Attributes:
+        label: What messages call it.
+        stem: Of its files.
+        num_rows: How many.
+        features: Column name to where it is read.
+        masks: Split name to mask.
+        split_column: Name of the column of splits; None without splits.
+        ids: Columns of raw ids to a function of first row and end row.
+    """
+
+    label: str
+    stem: str
+    num_rows: int
+    features: Mapping[str, FeatureSource]
+    masks: Mapping[str, ColumnSource]
+    split_column: str | None
+    ids: Mapping[str, Callable[[int, int], RaggedArray]]
+
+    @property
+    def schemas(self) -> dict[str, FeatureSchema]:
+        """What each column holds."""
+        held = {**dict.fromkeys(self.ids, STRINGS), **{name: of.schema for name, of in self.features.items()}}
+        return held if self.split_column is None else {**held, self.split_column: STRINGS}
+
+    @property
+    def block_rows(self) -> int:
+        """How many rows are read at once."""
+        row_bytes = 64 + sum(source.row_bytes for source in self.features.values())
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes))
+
+    def read(self, start: int, stop: int) -> dict[str, Column]:
+        """Some rows."""
+        columns: dict[str, Column] = {name: read(start, stop) for name, read in self.ids.items()}
+        columns |= {name: source.read(start, stop) for name, source in self.features.items()}
+        if self.split_column is not None:
+            columns[self.split_column] = self._splits(start, stop)
+        return columns
+
+    def _splits(self, start: int, stop: int) -> RaggedArray:
+        """The name of each row's split; empty for none."""
+        codes = np.zeros(stop - start, np.int64)
+        for code, (name, mask) in enumerate(self.masks.items(), 1):
+            is_in = mask.read(start, stop)
+            if (codes[is_in] != 0).any():
+                row = int(np.argmax(is_in & (codes != 0)))
+                other = list(self.masks)[int(codes[row]) - 1]
+                raise SchemaError(
+                    f"row {start + row} of {self.label} is in splits {other!r} and {name!r}; a unigraph has one column "
+                    "of splits"
+                )
+            codes[is_in] = code
+        return RaggedArray.from_strings(["", *self.masks]).take(codes)
+
+
+class _Writing:
+    """One unigraph that is written."""
+
+    def __init__(
+        self, graph: ChunkedGraph, edge_masks: EdgeMasks, folder: Path, scratch: Path, settings: UnigraphSettings,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        self._graph, self._edge_masks, self._folder, self._scratch = graph, edge_masks, folder, scratch
+        self._settings, self._progress, self._done = settings, progress, 0
+        self._check_names()
+        self._id_features = self._find_ids()
+        self._ids: dict[str, NodeIds] = {}
+        self._message = schema_message(self._declared())
+        num_rows = [nodes.num_nodes for nodes in graph.nodes.values()] + [e.num_edges for e in graph.edges.values()]
+        self._total = sum(num_rows)
+
+    def run(self) -> None:
+        """Write all tables, the schema last."""
+        for number, (node_type, name) in enumerate(self._id_features.items()):
+            source = self._graph.nodes[node_type].features[name]
+            self._ids[node_type] = StoredIds(self._scratch / f"ids-{number}", f"{node_type}.{name}", source)
+        for node_type, nodes in self._graph.nodes.items():
+            self._write_nodes(node_type, nodes)
+        for name, edge_type in edge_set_names(self._graph.schema).items():
+            self._write_edges(name, edge_type, self._graph.edges[edge_type])
+        write_text(self._folder / SCHEMA_FILE, message_text(self._message))
+
+    def _check_names(self) -> None:
+        """Refuse names that reading would leave out, and features that the format cannot hold."""
+        schema = self._graph.schema
+        sets = [*schema.nodes, *edge_set_names(schema)]
+        for name in sets:
+            if AUXILIARY.match(name) and name != CONTEXT:
+                raise SchemaError(f"type {name!r} begins as auxiliary sets of TF-GNN do, which are no part of a graph")
+        owners: list[str | EdgeType] = [*schema.nodes, *schema.edges]
+        for owner in owners:
+            features = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
+            for name, feature in features.items():
+                shown = f"{type_label(owner)}.{name}"
+                if name.startswith("#") and name != ID:
+                    raise SchemaError(f"{shown} begins with #, as columns of ids do; rename it")
+                check_writable(shown, feature, self._settings)
+
+    def _find_ids(self) -> dict[str, str]:
+        """Node type to the feature that has its raw ids, for those that have one."""
+        found = {t: ID for t, nodes in self._graph.nodes.items() if ID in nodes.features}
+        for shown in self._settings.ids:
+            owners = [t for t in self._graph.nodes if shown.startswith(f"{t}.")]
+            named = next((t for t in owners if shown[len(t) + 1 :] in self._graph.nodes[t].features), None)
+            if named is None:
+                known = [f"{t}.{name}" for t, nodes in self._graph.nodes.items() for name in nodes.features]
+                raise UnknownNameError(f"ids name {shown!r}; features of nodes are {known}")
+            found[named] = shown[len(named) + 1 :]
+        return found
+
+    def _declared(self) -> GraphSchema:
+        """The graph's schema without ids, splits and context."""
+        schema = self._graph.schema
+        nodes = {t: {n: f for n, f in fs.items() if n != ID} for t, fs in schema.nodes.items() if t != CONTEXT}
+        return replace(schema, nodes=nodes, splits={}, edge_splits={})
+
+    def _write_nodes(self, node_type: str, nodes: ChunkedNodes) -> None:
+        is_context = node_type == CONTEXT
+        ids = self._ids.setdefault(node_type, KeyIds())
+        table = _Table(
+            label=node_type, stem="context" if is_context else f"nodes-{path_name(node_type)}",
+            num_rows=nodes.num_nodes, features={n: of for n, of in nodes.features.items() if n != ID},
+            masks=nodes.masks, split_column=_free_name(nodes.masks, nodes.features),
+            ids={} if is_context else {ID: lambda start, stop: ids.take(np.arange(start, stop, dtype=np.int64))},
+        )  # fmt: skip
+        if is_context:
+            of = {CONTEXT: {name: source.schema for name, source in table.features.items()}}
+            self._message.context.CopyFrom(_context_of(of))
+        extra = {} if node_type in self._id_features or is_context else {IDS_EXTRA: KEYS}
+        self._write(table, self._message.context if is_context else self._message.node_sets[node_type], extra)
+
+    def _write_edges(self, name: str, edge_type: EdgeType, edges: ChunkedEdges) -> None:
+        src_type, relation, dst_type = edge_type
+        masks = self._edge_masks.get(edge_type, {})
+        ends = _Ends(edges)
+        table = _Table(
+            label=type_label(edge_type), stem=f"edges-{path_name(name)}", num_rows=edges.num_edges,
+            features=edges.features, masks=masks, split_column=_free_name(masks, edges.features),
+            ids={
+                SOURCE: lambda start, stop: self._ids[src_type].take(ends.read(start, stop)[0]),
+                TARGET: lambda start, stop: self._ids[dst_type].take(ends.read(start, stop)[1]),
+            },
+        )  # fmt: skip
+        self._write(table, self._message.edge_sets[name], {} if relation == name else {RELATION_EXTRA: relation})
+
+    def _write(self, table: _Table, message: Any, extra: Mapping[str, str]) -> None:
+        """Write a table's files, and say in the schema where they are."""
+        num_shards, suffix = self._settings.num_shards, SUFFIXES[self._settings.format]
+        name = f"{table.stem}{suffix}"
+        paths = shard_paths(self._folder / name, num_shards) if num_shards > 1 else [self._folder / name]
+        for shard, path in enumerate(paths):
+            start, stop = (table.num_rows * n // num_shards for n in (shard, shard + 1))
+            with open_writer(path, table.label, table.schemas, self._settings) as writer:
+                for first in range(start, stop, table.block_rows):
+                    last = min(first + table.block_rows, stop)
+                    writer.write(table.read(first, last), last - first)
+                    self._done += last - first
+                    self._progress("write", self._done, self._total)
+        message.metadata.filename = f"{name}@{num_shards}" if num_shards > 1 else name
+        message.metadata.cardinality = table.num_rows
+        if table.split_column is not None:
+            extra = {**extra, SPLIT_EXTRA: table.split_column}
+            message.features[table.split_column].CopyFrom(_string_feature())
+        for key, value in extra.items():
+            message.metadata.extra.add(key=key, value=value)
+
+
+class _Ends:
+    """The keys at both ends of edges that are read in order, each block once or twice."""
+
+    def __init__(self, edges: ChunkedEdges) -> None:
+        self._source = edges.ends
+        self._blocks = self._all()
+        self._held: tuple[int, IntArray, IntArray] = (0, np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def read(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
+        """Sources and destinations of some edges, no earlier ones than before."""
+        first, src, dst = self._held
+        while first + len(src) < stop:
+            _, more_src, more_dst = next(self._blocks)
+            src, dst = (
+                np.concatenate([src[start - first :], more_src]),
+                np.concatenate([dst[start - first :], more_dst]),
+            )
+            first = start
+        self._held = (first, src, dst)
+        return src[start - first : stop - first], dst[start - first : stop - first]
+
+    def _all(self) -> Iterator[tuple[int, IntArray, IntArray]]:
+        for piece in self._source.pieces(1 << 20):
+            yield from self._source.read(piece)
+
+
+def _free_name(masks: Mapping[str, ColumnSource], features: Mapping[str, FeatureSource]) -> str | None:
+    """A name for the column of splits that no feature has; None without splits."""
+    names = (f"split{number or ''}" for number in range(len(features) + 1))
+    return next(name for name in names if name not in features) if masks else None
+
+
+def _string_feature() -> Any:
+    return schema_message(GraphSchema(nodes={"n": {"s": STRINGS}}, edges={})).node_sets["n"].features["s"]
+
+
+def _context_of(nodes: Mapping[str, Mapping[str, FeatureSchema]]) -> Any:
+    """The ``Context`` message with the features of the one node type."""
+    message = schema_message(GraphSchema(nodes=nodes, edges={}))
+    for name, feature in message.node_sets[CONTEXT].features.items():
+        message.context.features[name].CopyFrom(feature)
+    return message.context

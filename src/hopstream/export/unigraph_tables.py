@@ -1,0 +1,173 @@
+"""How do rows become the files of a unigraph's table: TFRecord, CSV or Parquet?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from hopstream.arrays import Array, Column, RaggedArray
+from hopstream.errors import SchemaError
+from hopstream.export.unigraph_ids import arrow_strings
+from hopstream.export.unigraph_settings import UnigraphSettings
+from hopstream.schema import FeatureSchema
+from hopstream.tfgnn.example import ValueLists, encode_examples
+from hopstream.tfgnn.tfrecord import RecordWriter
+
+SUFFIXES = {"tfrecord": ".tfrecord", "csv": ".csv", "parquet": ".parquet"}
+
+
+class RowWriter(AbstractContextManager["RowWriter"], Protocol):
+    """Writes one file."""
+
+    def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
+        """Write some rows.
+
+        Raises:
+            SchemaError: The format cannot hold a value.
+        """
+
+
+def check_writable(label: str, schema: FeatureSchema, settings: UnigraphSettings) -> None:
+    """Refuse a feature that the format of its file cannot hold.
+
+    Raises:
+        SchemaError: As said.
+    """
+    if schema.dtype.startswith("complex"):
+        raise SchemaError(f"{label} is {schema}; TF-GNN stores integers, reals, bools and strings; leave it out")
+    if 0 in schema.shape:
+        raise SchemaError(f"{label} is {schema}, which has no values; leave it out")
+    if settings.format == "csv" and (schema.is_ragged or schema.shape not in ((), (1,))):
+        raise SchemaError(f"{label} is {schema}; a cell of a CSV file holds one value: write tfrecord or parquet")
+
+
+def open_writer(path: Path, label: str, schemas: Mapping[str, FeatureSchema], settings: UnigraphSettings) -> RowWriter:
+    """Begin a file.
+
+    Args:
+        path: The file.
+        label: What messages call the table.
+        schemas: Column name to what it holds.
+        settings: How to write it.
+    """
+    if settings.format == "tfrecord":
+        return _Records(path, label, schemas, is_compressed=settings.compress)
+    if settings.format == "csv":
+        return _Cells(path, schemas)
+    return _Groups(path, schemas)
+
+
+class _Records:
+    """A TFRecord file of ``tf.Example`` messages."""
+
+    def __init__(self, path: Path, label: str, schemas: Mapping[str, FeatureSchema], *, is_compressed: bool) -> None:
+        self._label, self._schemas = label, schemas
+        self._writer = RecordWriter(path, is_compressed=is_compressed)
+
+    def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
+        lists = {name: self._lists(name, column, num_rows) for name, column in columns.items()}
+        encoded = encode_examples(lists, num_rows)
+        self._writer.write_framed(encoded.data, encoded.offsets)
+
+    def _lists(self, name: str, column: Column, num_rows: int) -> ValueLists:
+        if isinstance(column, RaggedArray) and column.is_string:
+            return ValueLists(column, np.arange(num_rows + 1, dtype=np.int64))
+        values, starts = (column.values, column.offsets) if isinstance(column, RaggedArray) else (column, None)
+        per_item = math.prod(values.shape[1:])
+        offsets = (np.arange(num_rows + 1, dtype=np.int64) if starts is None else starts) * per_item
+        flat = np.ascontiguousarray(values).reshape(-1)
+        if flat.dtype.kind != "f":
+            as_ints = flat.view(np.int64) if flat.dtype == np.uint64 else flat.astype(np.int64, copy=False)
+            return ValueLists(as_ints, offsets)
+        with np.errstate(over="ignore"):
+            narrow = flat.astype(np.float32, copy=False)
+        if flat.dtype == np.float64:
+            self._refuse_lost(name, flat, narrow)
+        return ValueLists(narrow, offsets)
+
+    def _refuse_lost(self, name: str, values: Array, narrow: Array) -> None:
+        is_lost = (narrow != values) & ~np.isnan(values)
+        if is_lost.any():
+            value = float(values[np.argmax(is_lost)])
+            raise SchemaError(
+                f"{self._label}.{name} has {value!r}, which float32 cannot hold, and tf.Example has no other reals; "
+                "write parquet or csv, or make the feature float32"
+            )
+
+    def __enter__(self) -> _Records:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.close()
+
+
+class _Arrow:
+    """A file that Arrow writes."""
+
+    def __init__(self, schemas: Mapping[str, FeatureSchema]) -> None:
+        self._schemas = schemas
+        self._schema = pa.schema([(name, self._array(name, _no_rows(of)).type) for name, of in schemas.items()])
+        self._writer: Any
+
+    def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
+        del num_rows
+        arrays = [self._array(name, columns[name]) for name in self._schemas]
+        self._writer.write_table(pa.table(arrays, schema=self._schema))
+
+    def _array(self, name: str, column: Column) -> pa.Array:
+        raise NotImplementedError
+
+    def __enter__(self) -> _Arrow:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.close()
+
+
+class _Cells(_Arrow):
+    """A CSV file with a header."""
+
+    def __init__(self, path: Path, schemas: Mapping[str, FeatureSchema]) -> None:
+        super().__init__(schemas)
+        self._writer = pacsv.CSVWriter(path, self._schema)
+
+    def _array(self, name: str, column: Column) -> pa.Array:
+        if isinstance(column, RaggedArray):
+            return arrow_strings(column)
+        flat = np.ascontiguousarray(column).reshape(-1)
+        if flat.dtype == np.bool_:  # TF-GNN reads a cell of a bool as an integer
+            flat = flat.view(np.uint8)
+        return pa.array(flat.astype(np.float32) if flat.dtype == np.float16 else flat)
+
+
+class _Groups(_Arrow):
+    """A Parquet file."""
+
+    def __init__(self, path: Path, schemas: Mapping[str, FeatureSchema]) -> None:
+        super().__init__(schemas)
+        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False)
+
+    def _array(self, name: str, column: Column) -> pa.Array:
+        if isinstance(column, RaggedArray) and column.is_string:
+            return arrow_strings(column)
+        values = column.values if isinstance(column, RaggedArray) else column
+        array = pa.array(np.ascontiguousarray(values).reshape(-1))
+        for width in reversed(values.shape[1:]):
+            array = pa.FixedSizeListArray.from_arrays(array, width)
+        if isinstance(column, RaggedArray):
+            return pa.LargeListArray.from_arrays(pa.array(np.ascontiguousarray(column.offsets)), array)
+        return array
+
+
+def _no_rows(schema: FeatureSchema) -> Column:
+    values = np.empty((0, *schema.shape), schema.numpy_dtype)
+    return values if schema.is_fixed_width else RaggedArray(values, np.zeros(1, np.int64), schema.is_string)

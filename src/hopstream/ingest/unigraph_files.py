@@ -1,0 +1,163 @@
+"""Which files does a name in the schema of a unigraph mean, of which format are they, and which have a header?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.ingest.table_files import first_cells
+from hopstream.ingest.table_metadata import TableFiles, TableFormat
+from hopstream.schema import FeatureSchema
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.tfrecord import read_records, shard_paths, sharded_name
+
+_FORMATS: tuple[tuple[str, TableFormat], ...] = (
+    (r"[_.-]tfrecords?|\btfr\b", "tfrecord"),
+    (r"[_.-]csv\b", "csv"),
+    (r"[_.-](parquet|pq)\b", "parquet"),
+)
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
+
+
+def table_files(
+    root: Path, where: str, filename: str, columns: Mapping[str, FeatureSchema],
+    other_names: Mapping[str, tuple[str, ...]],
+) -> TableFiles:  # fmt: skip
+    """The files of one table.
+
+    Args:
+        root: The folder of the schema.
+        where: What messages call the set.
+        filename: One file, ``name@15`` for fifteen, or a pattern.
+        columns: What is read, and what each column holds.
+        other_names: By column, names that it may have instead.
+
+    Raises:
+        FormatError: A file, or any at all, is missing.
+        SchemaError: The name leads out of the folder, or tells no format.
+    """
+    table_format = _format_of(where, filename)
+    paths = _paths(root, where, filename)
+    names, headless = None, None
+    if table_format == "csv" and len(paths) > 1:
+        wanted = {name for column in columns for name in (column, *other_names.get(column, ()))}
+        names, headless = _headers(paths, wanted)
+    return TableFiles(
+        root=root, paths=tuple(paths), format=table_format, column_names=names, headless=headless,
+        other_names=other_names, columns=columns if table_format == "tfrecord" else {},
+    )  # fmt: skip
+
+
+def _format_of(where: str, filename: str) -> TableFormat:
+    name = Path(filename).name
+    found = [(match.end(), of) for pattern, of in _FORMATS for match in re.finditer(pattern, name)]
+    if found:
+        return max(found)[1]  # what stands last: a set may be called after a format
+    raise SchemaError(
+        f"{where}: metadata.filename is {filename!r}, which names no format; a name has .tfrecord, .csv or .parquet "
+        "in it"
+    )
+
+
+def _paths(root: Path, where: str, filename: str) -> list[Path]:
+    shown = f"{where}: metadata.filename is {filename!r}"
+    if Path(filename).is_absolute() or "://" in filename or ".." in Path(filename).parts:
+        raise SchemaError(f"{shown}; files lie below the folder of the schema, without ..")
+    try:
+        stem, num_shards = sharded_name(filename)
+    except SettingsError as error:
+        raise SchemaError(f"{where}: metadata.filename: {error}") from error
+    if num_shards is not None:
+        paths = shard_paths(root / stem, num_shards)
+        _check_shards(root, shown, paths)
+    elif any(sign in filename for sign in "*?[") and not (root / filename).exists():
+        paths = sorted(path for path in root.glob(filename) if path.is_file())
+        _check_complete(root, shown, paths)
+    else:
+        paths = [root / filename]
+    missing = [path for path in paths if not path.is_file()]
+    if not paths or missing:
+        raise FormatError(f"{shown}; there is no such file in {root}")
+    for path in paths:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise SchemaError(f"{shown}; {path} is a link that leads out of {root}")
+    return paths
+
+
+def _check_shards(root: Path, shown: str, paths: Sequence[Path]) -> None:
+    missing = [path for path in paths if not path.is_file()]
+    if not missing:
+        return
+    match = _SHARD.fullmatch(paths[0].name)
+    stem = match[1] if match else ""
+    others = sorted(path.name for path in paths[0].parent.glob("*-of-*") if path.name.startswith(f"{stem}-"))
+    is_other = [name for name in others if name not in {path.name for path in paths}]
+    found = f"; of another number of shards there is {is_other[0]}" if is_other else ""
+    raise FormatError(
+        f"{shown}, {len(paths)} files; {missing[0].relative_to(root)} is not there, and {len(paths) - len(missing)} of "
+        f"them are{found}"
+    )
+
+
+def _check_complete(root: Path, shown: str, paths: Sequence[Path]) -> None:
+    """Refuse shards that a pattern finds, of which some are missing or belong to another writing."""
+    counts: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
+    for path in paths:
+        match = _SHARD.fullmatch(path.name)
+        if match:
+            of = counts.setdefault((path.parent, match[1], match[4]), {})
+            of.setdefault(int(match[3]), set()).add(int(match[2]))
+    for (folder, stem, end), of in counts.items():
+        name = (folder / stem).relative_to(root)
+        if len(of) > 1:
+            raise FormatError(f"{shown}; there are shards of {sorted(of)} files of {name}: name those that are meant")
+        ((num_shards, numbers),) = of.items()
+        missing = sorted(set(range(num_shards)) - numbers)
+        if missing:
+            raise FormatError(
+                f"{shown}; {name}-{missing[0]:05}-of-{num_shards:05}{end} is not there, and {len(numbers)} of "
+                f"{num_shards} are"
+            )
+
+
+def _headers(paths: Sequence[Path], wanted: set[str]) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:
+    """The header that some shards of a table have, and the shards that have none: empty ones, or those of rows only."""
+    firsts = {path: first_cells(path) for path in paths}
+    header = next((cells for cells in firsts.values() if cells and wanted & set(cells)), None)
+    if header is None:
+        return None, ()
+    headless = tuple(
+        path for path, cells in firsts.items()
+        if not cells or (len(cells) == len(header) and not set(cells) & set(header))
+    )  # fmt: skip
+    return tuple(header), headless
+
+
+def has_column(files: TableFiles, name: str) -> bool:
+    """Whether the first file of a table that is not empty has a column.
+
+    Raises:
+        FormatError: The file is damaged.
+    """
+    for path in files.paths:
+        if files.format == "csv":
+            cells = files.names_in(path) or first_cells(path)
+            if cells:
+                return name in cells
+        elif files.format == "parquet":
+            try:
+                return name in pq.read_schema(path).names
+            except (pa.ArrowException, OSError) as error:
+                raise FormatError(f"{path} cannot be read as parquet: {error}") from error
+        else:
+            for record in read_records(path):
+                try:
+                    return name in decode_example(record)
+                except FormatError as error:
+                    raise FormatError(f"{path} record 0 is {error}") from error
+    return False

@@ -1,0 +1,242 @@
+"""Does a unigraph that was written read back as the graph that it was written from, whatever that was kept in?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hopstream.arrays import RaggedArray
+from hopstream.errors import ChecksumError, SchemaError, SettingsError, UnknownNameError
+from hopstream.export import dataset_source
+from hopstream.export.unigraph import write_unigraph
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest import read_graph
+from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.chunked.writing import write_chunked
+from hopstream.ingest.chunking.run import chunk_tables
+from hopstream.partition.write import write_parts
+from hopstream.tfgnn.graph_schema import read_schema
+from tests.grown import grow
+
+FORMATS = ["tfrecord", "csv", "parquet"]
+NUM_AUTHORS, NUM_PAPERS, NUM_EDGES = 40, 23, 150
+
+
+def in_order(graph):
+    """The same graph with types, features and splits in the order of their names, as a schema has them."""
+    return Graph(
+        nodes={
+            t: NodeTable(num_nodes=of.num_nodes, features=dict(sorted(of.features.items())))
+            for t, of in sorted(graph.nodes.items())
+        },
+        edges={t: replace(of, features=dict(sorted(of.features.items()))) for t, of in sorted(graph.edges.items())},
+        splits={t: dict(sorted(of.items())) for t, of in graph.splits.items()},
+        edge_splits={t: dict(sorted(of.items())) for t, of in graph.edge_splits.items()},
+    )
+
+
+def assert_same(graph, other):
+    graph, other = in_order(graph), in_order(other)
+    assert graph.schema == other.schema
+    assert graph.fingerprint() == other.fingerprint()
+
+
+def make_graph(rng, *, has_vectors=True, has_doubles=True):
+    """Raw ids of papers, keys of authors; every dtype; relations that are not unique; isolated nodes; splits."""
+    reals = rng.standard_normal(NUM_PAPERS)
+    papers = {
+        "#id": [f"doi/{i}" for i in rng.permutation(NUM_PAPERS)],
+        "flag": reals > 0,
+        "half": reals.astype(np.float16),
+        "title": [f'título "{i}",\r\n \n' * (i % 3) for i in range(NUM_PAPERS)],
+        "big": rng.integers(0, 2**63, NUM_PAPERS).astype(np.uint64) * 2 + 1,
+        **{f"int{n}": rng.integers(-(2 ** (n - 1)), 2 ** (n - 1), NUM_PAPERS).astype(f"int{n}") for n in (8, 16, 32)},
+        **{f"uint{n}": rng.integers(0, 2**n, NUM_PAPERS).astype(f"uint{n}") for n in (8, 16, 32)},
+        "odd": np.array([np.nan, np.inf, -np.inf, -0.0, 1e-42] * 5, np.float32)[:NUM_PAPERS],
+    }
+    lengths = rng.integers(0, 4, NUM_EDGES)
+    ragged = RaggedArray(rng.random((int(lengths.sum()), 2)).astype(np.float32), np.append(0, np.cumsum(lengths)))
+    writes = {"weight": rng.random(NUM_EDGES).astype(np.float32), "at": rng.integers(0, 9, NUM_EDGES)}
+    if has_vectors:
+        papers |= {
+            "vector": rng.random((NUM_PAPERS, 2, 3)).astype(np.float32),
+            "one": rng.random((NUM_PAPERS, 1)) > 0.5,
+        }
+        writes["notes"] = ragged
+    if has_doubles:
+        papers["double"] = reals
+    keys = [rng.integers(0, n, NUM_EDGES) for n in (NUM_AUTHORS, NUM_PAPERS, NUM_PAPERS, NUM_PAPERS)]
+    return graph_from_arrays(
+        {
+            ("author", "writes", "paper"): np.stack(keys[:2]),
+            ("paper", "writes", "author"): np.stack(keys[1::-1]),
+            ("paper", "cites", "paper"): np.stack(keys[2:]),
+            ("paper", "none", "author"): np.empty((2, 0), np.int64),
+        },
+        num_nodes={"author": NUM_AUTHORS, "paper": NUM_PAPERS, "lonely place": 3},
+        node_features={"paper": papers},
+        edge_features={("author", "writes", "paper"): writes},
+        splits={"paper": {"train": np.arange(0, NUM_PAPERS, 3), "val": np.arange(1, NUM_PAPERS, 3)}},
+    )
+
+
+def of_format(rng, table_format):
+    return make_graph(rng, has_vectors=table_format != "csv", has_doubles=table_format != "tfrecord")
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_a_graph_comes_back(rng, tmp_path, table_format, num_shards):
+    graph = of_format(rng, table_format)
+    path = write_unigraph(graph, tmp_path / "u", format=table_format, num_shards=num_shards)
+    assert_same(read_graph(path), graph)
+    chunked = chunk_tables(tmp_path / "u", tmp_path / "c", num_workers=0, data_format="parquet", vector_rows=True)
+    assert_same(read_graph(chunked.metadata), graph)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize(("num_parts", "direction"), [(1, "in"), (3, "in"), (3, "out")])
+def test_a_dataset_comes_back(rng, tmp_path, monkeypatch, table_format, num_parts, direction):
+    monkeypatch.setattr(dataset_source, "RANGE_EDGES", 64)
+    monkeypatch.setattr(dataset_source, "DEALT_EDGES", 50)
+    graph = of_format(rng, table_format)
+    write_parts(graph, tmp_path / "d", num_parts=num_parts, method="hash", direction=direction)
+    write_unigraph(tmp_path / "d", tmp_path / "u", format=table_format, num_shards=2)
+    assert_same(read_graph(tmp_path / "u"), graph)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "u"]
+
+
+def test_a_chunked_graph_comes_back(rng, tmp_path):
+    graph = make_graph(rng, has_doubles=False)
+    write_chunked(graph, tmp_path / "c")
+    write_unigraph(tmp_path / "c", tmp_path / "u")
+    assert_same(read_graph(tmp_path / "u"), graph)
+
+
+def test_a_dataset_that_was_appended_to(rng, tmp_path):
+    grown = grow(replace(make_graph(rng, has_doubles=False), splits={}), rng, num_steps=3)
+    grown.write(tmp_path / "d", 2, 2)
+    write_unigraph(tmp_path / "d", tmp_path / "u")
+    assert_same(read_graph(tmp_path / "u"), grown.graph)
+
+
+def test_splits_of_edges_come_back(rng, tmp_path):
+    graph = graph_from_arrays(
+        rng.integers(0, 9, (2, 30)), num_nodes=9, edge_splits={"seen": np.arange(0, 30, 2), "hidden": [1, 3]}
+    )
+    write_unigraph(graph, tmp_path / "u")
+    assert_same(read_graph(tmp_path / "u"), graph)
+    write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    write_unigraph(tmp_path / "d", tmp_path / "v", format="csv")
+    assert_same(read_graph(tmp_path / "v"), graph)
+
+
+def test_the_context_comes_back(tmp_path):
+    text = 'context { features { key: "g" value { dtype: DT_FLOAT } } metadata { filename: "c.csv" } }'
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "g.pbtxt").write_text(text + ' node_sets { key: "n" value { metadata { filename: "n.csv" } } }')
+    (tmp_path / "g" / "c.csv").write_text("g\n9.5\n")
+    (tmp_path / "g" / "n.csv").write_text("#id\na\nb\n")
+    graph = read_graph(tmp_path / "g")
+    path = write_unigraph(graph, tmp_path / "u")
+    schema = read_schema(path)
+    assert schema.context.metadata.filename == "context.tfrecord" and list(schema.node_sets) == ["n"]
+    assert_same(read_graph(path), graph)
+
+
+def test_raw_ids_of_any_feature(rng, tmp_path):
+    graph = graph_from_arrays(
+        {("n", "to", "n"): np.array([[0, 1], [2, 2]])}, node_features={"n": {"code": np.array([70, -5, 900])}}
+    )
+    write_unigraph(graph, tmp_path / "u", format="csv", ids=("n.code",))
+    assert (tmp_path / "u" / "nodes-n.csv").read_text() == '"#id","code"\n"70",70\n"-5",-5\n"900",900\n'
+    assert (tmp_path / "u" / "edges-to.csv").read_text() == '"#source","#target"\n"70","900"\n"-5","900"\n'
+    assert_same(read_graph(tmp_path / "u", keep_raw_ids=False), graph)
+    read = read_graph(tmp_path / "u")
+    assert read.nodes["n"].features["#id"].tolist() == ["70", "-5", "900"]
+
+
+def test_gzip(rng, tmp_path):
+    graph = make_graph(rng, has_doubles=False)
+    write_unigraph(graph, tmp_path / "u", compress=True)
+    assert (tmp_path / "u" / "nodes-paper.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
+    assert_same(read_graph(tmp_path / "u"), graph)
+
+
+def tiny(**features):
+    return Graph(
+        nodes={"n": NodeTable(num_nodes=2, features=features)},
+        edges={("n", "to", "n"): EdgeTable(src_keys=np.array([0, 1]), dst_keys=np.array([1, 1]))},
+    )
+
+
+LISTS = RaggedArray(np.arange(3), np.array([0, 1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("graph", "settings", "message"),
+    [
+        (tiny(z=np.zeros(2, np.complex64)), {}, "n.z is complex64.* TF-GNN stores"),
+        (tiny(z=LISTS), {"format": "csv"}, "n.z is int64.* a cell of a CSV file holds one value"),
+        (tiny(z=np.zeros((2, 3))), {"format": "csv"}, "a cell of a CSV file holds one value"),
+        (tiny(z=np.zeros((2, 0))), {}, "has no values"),
+        (tiny(z=np.array([0.5, 0.1])), {}, "n.z has 0.1, which float32 cannot hold"),
+        (tiny(**{"#id": RaggedArray.from_strings(["a", "a"])}), {}, "n.#id is 'a' of nodes 0 and 1"),
+        (tiny(**{"#id": RaggedArray.from_strings(["a", ""])}), {}, "n.#id of node 1 is empty"),
+        (tiny(**{"#weight": np.zeros(2)}), {}, "n.#weight begins with #"),
+        (tiny(z=np.zeros(2)), {"ids": ("n.z",)}, "n.z is float64.* raw ids are one string or integer"),
+        (replace(tiny(), nodes={"_n": NodeTable(num_nodes=1)}, edges={}), {}, "begins as auxiliary sets"),
+        (replace(tiny(), splits={"n": {"a": np.array([0, 1]), "b": np.array([1])}}), {}, "row 1 of n is in splits"),
+        (
+            replace(
+                tiny(), edges={t: tiny().edges["n", "to", "n"] for t in (("n", "to", "n"), ("n", "held", "n"))},
+                label_types={("n", "held", "n"): (("n", "to", "n"),)},
+            ), {}, "label types",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, graph, settings, message):
+    with pytest.raises(SchemaError, match=message):
+        write_unigraph(graph, tmp_path / "u", **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doubles_that_float32_holds_are_written(tmp_path):
+    graph = tiny(z=np.array([0.5, np.nan]))
+    write_unigraph(graph, tmp_path / "u")
+    assert_same(read_graph(tmp_path / "u"), graph)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"format": "json"}, "format is 'json'"),
+        ({"num_shards": 0}, "num_shards is 0"),
+        ({"format": "csv", "compress": True}, "compress is for tfrecord"),
+        ({"ids": ("code",)}, "wanted names of features"),
+        ({"shards": 2}, "there is no setting 'shards'"),
+    ],
+)
+def test_settings_are_checked(tmp_path, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        write_unigraph(tiny(), tmp_path / "u", **settings)
+
+
+def test_places_and_sources_are_checked(rng, tmp_path):
+    (tmp_path / "u").mkdir()
+    (tmp_path / "u" / "x").write_text("")
+    with pytest.raises(SettingsError, match=r"holds something"):
+        write_unigraph(tiny(), tmp_path / "u")
+    with pytest.raises(SettingsError, match=r"neither a dataset nor a chunked graph"):
+        write_unigraph(tmp_path / "u", tmp_path / "v")
+    with pytest.raises(UnknownNameError, match=r"ids name 'n.code'; features of nodes are \['n.z'\]"):
+        write_unigraph(tiny(z=np.zeros(2)), tmp_path / "v", ids=("n.code",))
+    write_parts(make_graph(rng), tmp_path / "d", num_parts=2, method="hash")
+    with pytest.raises(SettingsError, match=r"give a folder beside"):
+        write_unigraph(tmp_path / "d", tmp_path / "d" / "u")
+    path = next((tmp_path / "d").rglob("double.npy"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ChecksumError):
+        write_unigraph(tmp_path / "d", tmp_path / "v")
