@@ -1,0 +1,39 @@
+"""What is each subgraph called, so that two of one seed have different names?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.values import FeatureValues
+
+SAMPLE_ID = "sample_id"
+"""The context feature: the id of the seed, and from its second subgraph on ``id:1``, ``id:2`` and so on."""
+
+
+def repeats_of(seeds: Array) -> IntArray:
+    """int64[n], how often each seed was there before.
+
+    Args:
+        seeds: int64[n] or int64[n, 2].
+    """
+    order = np.argsort(seeds, kind="stable") if seeds.ndim == 1 else np.lexsort((seeds[:, 1], seeds[:, 0]))
+    is_new = np.ones(len(seeds), np.bool_)
+    of_sorted = seeds[order]
+    is_new[1:] = (of_sorted[1:] != of_sorted[:-1]).reshape(max(0, len(seeds) - 1), -1).any(axis=1)
+    places = np.arange(len(seeds), dtype=np.int64)
+    repeats = np.empty(len(seeds), np.int64)
+    repeats[order] = places - np.maximum.accumulate(np.where(is_new, places, 0))
+    return repeats
+
+
+def with_sample_ids(pieces: GraphPieces, seed_ids: Sequence[bytes], repeats: IntArray) -> GraphPieces:
+    """Graph tensors of one component with ``context/sample_id``."""
+    names = [
+        name if number == 0 else b"%s:%d" % (name, number) for name, number in zip(seed_ids, repeats.tolist(), strict=True)
+    ]
+    return replace(pieces, context={**pieces.context, SAMPLE_ID: FeatureValues.of(names)})
