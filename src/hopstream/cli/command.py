@@ -28,6 +28,7 @@ from hopstream.cli import (
     chunk,
     compact,
     dispatch,
+    export,
     halo,
     ingest,
     inspect,
@@ -36,6 +37,7 @@ from hopstream.cli import (
     pull,
     reshard,
     serve,
+    tfgnn_sample,
     top,
     up,
     verify,
@@ -127,8 +129,9 @@ def _make_app() -> typer.Typer:
     )
     app.callback()(_common_options)
     making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull)
-    for module in (*making, inspect, verify, serve, up, top):
-        app.command(name=module.__name__.rpartition(".")[2])(
+    exporting = (export, tfgnn_sample)
+    for module in (*making, *exporting, inspect, verify, serve, up, top):
+        app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )
     return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hopstream.export.sample_ids import byte_strings
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.values import FeatureValues
 
@@ -21,4 +22,4 @@ def with_seed_ids(pieces: GraphPieces, seed_ids: Sequence[bytes] | None) -> Grap
     """
     if seed_ids is None:
         return pieces
-    return replace(pieces, context={**pieces.context, SEED_ID: FeatureValues.of(list(seed_ids))})
+    return replace(pieces, context={**pieces.context, SEED_ID: FeatureValues.of(byte_strings(seed_ids))})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.values import FeatureValues
 
@@ -36,4 +36,10 @@ def with_sample_ids(pieces: GraphPieces, seed_ids: Sequence[bytes], repeats: Int
     names = [
         name if number == 0 else b"%s:%d" % (name, number) for name, number in zip(seed_ids, repeats.tolist(), strict=True)
     ]
-    return replace(pieces, context={**pieces.context, SAMPLE_ID: FeatureValues.of(names)})
+    return replace(pieces, context={**pieces.context, SAMPLE_ID: FeatureValues.of(byte_strings(names))})
+
+
+def byte_strings(values: Sequence[bytes]) -> RaggedArray:
+    """Strings as a column, if only an empty one."""
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return RaggedArray(np.frombuffer(b"".join(values), np.uint8), offsets_of(lengths), is_string=True)
