@@ -40,7 +40,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     export_and_show(source, spec, out, seeds, settings, overwrite=overwrite, output=Output(is_json=json))
 
 
-def export_and_show(  # noqa: PLR0913, PLR0917  what the verbs that export share
+def export_and_show(  # noqa: PLR0913  what the verbs that export share
     source: str, spec: Path, out: str, seeds: str | None, settings: ExportSettings, *, overwrite: bool, output: Output
 ) -> None:
     """Do it, and say what came of it."""

@@ -49,21 +49,28 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     output_samples: Annotated[
         str,
         typer.Option(
-            "--output_samples", "--output-samples", help="what names of files begin with; name@16 asks for 16 files",
+            "--output_samples",
+            "--output-samples",
+            help="what names of files begin with; name@16 asks for 16 files",
             show_default=False,
         ),
     ],
     seeds: Annotated[
         str | None,
         typer.Option(
-            "--seeds", "--input_seeds", "--input-seeds", help="a table of ids to start from; if not given, every node",
+            "--seeds",
+            "--input_seeds",
+            "--input-seeds",
+            help="a table of ids to start from; if not given, every node",
             show_default=False,
         ),
     ] = None,
     edge_aggregation_method: Annotated[
         str,
         typer.Option(
-            "--edge_aggregation_method", "--edge-aggregation-method", metavar="|".join(EDGES),
+            "--edge_aggregation_method",
+            "--edge-aggregation-method",
+            metavar="|".join(EDGES),
             help="edge: the edges that were drawn; node: all between the nodes that were found",
         ),
     ] = "edge",

@@ -1,4 +1,4 @@
-"""How are the subgraphs of many seeds written to files, so that work that was ended goes on and all of it is there once?
+"""How are the subgraphs of many seeds written to files, each once, also where work was ended and goes on?
 
 Shards are the tasks of a job. Each comes into its place by a rename; the schema beside them comes last, so where it is
 there the export is complete.
@@ -6,6 +6,7 @@ there the export is complete.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbe
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.export.tasks import STAGES, write_shard
-from hopstream.export.workplace import PLAN, REPEATS, SEEDS, ExportPlan, features_of, forget, output_schema
+from hopstream.export.workplace import PLAN, REPEATS, SEEDS, ExportPlan, close_workplace, features_of, output_schema
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
 from hopstream.sample.plan import SamplePlan
@@ -91,13 +92,10 @@ def export(  # noqa: PLR0913  what is sampled, how, from where on, where to, and
     if "://" not in located:
         check_apart(place, {"the dataset": located})
     with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_store(located) as store:
-        try:
-            return _Run(
-                work=work, place=place, source=located, store=store, spec=text, seeds=seeds, settings=settings,
-                overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
-            ).run()  # fmt: skip
-        finally:
-            forget()
+        return _Run(
+            work=work, place=place, source=located, store=store, spec=text, seeds=seeds, settings=settings,
+            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
+        ).run()  # fmt: skip
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -122,7 +120,8 @@ def _located(source: str | Path) -> str:
         return source
     if not isinstance(source, str | Path):
         raise SettingsError(
-            f"source is a {type(source).__name__}; workers open it themselves: give a folder, a cluster.json or addresses"
+            f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
+            "addresses"
         )
     return str(Path(source).absolute())
 
@@ -150,9 +149,7 @@ class _Run:
         SubgraphMaker(self.store, plan, features_of(self.store.schema, self.settings.leave_out))
         is_linked = spec.WhichOneof("seed_type") != "seed_op"
         self._check_seeds(is_linked)
-        schema = message_text(
-            output_schema(self.store.schema, self.settings.leave_out, has_ids=self.settings.seed_ids)
-        )
+        schema = message_text(output_schema(self.store.schema, self.settings.leave_out, has_ids=self.settings.seed_ids))
         digest = self._digest()
         placed = self._placed(digest)
         if placed is not None:
@@ -173,6 +170,8 @@ class _Run:
             except INPUT_ERRORS:
                 self._clear(folder)
                 raise
+            finally:
+                close_workplace(folder)
         write_text(folder / "schema.pbtxt", schema)
         call = [digest, report.num_seeds, len(report.paths), report.num_bytes]
         self.work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
@@ -180,7 +179,7 @@ class _Run:
 
     def _placed(self, digest: str) -> ExportReport | None:
         """What the same call had written that was ended when all was in its place."""
-        placed = json.loads(self.work.placed) if self.work.placed is not None else [None]
+        placed: list[Any] = [None] if self.work.placed is None else json.loads(self.work.placed)
         if placed[0] != digest:
             return None
         return ExportReport(
@@ -195,7 +194,7 @@ class _Run:
         if is_linked and self.seeds is None:
             raise SettingsError("the spec starts from links; give a table of seeds with #source and #target")
         if isinstance(self.seeds, str | Path):
-            columns = LINK_COLUMNS if is_linked else NODE_COLUMNS
+            columns: tuple[tuple[str, ...], ...] = LINK_COLUMNS if is_linked else NODE_COLUMNS
             if settings.seed_column is not None:
                 if is_linked:
                     raise SettingsError("seed_column is for seeds that are nodes; links are in #source and #target")
@@ -206,11 +205,11 @@ class _Run:
 
     def _digest(self) -> str:
         """Of all that decides over the bytes."""
-        settings, seeds = self.settings, None
-        if self.table is not None:
-            seeds = self.table.states()
-        elif self.seeds is not None:
-            seeds = np.asarray(self.seeds).tolist()
+        settings = self.settings
+        seeds: list[Any] | None = None if self.table is None else self.table.states()
+        if self.table is None and self.seeds is not None:
+            given = np.ascontiguousarray(self.seeds)
+            seeds = [str(given.dtype), given.shape, hashlib.sha256(given.data).hexdigest()]
         decides = (
             settings.num_shards, settings.file_format, settings.compression, settings.subgraph_type, settings.rng_seed,
             settings.split, settings.seed_column, settings.id_feature, settings.leave_out, settings.seed_ids,
@@ -229,7 +228,6 @@ class _Run:
             leave_out=settings.leave_out, seed_ids=settings.seed_ids, id_feature=settings.id_feature,
             num_threads=settings.num_threads,
         )  # fmt: skip
-        forget()
         write_text(folder / PLAN, json.dumps(found.to_json()))
         return found
 

@@ -21,10 +21,11 @@ def repeats_of(seeds: Array) -> IntArray:
     Args:
         seeds: int64[n] or int64[n, 2].
     """
-    order = np.argsort(seeds, kind="stable") if seeds.ndim == 1 else np.lexsort((seeds[:, 1], seeds[:, 0]))
+    columns = seeds[:, None] if seeds.ndim == 1 else seeds
+    order = np.lexsort(columns.T[::-1])
     is_new = np.ones(len(seeds), np.bool_)
-    of_sorted = seeds[order]
-    is_new[1:] = (of_sorted[1:] != of_sorted[:-1]).reshape(max(0, len(seeds) - 1), -1).any(axis=1)
+    of_sorted = columns[order]
+    is_new[1:] = (of_sorted[1:] != of_sorted[:-1]).any(axis=1)
     places = np.arange(len(seeds), dtype=np.int64)
     repeats = np.empty(len(seeds), np.int64)
     repeats[order] = places - np.maximum.accumulate(np.where(is_new, places, 0))
@@ -34,7 +35,8 @@ def repeats_of(seeds: Array) -> IntArray:
 def with_sample_ids(pieces: GraphPieces, seed_ids: Sequence[bytes], repeats: IntArray) -> GraphPieces:
     """Graph tensors of one component with ``context/sample_id``."""
     names = [
-        name if number == 0 else b"%s:%d" % (name, number) for name, number in zip(seed_ids, repeats.tolist(), strict=True)
+        name if number == 0 else b"%s:%d" % (name, number)
+        for name, number in zip(seed_ids, repeats.tolist(), strict=True)
     ]
     return replace(pieces, context={**pieces.context, SAMPLE_ID: FeatureValues.of(byte_strings(names))})
 

@@ -110,7 +110,9 @@ class SeedTable:
         for names in self.columns:
             found = [name for name in names if name in there]
             if not found:
-                raise SchemaError(f"{path} has no column {' or '.join(map(repr, names))}; its columns are {list(there)}")
+                raise SchemaError(
+                    f"{path} has no column {' or '.join(map(repr, names))}; its columns are {list(there)}"
+                )
             chosen.append(found[0])
         return chosen
 
@@ -184,12 +186,13 @@ def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Call
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
-    opened = gzip.open(path, "rt", encoding="utf-8-sig", newline="") if path.name.endswith(".gz") else None
-    with opened or path.open(encoding="utf-8-sig", newline="") as file:
-        try:
+    """Names of columns; what is not UTF-8 is left to who reads the rows."""
+    how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
+    try:
+        with gzip.open(path, "rt", **how) if path.name.endswith(".gz") else path.open(**how) as file:
             return next(csv.reader(cast(IO[str], file), delimiter=delimiter), [])
-        except (UnicodeDecodeError, csv.Error, EOFError) as error:
-            raise FormatError(f"{path} cannot be read as csv: {error}") from error
+    except (csv.Error, EOFError, gzip.BadGzipFile) as error:
+        raise FormatError(f"{path} cannot be read as csv: {error}") from error
 
 
 def _parquet_columns(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.export.seed_tables import SeedBatch
 from hopstream.ingest.ids import INTEGER, NAME, raw_as
+from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, Store
 
 SEEDS_AT_ONCE = 1 << 22
@@ -43,14 +45,11 @@ class NodeIds:
         self._store, self.node_type = store, node_type
         features = store.schema.nodes[node_type]
         self.num_nodes = int(store.book.key_offsets(node_type)[-1])
-        if feature is not None:
-            schema = store.schema.feature(node_type, feature)
-            if not _can_be_ids(schema.dtype, is_single=not schema.shape and not schema.is_ragged):
-                raise SettingsError(f"id_feature is {feature!r}, which is {schema}; ids are single strings or integers")
-        usable = (
-            n for n in ID_NAMES
-            if n in features and _can_be_ids(features[n].dtype, is_single=not features[n].shape and not features[n].is_ragged)
-        )  # fmt: skip
+        if feature is not None and not _can_be_ids(store.schema.feature(node_type, feature)):
+            raise SettingsError(
+                f"id_feature is {feature!r}, which is {features[feature]}; ids are single strings or integers"
+            )
+        usable = (name for name in ID_NAMES if name in features and _can_be_ids(features[name]))
         self.feature = feature if feature is not None else next(usable, None)
         self._type = NAME if self.feature is not None and features[self.feature].is_string else INTEGER
 
@@ -62,7 +61,7 @@ class NodeIds:
         if not isinstance(column, RaggedArray):
             return [b"%d" % value for value in column.tolist()]
         data, bounds = column.values.tobytes(), column.offsets.tolist()
-        return [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [data[start:end] for start, end in pairwise(bounds)]
 
     def keys_of(self, raw: pa.Array) -> IntArray:
         """int64[n], the key of each raw id, the first node's where several have it, and -1 where none has.
@@ -93,15 +92,16 @@ class NodeIds:
         return self._store.fetch([FetchRequest(owner=self.node_type, names=(name,), ids=ids)])[0][name]
 
 
-def _can_be_ids(dtype: str, *, is_single: bool) -> bool:
-    return is_single and (dtype == "string" or np.dtype(dtype).kind in "iu")
+def _can_be_ids(schema: FeatureSchema) -> bool:
+    is_single = not schema.shape and not schema.is_ragged
+    return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
 
 
 def _arrow(column: Array | RaggedArray) -> pa.Array:
     if not isinstance(column, RaggedArray):
         return pa.array(column).cast(INTEGER)
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.values))]
-    return pa.Array.from_buffers(NAME, len(column), buffers)
+    parts = [pa.py_buffer(np.ascontiguousarray(part)) for part in (column.offsets, column.values)]
+    return pa.Array.from_buffers(NAME, len(column), [None, *parts])
 
 
 def write_seeds(path: Path, batches: Iterable[SeedBatch], nodes: NodeIds, source: str) -> None:

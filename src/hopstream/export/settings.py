@@ -53,7 +53,8 @@ class ExportSettings(WorkerSettings):
         default=(), metadata={"help": "a feature not to write, such as paper.title or author__writes__paper.year"}
     )
     seed_ids: bool = field(
-        default=False, metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"}
+        default=False,
+        metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"},
     )
     num_threads: int = field(default=1, metadata={"help": "threads of each process, for datasets on other machines"})
     beam_options: tuple[str, ...] = field(
@@ -67,16 +68,18 @@ class ExportSettings(WorkerSettings):
             ("file_format", FileFormat), ("compression", Compression), ("subgraph_type", ExportedEdges),
         ):  # fmt: skip
             if getattr(self, name) not in get_args(choices):
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(choices))}")
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(choices))}"
+                )
         if self.num_shards is not None:
             _check_count("num_shards", self.num_shards, MAX_SHARDS)
         _check_count("num_threads", self.num_threads, MAX_THREADS)
         if isinstance(self.rng_seed, bool) or not isinstance(self.rng_seed, int) or not 0 <= self.rng_seed < 1 << 64:
             raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to 2**64 - 1")
-        if isinstance(self.leave_out, str) or isinstance(self.beam_options, str):
-            raise SettingsError("leave_out and beam_options are several names; give a list")
-        object.__setattr__(self, "leave_out", tuple(self.leave_out))
-        object.__setattr__(self, "beam_options", tuple(self.beam_options))
+        for name in ("leave_out", "beam_options"):
+            if isinstance(getattr(self, name), str):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; give a list of names")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def _check_count(name: str, value: object, limit: int) -> None:

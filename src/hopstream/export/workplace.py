@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.kernels.hashing import derive_seed
 from hopstream.schema import EdgeType, GraphSchema, type_label
 from hopstream.store import open_store
-from hopstream.store.contract import MAX_TREES, Store
+from hopstream.store.contract import MAX_TREES
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.messages import pool
@@ -158,19 +157,25 @@ class Workplace:
         return [b"%s->%s" % pair for pair in zip(*ends, strict=True)]
 
 
-@lru_cache(maxsize=1)
-def _opened(folder: str) -> Workplace:
-    return Workplace(Path(folder))
+_OPENED: dict[str, Workplace] = {}
+_OPENING = threading.Lock()
 
 
 def workplace_of(args: dict[str, Any]) -> Workplace:
-    """The workplace of a task's arguments."""
-    return _opened(args["folder"])
+    """The workplace of a task's arguments; it stays open for the tasks that follow."""
+    with _OPENING:
+        place = _OPENED.get(args["folder"])
+        if place is None:
+            place = _OPENED[args["folder"]] = Workplace(Path(args["folder"]))
+        return place
 
 
-def forget() -> None:
-    """Let go of what was opened, as its folder may come to hold other work."""
-    _opened.cache_clear()
+def close_workplace(folder: Path) -> None:
+    """Let go of what tasks of this process have opened in a folder."""
+    with _OPENING:
+        place = _OPENED.pop(str(folder), None)
+    if place is not None:
+        place.store.close()
 
 
 def features_of(schema: GraphSchema, leave_out: tuple[str, ...]) -> dict[str | EdgeType, tuple[str, ...]]:
@@ -179,7 +184,8 @@ def features_of(schema: GraphSchema, leave_out: tuple[str, ...]) -> dict[str | E
     Raises:
         SchemaError: What is to be left out is not there.
     """
-    owners: dict[str | EdgeType, Mapping[str, Any]] = {**schema.nodes, **schema.edges}
+    owners: dict[str | EdgeType, Mapping[str, Any]] = dict(schema.nodes)
+    owners.update(schema.edges)
     known = [f"{type_label(owner)}.{name}" for owner, of in owners.items() for name in of]
     unknown = [name for name in leave_out if name not in known]
     if unknown:
@@ -207,5 +213,3 @@ def output_schema(schema: GraphSchema, leave_out: tuple[str, ...], *, has_ids: b
     for name in (SEED_ID, SAMPLE_ID) if has_ids else ():
         message.context.features[name].dtype = string
     return message
-
-
