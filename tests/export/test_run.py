@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
     with monkeypatch.context() as patch:
         real = tasks.open_shard
         opened: list[str] = []
-        patch.setattr(tasks, "open_shard", lambda *a: full() if opened else (opened.append("x"), real(*a))[1])
+        patch.setattr(tasks, "open_shard", lambda *a, **b: full() if opened else (opened.append("x"), real(*a, **b))[1])
         with pytest.raises(OSError, match="No space left"):
             exported(world)
     assert sorted(p.name for p in (world / "out").iterdir()) == [

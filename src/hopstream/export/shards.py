@@ -59,13 +59,19 @@ class Records:
 class RecordShard:
     """A TFRecord file with a message per subgraph."""
 
-    def __init__(self, path: Path, compression: Compression) -> None:
-        """Make the file."""
+    def __init__(self, path: Path, compression: Compression, *, is_one_at_a_time: bool) -> None:
+        """Make the file; what is encoded one at a time is written before the next, and uses the same memory."""
         self._writer = RecordWriter(path, is_compressed=compression == "gzip")
+        self._room = np.empty(0, np.uint8)
+        self._is_one_at_a_time = is_one_at_a_time
 
     def encode(self, pieces: GraphPieces) -> Records:
         """Messages with their checksums."""
-        return Records(encode_examples(graph_lists(pieces), pieces.num_graphs))
+        room = self._room if self._is_one_at_a_time else None
+        examples = encode_examples(graph_lists(pieces), pieces.num_graphs, room=room)
+        if self._is_one_at_a_time and len(examples.data) > len(self._room):
+            self._room = np.empty(len(examples.data) * 5 // 4, np.uint8)
+        return Records(examples)
 
     def write(self, encoded: Encoded) -> None:
         """Append them in one write."""
@@ -117,7 +123,9 @@ class TableShard:
         self._writer.close()
 
 
-def open_shard(path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces) -> ShardWriter:
+def open_shard(
+    path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces, *, is_one_at_a_time: bool
+) -> ShardWriter:
     """Make a file to write subgraphs to.
 
     Raises:
@@ -125,7 +133,7 @@ def open_shard(path: Path, file_format: FileFormat, compression: Compression, no
     """
     if file_format == "parquet":
         return TableShard(path, compression, none)
-    return RecordShard(path, compression)
+    return RecordShard(path, compression, is_one_at_a_time=is_one_at_a_time)
 
 
 def _batch(lists: Mapping[str, ValueLists]) -> pa.RecordBatch:

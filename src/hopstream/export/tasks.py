@@ -45,7 +45,10 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
     partial = place.folder / f"{shard:05}.{secrets.token_hex(8)}.partial"
     seconds = dict.fromkeys(STAGES, 0.0)
     try:
-        writer = open_shard(partial, plan.file_format, plan.compression, place.make(first, first))
+        writer = open_shard(
+            partial, plan.file_format, plan.compression, place.make(first, first),
+            is_one_at_a_time=plan.num_threads == 1,
+        )  # fmt: skip
         try:
             for block in _blocks(place, writer, first, last):
                 started = time.thread_time()

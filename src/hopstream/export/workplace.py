@@ -184,16 +184,12 @@ def features_of(schema: GraphSchema, leave_out: tuple[str, ...]) -> dict[str | E
     Raises:
         SchemaError: What is to be left out is not there.
     """
-    owners: dict[str | EdgeType, Mapping[str, Any]] = dict(schema.nodes)
-    owners.update(schema.edges)
-    known = [f"{type_label(owner)}.{name}" for owner, of in owners.items() for name in of]
+    owners: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
+    known = [f"{type_label(owner)}.{name}" for owner, of in owners for name in of]
     unknown = [name for name in leave_out if name not in known]
     if unknown:
         raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {known}")
-    return {
-        owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in leave_out)
-        for owner, of in owners.items()
-    }
+    return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in leave_out) for owner, of in owners}
 
 
 def output_schema(schema: GraphSchema, leave_out: tuple[str, ...], *, has_ids: bool) -> Any:
