@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopstream.engine.on_ray import ray_engine
-from hopstream.export.run import export
+from hopstream.export.run import export_subgraphs
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
@@ -18,7 +18,7 @@ from tests.export.worlds import digests, some_seeds, write_world
 def check_same(world: Path, source: object, **options) -> None:
     seeds = some_seeds(300)
     for name, of, how in (("wanted", world / "parts", {"num_workers": 0}), ("got", source, options)):
-        export(of, world / "spec.pbtxt", world / name / "x@6", seeds=seeds, rng_seed=2, seed_ids=True, **how)
+        export_subgraphs(of, world / "spec.pbtxt", world / name / "x@6", seeds=seeds, rng_seed=2, seed_ids=True, **how)
     assert digests(world / "got") == digests(world / "wanted")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.export.run import export
+from hopstream.export.run import export_subgraphs
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.layout import write_parts
 from hopstream.tfgnn.graph_schema import message_text, schema_message
@@ -21,10 +21,10 @@ SLACK = 48 * MIB
 NUM_SEEDS = (2000, 16_000)
 PROGRAM = """
 import sys
-from hopstream.export.run import export
+from hopstream.export.run import export_subgraphs
 folder, seeds, out, threads, file_format = sys.argv[1:6]
-export(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, seeds=folder + "/" + seeds, num_workers=0,
-       num_shards=1, num_threads=int(threads), seed_ids=True, file_format=file_format)
+export_subgraphs(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, seeds=folder + "/" + seeds,
+       num_workers=0, num_shards=1, num_threads=int(threads), seed_ids=True, file_format=file_format)
 """
 
 
@@ -41,7 +41,7 @@ def test_eight_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: in
         np.save(tmp_path / f"{num_seeds}.npy", rng.integers(0, 1 << 15, num_seeds))
         words = (str(tmp_path), f"{num_seeds}.npy", f"out-{num_seeds}", str(num_threads), file_format)
         if not peaks:  # kernels are compiled, which takes more memory than the work
-            export(tmp_path / "parts", tmp_path / "spec.pbtxt", tmp_path / "warm", seeds=[1], num_workers=0)
+            export_subgraphs(tmp_path / "parts", tmp_path / "spec.pbtxt", tmp_path / "warm", seeds=[1], num_workers=0)
         peaks.append(peak_private_bytes(PROGRAM, *words))
     sizes = [(tmp_path / f"out-{n}-00000-of-00001").stat().st_size for n in NUM_SEEDS]
     assert sizes[1] > 7 * sizes[0] and sizes[1] > 3 * SLACK

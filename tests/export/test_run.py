@@ -13,7 +13,7 @@ from hopstream.engine.work_folder import open_work
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, StateError
 from hopstream.export import tasks, workplace
 from hopstream.export.plan import plan_of_spec
-from hopstream.export.run import export
+from hopstream.export.run import export_subgraphs
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.kernels.hashing import derive_seed
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Path:
 
 def exported(world: Path, name: str = "out", **options):
     options = {"seeds": some_seeds(), "num_shards": 3, "rng_seed": RNG_SEED, "num_workers": 0, **options}
-    return export(world / "parts", world / "spec.pbtxt", world / name / "all.tfrecord", **options)
+    return export_subgraphs(world / "parts", world / "spec.pbtxt", world / name / "all.tfrecord", **options)
 
 
 def records_of(report) -> list[bytes]:
@@ -113,7 +113,7 @@ def test_without_seeds_every_node_has_a_record(world: Path):
 def test_seeds_of_a_split(world: Path):
     with open_store(world / "parts") as store:
         keys = store.split("paper", "train")
-    report = export(
+    report = export_subgraphs(
         world / "parts", spec_from("paper", "cites"), world / "out" / "x", split="train", num_workers=0, seed_ids=True
     )
     firsts = [decode_example(record)["nodes/paper.id"][0] for record in records_of(report)]
@@ -177,10 +177,10 @@ def test_what_is_there_is_replaced_only_when_asked(world: Path):
 
 def test_names_with_a_number_of_shards(world: Path):
     out = world / "out" / "all.tfrecord@5"
-    report = export(world / "parts", world / "spec.pbtxt", out, num_workers=0)
+    report = export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_workers=0)
     assert files_of(out) == list(report.paths)
     with pytest.raises(SettingsError, match="say it once"):
-        export(world / "parts", world / "spec.pbtxt", out, num_shards=4)
+        export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_shards=4)
 
 
 def test_an_unknown_seed_is_named_and_nothing_is_left(world: Path):
@@ -224,9 +224,9 @@ def test_what_is_refused(world: Path, options, error, message: str):
 
 def test_places_that_cannot_be(world: Path):
     with pytest.raises(SettingsError, match=r"out is .*, a folder; give what names of files begin with"):
-        export(world / "parts", world / "spec.pbtxt", world)
+        export_subgraphs(world / "parts", world / "spec.pbtxt", world)
     with pytest.raises(SettingsError, match=r"which lies in .*, the dataset"):
-        export(world / "parts", world / "spec.pbtxt", world / "parts" / "x")
+        export_subgraphs(world / "parts", world / "spec.pbtxt", world / "parts" / "x")
 
 
 def test_two_at_once(world: Path):

@@ -44,7 +44,7 @@ def export_and_show(  # noqa: PLR0913  what the verbs that export share
     source: str, spec: Path, out: str, seeds: str | None, settings: ExportSettings, *, overwrite: bool, output: Output
 ) -> None:
     """Do it, and say what came of it."""
-    from hopstream.export.run import export
+    from hopstream.export.run import export_subgraphs
 
     clock = Clock()
 
@@ -55,7 +55,7 @@ def export_and_show(  # noqa: PLR0913  what the verbs that export share
         output.resumed("export", num_before)
 
     with progress_bars() as progress:
-        report = export(
+        report = export_subgraphs(
             source, spec, out, seeds=seeds, settings=settings, overwrite=overwrite, progress=progress, on_plan=tell
         )
     _show(output, report, clock)

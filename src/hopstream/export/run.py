@@ -24,7 +24,7 @@ from hopstream.engine.settings import Progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.export.plan import plan_of_spec
-from hopstream.export.sample_ids import repeats_of
+from hopstream.export.repeats import repeats_of
 from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
@@ -47,7 +47,7 @@ INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNa
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
 
 
-def export(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
+def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
     source: str | Path, spec: str | Path | Any, out: str | Path, *, seeds: Seeds = None,
     settings: ExportSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     on_plan: Callable[[ExportPlan, int], None] | None = None, **options: Unpack[ExportOptions],

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, RaggedArray
 from hopstream.errors import SchemaError
-from hopstream.export.context import SEED_ID, with_seed_ids
+from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
 from hopstream.export.plan import plan_of_spec
-from hopstream.export.sample_ids import SAMPLE_ID, with_sample_ids
 from hopstream.export.seeds import NodeIds, read_seeds
 from hopstream.export.settings import Compression, ExportedEdges, FileFormat
 from hopstream.export.subgraphs import SubgraphMaker
@@ -29,9 +28,9 @@ from hopstream.store import open_store
 from hopstream.store.contract import MAX_TREES
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
-from hopstream.tfgnn.messages import pool
 from hopstream.tfgnn.sampling_spec import parse_spec
 from hopstream.tfgnn.tfrecord import shard_paths
+from hopstream.tfgnn.values import FeatureValues
 
 PLAN, SEEDS, REPEATS = "plan.json", "seeds.bin", "repeats.bin"
 
@@ -141,9 +140,12 @@ class Workplace:
         pieces = self.maker().make(keys, rng_seed, tree)
         if not self.plan.seed_ids:
             return pieces
+        if first == last:  # without any, nothing would tell that ids are strings
+            none = FeatureValues(RaggedArray.from_strings([]), 0)
+            return replace(pieces, context={SEED_ID: none, SAMPLE_ID: none})
         ids = self._seed_ids(keys)
-        repeats = np.zeros(last - first, np.int64) if self._repeats is None else self._repeats[first:last]
-        return with_sample_ids(with_seed_ids(pieces, ids), ids, repeats)
+        repeats = [0] * len(ids) if self._repeats is None else self._repeats[first:last].tolist()
+        return with_seed_ids(pieces, ids, sample_ids=list(map(sample_id_of, ids, repeats)))
 
     def keys(self, first: int, last: int) -> IntArray:
         """int64[n] or int64[n, 2], the keys of some seeds."""
@@ -205,7 +207,6 @@ def output_schema(schema: GraphSchema, leave_out: tuple[str, ...], *, has_ids: b
             edges={t: {name: of[name] for name in kept[t]} for t, of in schema.edges.items()},
         )
     )
-    string = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name["DT_STRING"].number
-    for name in (SEED_ID, SAMPLE_ID) if has_ids else ():
-        message.context.features[name].dtype = string
+    if has_ids:
+        declare_ids(message, SEED_ID, SAMPLE_ID)
     return message
