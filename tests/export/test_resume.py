@@ -15,6 +15,7 @@ from tests.export.worlds import digests, some_seeds, write_world
 from tests.killing import kill_again_and_again, left_beside, run_until
 
 PROGRAM = """
+import pathlib
 import sys
 from hopstream.export import tasks
 from hopstream.export.run import export_subgraphs
@@ -22,7 +23,10 @@ tasks.BLOCK_BYTES = 1 << 13
 def tell(stage, done, total):
     print(done, total, flush=True)
 world, num_workers = sys.argv[1], int(sys.argv[2])
-export_subgraphs(world + "/parts", world + "/spec.pbtxt", world + "/got/x@12", seeds=world + "/seeds.csv", rng_seed=5,
+got = pathlib.Path(world, "got")
+if (got / "x.pbtxt").exists() and {p.name for p in got.glob(".x.pbtxt.work/*")} <= {"lock"}:
+    sys.exit()  # killed when all was done
+export_subgraphs(world + "/parts", world + "/spec.pbtxt", got / "x@12", seeds=world + "/seeds.csv", rng_seed=5,
        seed_ids=True, num_workers=num_workers, progress=tell)
 """
 """A job of many small tasks, which says how far it is."""
