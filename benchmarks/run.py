@@ -69,6 +69,7 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         case("links"),
         case("walks"),
         case("ppr"),
+        case("export"),
     ]
     for peer_python in peer_pythons:
         name, _, python = peer_python.partition("=")

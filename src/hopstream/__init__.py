@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopstream.export.run import export_subgraphs
     from hopstream.export.unigraph import write_unigraph
     from hopstream.graph.graph import Graph
     from hopstream.graph.held_out import hold_out_links
@@ -67,6 +68,7 @@ __all__ = [
     "chunk_tables",
     "compact",
     "dispatch",
+    "export_subgraphs",
     "graph_from_arrays",
     "graph_from_data",
     "hold_out_links",
@@ -113,6 +115,7 @@ _MODULE_OF = {
     "chunk_tables": "hopstream.ingest.chunking.run",
     "compact": "hopstream.partition.compact.run",
     "dispatch": "hopstream.partition.dispatch.run",
+    "export_subgraphs": "hopstream.export.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
     "hold_out_links": "hopstream.graph.held_out",

@@ -28,6 +28,7 @@ from hopstream.cli import (
     chunk,
     compact,
     dispatch,
+    export,
     halo,
     ingest,
     inspect,
@@ -36,6 +37,7 @@ from hopstream.cli import (
     pull,
     reshard,
     serve,
+    tfgnn_sample,
     top,
     unigraph,
     up,
@@ -127,9 +129,10 @@ def _make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull, unigraph)
-    for module in (*making, inspect, verify, serve, up, top):
-        app.command(name=module.__name__.rpartition(".")[2])(
+    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull)
+    exporting = (export, tfgnn_sample, unigraph)
+    for module in (*making, *exporting, inspect, verify, serve, up, top):
+        app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )
     return app

@@ -68,12 +68,15 @@ class EncodedExamples:
         return self.data[self.offsets[number] + HEAD_BYTES : self.offsets[number + 1] - TAIL_BYTES].tobytes()
 
 
-def encode_examples(features: Mapping[str, ValueLists], num_messages: int) -> EncodedExamples:
+def encode_examples(
+    features: Mapping[str, ValueLists], num_messages: int, *, room: Array | None = None
+) -> EncodedExamples:
     """Write a batch of messages; features are in the order of their names.
 
     Args:
         features: Name to its lists in all messages.
         num_messages: How many messages there are.
+        room: uint8[...] to write to where it is large enough; None allocates.
 
     Raises:
         SchemaError: Values are of another dtype, or a feature has lists for another number of messages.
@@ -88,7 +91,8 @@ def encode_examples(features: Mapping[str, ValueLists], num_messages: int) -> En
     # An Example without features still has its map, of no bytes.
     lengths = totals + 1 + _varint_lengths(totals)
     offsets = offsets_of(lengths + HEAD_BYTES + TAIL_BYTES)
-    data = np.empty(int(offsets[-1]), np.uint8)
+    num_bytes = int(offsets[-1])
+    data = room[:num_bytes] if room is not None and len(room) >= num_bytes else np.empty(num_bytes, np.uint8)
     places = np.empty(num_messages, np.int64)
     begin_examples(offsets[:-1] + HEAD_BYTES, totals, data, places)
     for name in sorted(features):

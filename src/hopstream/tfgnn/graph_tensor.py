@@ -89,6 +89,15 @@ def encode_graphs(pieces: GraphPieces, *, prefix: str = "") -> EncodedExamples:
     Raises:
         SchemaError: A set has sizes for another number of components, or a feature values for another number of items.
     """
+    return encode_examples(graph_lists(pieces, prefix=prefix), pieces.num_graphs)
+
+
+def graph_lists(pieces: GraphPieces, *, prefix: str = "") -> dict[str, ValueLists]:
+    """The lists that the messages of graph tensors are made of, by name; each has one list per graph.
+
+    Raises:
+        SchemaError: See ``encode_graphs``.
+    """
     lists: dict[str, ValueLists] = {}
     components = pieces.component_offsets
     for name, values in pieces.context.items():
@@ -105,7 +114,7 @@ def encode_graphs(pieces: GraphPieces, *, prefix: str = "") -> EncodedExamples:
                     _add_feature(lists, key + end, FeatureValues(indices, len(indices)), offsets)
             for name, values in items.features.items():
                 _add_feature(lists, key + name, values, offsets)
-    return encode_examples(lists, pieces.num_graphs)
+    return lists
 
 
 def _add_feature(lists: dict[str, ValueLists], key: str, values: FeatureValues, item_offsets: IntArray) -> None:

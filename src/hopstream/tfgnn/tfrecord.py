@@ -67,7 +67,11 @@ class RecordWriter:
             offsets: int64[num_records + 1]; a record takes ``HEAD_BYTES`` before and ``TAIL_BYTES`` behind it.
         """
         frame_records(data, offsets)
-        self._out.write(data[int(offsets[0]) : int(offsets[-1])].data)
+        self.write_bytes(data[int(offsets[0]) : int(offsets[-1])])
+
+    def write_bytes(self, data: Array) -> None:
+        """Write records that ``frame_records`` has made complete: uint8[num_bytes]."""
+        self._out.write(data.data)
 
     def close(self) -> None:
         """Write what is left; it may be called again."""

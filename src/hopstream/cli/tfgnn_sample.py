@@ -1,0 +1,132 @@
+"""How are subgraphs sampled from the command line, for who knows the flags of TF-GNN's ``tfgnn_sampler``?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hopstream.cli.export import export_and_show
+from hopstream.cli.options import JsonFlag
+from hopstream.cli.progress import Output
+from hopstream.errors import FormatError, SettingsError
+from hopstream.export.settings import ExportSettings
+
+EDGES = {"edge": "directional", "node": "induced"}
+"""What ``--edge_aggregation_method`` says, to our words."""
+ELSEWHERE = {
+    "data_path": "tables are read before, by hopstream prepare; give the folder of the dataset as --graph_schema",
+    "artifacts_path": "what was ended goes on by itself, when the same command is given again",
+    "direct_num_workers": "give --workers",
+    "direct_running_mode": "give --workers, each of which is a process",
+    "sample_size": "sample sizes are those of the spec",
+    "max_num_edges": "a node of any number of edges is sampled; give sample sizes in the spec",
+    "remove_parallel_edges": "parallel edges are kept, as edges of a multigraph count",
+}
+"""Flags that mean nothing here, to what does what they do."""
+
+
+def _refused(name: str) -> Any:
+    """A flag that is declared only to be refused."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise SettingsError(f"--{name} is not for this sampler: {ELSEWHERE[name]}")
+
+    return typer.Option(f"--{name}", hidden=True, callback=refuse)
+
+
+def run(  # noqa: PLR0913, PLR0917  flags of another program
+    graph_schema: Annotated[
+        Path,
+        typer.Option("--graph_schema", "--graph-schema", help="the folder of a dataset", show_default=False),
+    ],
+    sampling_spec: Annotated[
+        Path,
+        typer.Option("--sampling_spec", "--sampling-spec", help="a SamplingSpec in text form", show_default=False),
+    ],
+    output_samples: Annotated[
+        str,
+        typer.Option(
+            "--output_samples",
+            "--output-samples",
+            help="what names of files begin with; name@16 asks for 16 files",
+            show_default=False,
+        ),
+    ],
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            "--input_seeds",
+            "--input-seeds",
+            help="a table of ids to start from; if not given, every node",
+            show_default=False,
+        ),
+    ] = None,
+    edge_aggregation_method: Annotated[
+        str,
+        typer.Option(
+            "--edge_aggregation_method",
+            "--edge-aggregation-method",
+            metavar="|".join(EDGES),
+            help="edge: the edges that were drawn; node: all between the nodes that were found",
+        ),
+    ] = "edge",
+    runner: Annotated[
+        str | None, typer.Option(help="a Beam runner; if not given, processes of this machine", show_default=False)
+    ] = None,
+    num_workers: Annotated[
+        int | None, typer.Option("--workers", help="processes that work; if not given, one per processor")
+    ] = None,
+    num_shards: Annotated[
+        int | None, typer.Option("--shards", help="files to write, where --output_samples does not say it")
+    ] = None,
+    rng_seed: Annotated[int, typer.Option("--rng_seed", "--rng-seed", "--seed", help="seed of all randomness")] = 0,
+    seed_ids: Annotated[
+        bool, typer.Option("--seed_ids", "--seed-ids", help="also write context/seed_id and context/sample_id")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")] = False,
+    json: JsonFlag = False,
+    beam_options: Annotated[
+        list[str] | None, typer.Argument(help="options of the Beam pipeline, behind --", show_default=False)
+    ] = None,
+    data_path: Annotated[str | None, _refused("data_path")] = None,
+    artifacts_path: Annotated[str | None, _refused("artifacts_path")] = None,
+    direct_num_workers: Annotated[str | None, _refused("direct_num_workers")] = None,
+    direct_running_mode: Annotated[str | None, _refused("direct_running_mode")] = None,
+    sample_size: Annotated[str | None, _refused("sample_size")] = None,
+    max_num_edges: Annotated[str | None, _refused("max_num_edges")] = None,
+    remove_parallel_edges: Annotated[str | None, _refused("remove_parallel_edges")] = None,
+) -> None:
+    """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler; what was ended goes on."""
+    del data_path, artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
+    del sample_size, max_num_edges, remove_parallel_edges
+    if edge_aggregation_method not in EDGES:
+        raise SettingsError(f"--edge_aggregation_method is {edge_aggregation_method!r}; it must be one of edge, node")
+    if beam_options and runner is None:
+        raise SettingsError(f"{beam_options} are options of a Beam pipeline; give --runner too")
+    options = () if runner in (None, "DirectRunner") else (f"--runner={runner}",)
+    settings = ExportSettings(
+        num_workers=num_workers, num_shards=num_shards, rng_seed=rng_seed, seed_ids=seed_ids,
+        engine="local" if runner is None else "beam", beam_options=(*options, *(beam_options or ())),
+        subgraph_type=EDGES[edge_aggregation_method],  # type: ignore[arg-type]
+    )  # fmt: skip
+    _check_dataset(graph_schema)
+    export_and_show(
+        str(graph_schema), sampling_spec, output_samples, seeds, settings, overwrite=overwrite,
+        output=Output(is_json=json),
+    )  # fmt: skip
+
+
+def _check_dataset(path: Path) -> None:
+    """Refuse what is no dataset, such as the tables of a unigraph.
+
+    Raises:
+        FormatError: It is none.
+    """
+    if not (path / "manifest.json").is_file():
+        raise FormatError(
+            f"{path} is no dataset; give the folder that hopstream partition or prepare writes of the graph's tables"
+        )

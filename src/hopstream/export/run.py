@@ -1,0 +1,304 @@
+"""How are the subgraphs of many seeds written to files, each once, also where work was ended and goes on?
+
+Shards are the tasks of a job. Each comes into its place by a rename; the schema beside them comes last, so where it is
+there the export is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from hopstream.arrays import IntArray, write_text
+from hopstream.engine import Task, kind_of, open_engine
+from hopstream.engine.job import DONE_FOLDER, Job, digest_of, job_digest
+from hopstream.engine.resumed import job_folder, num_done, resumed_job
+from hopstream.engine.settings import Progress
+from hopstream.engine.work_folder import WorkFolder, open_work
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.export.plan import plan_of_spec
+from hopstream.export.repeats import repeats_of
+from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches
+from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
+from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
+from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.export.tasks import STAGES, write_shard
+from hopstream.export.workplace import PLAN, REPEATS, SEEDS, ExportPlan, close_workplace, features_of, output_schema
+from hopstream.ingest.apart import check_apart
+from hopstream.partition.replace import errors_named
+from hopstream.sample.plan import SamplePlan
+from hopstream.store import open_store
+from hopstream.store.contract import Store
+from hopstream.tfgnn.graph_schema import message_text
+from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
+from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
+
+FORMAT = 1
+"""Of the hidden folder; a folder of another one is not gone on with."""
+BEGUN = "begun"
+INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
+Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
+
+
+def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
+    source: str | Path, spec: str | Path | Any, out: str | Path, *, seeds: Seeds = None,
+    settings: ExportSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
+    on_plan: Callable[[ExportPlan, int], None] | None = None, **options: Unpack[ExportOptions],
+) -> ExportReport:  # fmt: skip
+    """Sample a subgraph per seed and write them as ``tf.Example`` messages, or as rows of Parquet.
+
+    The files are, byte for byte, the same for any number of workers and threads, any engine, and any cut of the
+    dataset. If the process is ended, the same call goes on where it was.
+
+    Args:
+        source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them.
+        spec: A ``SamplingSpec``: its file or the message.
+        out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` at its end asks for 16 files.
+            They are called ``train.tfrecord-00003-of-00016``, and the schema ``train.tfrecord.pbtxt``.
+        seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
+            pattern) or an array of raw ids. One that is there several times gets as many subgraphs, with draws of
+            their own. None for the nodes of ``settings.split``, or for all of the node set.
+        settings: How; the defaults if it is not given.
+        overwrite: Replace an export of this name.
+        progress: Called as ``progress("export", done, total)`` in seeds.
+        on_plan: Called once with what is written and how many shards an earlier call wrote, before it starts.
+        **options: Fields of ``ExportSettings``; they go before ``settings``.
+
+    Returns:
+        What was written.
+
+    Raises:
+        SettingsError: A setting is outside its range or contradicts another one, the dataset does not hold what the
+            spec needs, or there is an export of this name.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: The spec contradicts itself or the graph, or a table has no such column.
+        IdRangeError: A seed is no node; the error names table, row and id.
+        UnknownNameError: A setting names what is not there.
+        StateError: Another process writes an export of this name.
+        StoreError: A server failed.
+        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+    """
+    settings = replace(settings or ExportSettings(), **options)
+    place, settings = _place_of(out, settings)
+    text = message_text(read_spec(spec) if isinstance(spec, str | Path) else spec)
+    located = _located(source)
+    if "://" not in located:
+        check_apart(place, {"the dataset": located})
+    with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_store(located) as store:
+        return _Run(
+            work=work, place=place, source=located, store=store, spec=text, seeds=seeds, settings=settings,
+            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
+        ).run()  # fmt: skip
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
+    """The path that names begin with, and settings with the number of shards that it asks for."""
+    stem, num_shards = sharded_name(str(out))
+    if not Path(stem).name or Path(stem).is_dir():
+        raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
+    if num_shards is None:
+        return Path(stem).absolute(), settings
+    if settings.num_shards not in (None, num_shards):
+        raise SettingsError(f"out is {out}, and num_shards is {settings.num_shards}; say it once")
+    return Path(stem).absolute(), replace(settings, num_shards=num_shards)
+
+
+def _located(source: str | Path) -> str:
+    """What workers open, whatever their folder is."""
+    if isinstance(source, str) and "://" in source:
+        return source
+    if not isinstance(source, str | Path):
+        raise SettingsError(
+            f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
+            "addresses"
+        )
+    return str(Path(source).absolute())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One call."""
+
+    work: WorkFolder
+    place: Path
+    source: str
+    store: Store
+    spec: str
+    seeds: Seeds
+    settings: ExportSettings
+    overwrite: bool
+    progress: Progress
+    on_plan: Callable[[ExportPlan, int], None] | None
+    table: SeedTable | None = None
+
+    def run(self) -> ExportReport:
+        """Write everything, the schema last."""
+        spec = parse_spec(self.spec)
+        plan = plan_of_spec(spec, self.store.schema, subgraph_type=self.settings.subgraph_type)
+        SubgraphMaker(self.store, plan, features_of(self.store.schema, self.settings.leave_out))
+        is_linked = spec.WhichOneof("seed_type") != "seed_op"
+        self._check_seeds(is_linked)
+        schema = message_text(output_schema(self.store.schema, self.settings.leave_out, has_ids=self.settings.seed_ids))
+        digest = self._digest()
+        placed = self._placed(digest)
+        if placed is not None:
+            return placed
+        self._check_place(digest)
+        num_before = num_done(self.work, digest)
+        settings = self.settings
+        with open_engine(
+            settings.engine, num_workers=settings.worker_count, beam_options=settings.beam_options
+        ) as engine:
+            job = resumed_job(self.work, digest, engine, self.progress)
+            folder = job_folder(self.work, digest)
+            try:
+                export_plan = self._planned(folder, plan, is_linked)
+                if self.on_plan is not None:
+                    self.on_plan(export_plan, num_before)
+                report = self._write(job, folder, export_plan)
+            except INPUT_ERRORS:
+                self._clear(folder)
+                raise
+            finally:
+                close_workplace(folder)
+        write_text(folder / "schema.pbtxt", schema)
+        call = [digest, report.num_seeds, len(report.paths), report.num_bytes]
+        self.work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
+        return report
+
+    def _placed(self, digest: str) -> ExportReport | None:
+        """What the same call had written that was ended when all was in its place."""
+        placed: list[Any] = [None] if self.work.placed is None else json.loads(self.work.placed)
+        if placed[0] != digest:
+            return None
+        return ExportReport(
+            paths=tuple(shard_paths(self.place, placed[2])), schema_path=self.work.root, num_seeds=placed[1],
+            num_bytes=placed[3], seconds={},
+        )  # fmt: skip
+
+    def _check_seeds(self, is_linked: bool) -> None:
+        settings = self.settings
+        if self.seeds is not None and settings.split is not None:
+            raise SettingsError(f"seeds are given, and split is {settings.split!r}; leave one of them out")
+        if is_linked and self.seeds is None:
+            raise SettingsError("the spec starts from links; give a table of seeds with #source and #target")
+        if isinstance(self.seeds, str | Path):
+            columns: tuple[tuple[str, ...], ...] = LINK_COLUMNS if is_linked else NODE_COLUMNS
+            if settings.seed_column is not None:
+                if is_linked:
+                    raise SettingsError("seed_column is for seeds that are nodes; links are in #source and #target")
+                columns = ((settings.seed_column,),)
+            self.table = SeedTable.of(self.seeds, columns)
+        elif settings.seed_column is not None:
+            raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
+
+    def _digest(self) -> str:
+        """Of all that decides over the bytes."""
+        settings = self.settings
+        seeds: list[Any] | None = None if self.table is None else self.table.states()
+        if self.table is None and self.seeds is not None:
+            given = np.ascontiguousarray(self.seeds)
+            seeds = [str(given.dtype), given.shape, hashlib.sha256(given.data).hexdigest()]
+        decides = (
+            settings.num_shards, settings.file_format, settings.compression, settings.subgraph_type, settings.rng_seed,
+            settings.split, settings.seed_column, settings.id_feature, settings.leave_out, settings.seed_ids,
+        )  # fmt: skip
+        return digest_of([FORMAT, str(self.place), self.store.graph_id, self.spec, seeds, list(map(str, decides))])
+
+    def _planned(self, folder: Path, plan: SamplePlan, is_linked: bool) -> ExportPlan:
+        """What is written; who the seeds are is found out and kept in the job's folder."""
+        num_seeds = self._find_seeds(folder, plan.seed_types[0], is_linked)
+        settings = self.settings
+        num_shards = settings.num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
+        found = ExportPlan(
+            source=self.source, spec=self.spec, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
+            has_keys=(folder / SEEDS).exists(), is_linked=is_linked, subgraph_type=settings.subgraph_type,
+            rng_seed=settings.rng_seed, file_format=settings.file_format, compression=settings.compression,
+            leave_out=settings.leave_out, seed_ids=settings.seed_ids, id_feature=settings.id_feature,
+            num_threads=settings.num_threads,
+        )  # fmt: skip
+        write_text(folder / PLAN, json.dumps(found.to_json()))
+        return found
+
+    def _find_seeds(self, folder: Path, node_type: str, is_linked: bool) -> int:
+        """How many seeds there are; the keys of those that are not simply all nodes are written."""
+        settings, path = self.settings, folder / SEEDS
+        ids = NodeIds(self.store, node_type, settings.id_feature)
+        if self.seeds is None and settings.split is None:
+            if not ids.num_nodes:
+                raise SettingsError(f"{node_type} has no nodes, so there is nothing to export")
+            return ids.num_nodes
+        num_columns = 2 if is_linked else 1
+        if not path.exists():
+            if self.table is not None:
+                write_seeds(path, self.table.batches(), ids, str(self.seeds))
+            elif self.seeds is not None:
+                write_seeds(path, array_batches(np.asarray(self.seeds), "seeds", num_columns), ids, "seeds")
+            else:
+                write_numbers(path, split_seeds(self.store, node_type, str(settings.split)))
+        keys = read_seeds(path, num_columns)
+        if settings.seed_ids and not (folder / REPEATS).exists():
+            write_numbers(folder / REPEATS, repeats_of(keys))
+        return len(keys)
+
+    def _write(self, job: Job, folder: Path, plan: ExportPlan) -> ExportReport:
+        if not (folder / BEGUN).exists():
+            self._remove_files()
+            (folder / BEGUN).touch()
+        tasks = [
+            Task(f"shard-{shard}", kind_of(write_shard), {"folder": str(folder), "shard": shard}, last - first)
+            for shard in range(plan.num_shards)
+            for first, last in (plan.range_of(shard),)
+        ]
+        for one, path in zip(tasks, plan.paths, strict=True):
+            if not path.exists():  # somebody removed it since
+                (self.work.path / DONE_FOLDER / f"{one.name}.json").unlink(missing_ok=True)
+        results = list(job.run("export", tasks).values())
+        return ExportReport(
+            paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
+            num_bytes=sum(result["bytes"] for result in results),
+            seconds={name: sum(result["seconds"][name] for result in results) for name in STAGES},
+        )  # fmt: skip
+
+    def _files(self) -> list[Path]:
+        """Shards of an export of this name, complete or not."""
+        name = re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
+        folder = self.place.parent
+        return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
+
+    def _check_place(self, digest: str) -> None:
+        """Refuse to replace an export; shards of one that was ended are none.
+
+        Raises:
+            SettingsError: There is one.
+        """
+        is_complete = self.work.root.exists()
+        was_ended = job_digest(self.work.path) is not None and any(self.work.path.glob(f"*/{BEGUN}"))
+        files = self._files()
+        if self.overwrite or not (is_complete or files) or (was_ended and not is_complete):
+            return
+        shown = self.work.root if is_complete else files[0]
+        raise SettingsError(f"{shown} is there already; give overwrite=True or another name")
+
+    def _remove_files(self) -> None:
+        """Remove what was exported before: the schema first, as shards are complete only with it."""
+        self.work.root.unlink(missing_ok=True)
+        for path in self._files():
+            path.unlink(missing_ok=True)
+
+    def _clear(self, folder: Path) -> None:
+        """Leave nothing of work that cannot be gone on with."""
+        if (folder / BEGUN).exists():
+            self._remove_files()
+        self.work.clear()

@@ -1,0 +1,214 @@
+"""Which seeds does a table name: CSV, Parquet, TFRecord of tf.Example, or an ``.npy`` file, in one file or many?"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopstream.arrays import RaggedArray
+from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.ingest.table_files import read_batches
+from hopstream.ingest.table_metadata import TableFiles
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.tfrecord import files_of, read_records, sharded_name
+
+BATCH_ROWS = 1 << 16
+_SHARD = re.compile(r"-(?:\d{5}|\?{5}|\*)-of-\d{5}$|-?\*$")
+_SUFFIXES = {
+    ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv", ".parquet": "parquet", ".pq": "parquet",
+    ".npy": "npy", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrecord.gz": "tfrecord",
+    ".tfrecords.gz": "tfrecord",
+}  # fmt: skip
+NODE_COLUMNS = (("#id", "id"),)
+LINK_COLUMNS = (("#source", "source"), ("#target", "target"))
+
+
+@dataclass(frozen=True, slots=True)
+class SeedBatch:
+    """Some seeds of a table.
+
+    Attributes:
+        columns: Arrow ``int64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or two for links.
+        place: Says where a row of the batch is.
+    """
+
+    columns: tuple[pa.Array, ...]
+    place: Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTable:
+    """The files of a table of seeds.
+
+    Attributes:
+        paths: The files.
+        kind: ``csv``, ``parquet``, ``tfrecord`` or ``npy``.
+        columns: For each end, the names that its column may have, in order.
+    """
+
+    paths: tuple[Path, ...]
+    kind: str
+    columns: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, name: str | Path, columns: tuple[tuple[str, ...], ...] = NODE_COLUMNS) -> SeedTable:
+        """Find the files of a table: one file, ``seeds.csv@4``, or a pattern.
+
+        Raises:
+            FormatError: A file is missing.
+            SettingsError: The name does not tell what the file holds.
+        """
+        stem = _SHARD.sub("", sharded_name(str(name))[0])
+        kind = next((kind for suffix, kind in _SUFFIXES.items() if stem.endswith(suffix)), None)
+        if kind is None:
+            raise SettingsError(f"seeds are {str(name)!r}; give a name that ends in one of {', '.join(_SUFFIXES)}")
+        return cls(tuple(files_of(name)), kind, columns)
+
+    def states(self) -> list[list[str | int]]:
+        """What tells that a file is another one than before."""
+        return [[str(path.absolute()), (s := path.stat()).st_size, s.st_mtime_ns] for path in self.paths]
+
+    def batches(self) -> Iterator[SeedBatch]:
+        """All rows in order.
+
+        Raises:
+            FormatError: A file is damaged.
+            SchemaError: A column is missing, or holds neither strings nor integers.
+        """
+        for path in self.paths:
+            if self.kind == "npy":
+                yield from array_batches(_load_array(path), str(path), len(self.columns))
+            elif self.kind == "tfrecord":
+                yield from self._examples(path)
+            else:
+                yield from self._table(path)
+
+    def _table(self, path: Path) -> Iterator[SeedBatch]:
+        is_csv = self.kind == "csv"
+        delimiter = "\t" if ".tsv" in path.name else ","
+        files = TableFiles(
+            root=path.parent, paths=(path,), format="csv" if is_csv else "parquet", delimiter=delimiter
+        )  # fmt: skip
+        names = self._chosen(path, _csv_header(path, delimiter) if is_csv else _parquet_columns(path))
+        for batch in read_batches(files, names):
+            columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
+            _refuse_nulls(columns, names, batch.origin.place)
+            yield SeedBatch(columns, batch.origin.place)
+
+    def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
+        """The column of each end."""
+        chosen = []
+        for names in self.columns:
+            found = [name for name in names if name in there]
+            if not found:
+                raise SchemaError(
+                    f"{path} has no column {' or '.join(map(repr, names))}; its columns are {list(there)}"
+                )
+            chosen.append(found[0])
+        return chosen
+
+    def _examples(self, path: Path) -> Iterator[SeedBatch]:
+        rows: list[tuple[Any, ...]] = []
+        first = 0
+        for number, record in enumerate(read_records(path)):
+            lists = decode_example(record)
+            names = self._chosen(path, sorted(lists))
+            row = tuple(_only_value(lists[name], f"{path} record {number}: {name}") for name in names)
+            if rows and tuple(map(type, rows[-1])) != tuple(map(type, row)):
+                raise SchemaError(f"{path} record {number}: {row} is of another kind than {rows[-1]} before")
+            rows.append(row)
+            if len(rows) == BATCH_ROWS:
+                yield _example_batch(path, rows, first)
+                rows, first = [], number + 1
+        if rows:
+            yield _example_batch(path, rows, first)
+
+
+def array_batches(values: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
+    """Seeds out of an array.
+
+    Args:
+        values: integer or string [n], or [n, 2] for links.
+        where: What errors call it.
+        num_columns: 1 or 2.
+
+    Raises:
+        SchemaError: It is another array.
+    """
+    wanted = "[n]" if num_columns == 1 else "[n, 2]"
+    if values.ndim != num_columns or (num_columns > 1 and values.shape[1] != num_columns):
+        raise SchemaError(f"{where} is {values.dtype}{list(values.shape)}; seeds are integers or strings {wanted}")
+    table = values.reshape(len(values), num_columns)
+    for first in range(0, len(table), BATCH_ROWS):
+        rows = table[first : first + BATCH_ROWS]
+        columns = tuple(_ids_of(pa.array(np.ascontiguousarray(rows[:, i])), where) for i in range(num_columns))
+        yield SeedBatch(columns, lambda row, first=first: f"{where} row {first + row}")  # type: ignore[misc]
+
+
+def _load_array(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FormatError(f"{path} cannot be read as .npy: {error}") from error
+
+
+def _ids_of(column: pa.Array, where: str) -> pa.Array:
+    """Ids as one of the three Arrow types that raw ids have."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _ids_of(column.dictionary_decode(), where)
+    try:
+        if pa.types.is_integer(kind):
+            return column.cast(pa.int64())
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return column
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return column.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{where}: {error}") from error
+    raise SchemaError(f"{where} is {kind}; seeds are integers or strings")
+
+
+def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Callable[[int], str]) -> None:
+    for column, name in zip(columns, names, strict=True):
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise SchemaError(f"{place(row)}: {name} is empty; every seed has an id")
+
+
+def _csv_header(path: Path, delimiter: str) -> list[str]:
+    """Names of columns; what is not UTF-8 is left to who reads the rows."""
+    how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
+    try:
+        with gzip.open(path, "rt", **how) if path.name.endswith(".gz") else path.open(**how) as file:
+            return next(csv.reader(cast(IO[str], file), delimiter=delimiter), [])
+    except (csv.Error, EOFError, gzip.BadGzipFile) as error:
+        raise FormatError(f"{path} cannot be read as csv: {error}") from error
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    try:
+        return list(pq.read_schema(path).names)
+    except pa.ArrowException as error:
+        raise FormatError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _only_value(values: Any, where: str) -> bytes | int:
+    if len(values) != 1 or (not isinstance(values, RaggedArray) and values.dtype != np.int64):
+        kind = "strings" if isinstance(values, RaggedArray) else values.dtype
+        raise SchemaError(f"{where} has {len(values)} values ({kind}); an id is one string or one integer")
+    return values.values.tobytes() if isinstance(values, RaggedArray) else int(values[0])
+
+
+def _example_batch(path: Path, rows: list[tuple[Any, ...]], first: int) -> SeedBatch:
+    columns = tuple(_ids_of(pa.array(list(column)), str(path)) for column in zip(*rows, strict=True))
+    return SeedBatch(columns, lambda row: f"{path} record {first + row}")

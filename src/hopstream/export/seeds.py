@@ -1,0 +1,207 @@
+"""Which nodes does an export start from: those that a table names by raw id, those of a split, or all?
+
+Keys are written to a file, so that any number of seeds is held by no process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopstream.arrays import Array, IntArray, RaggedArray
+from hopstream.errors import IdRangeError, SchemaError, SettingsError
+from hopstream.export.seed_tables import SeedBatch
+from hopstream.ingest.ids import INTEGER, NAME, raw_as
+from hopstream.schema import FeatureSchema
+from hopstream.store.contract import FetchRequest, Store
+
+SEEDS_AT_ONCE = 1 << 22
+"""Seeds that are looked up in one pass over the ids of all nodes."""
+NODES_AT_ONCE = 1 << 19
+ID_NAMES = ("#id", "id")
+
+
+class NodeIds:
+    """The raw ids of the nodes of one type."""
+
+    def __init__(self, store: Store, node_type: str, feature: str | None) -> None:
+        """Find the feature that holds them.
+
+        Args:
+            store: Where the graph is.
+            node_type: The type.
+            feature: The feature; None for ``#id`` or ``id``, and where there is neither, raw ids are keys.
+
+        Raises:
+            UnknownNameError: There is no such feature.
+            SettingsError: It holds neither single strings nor single integers.
+        """
+        self._store, self.node_type = store, node_type
+        features = store.schema.nodes[node_type]
+        self.num_nodes = int(store.book.key_offsets(node_type)[-1])
+        if feature is not None and not _can_be_ids(store.schema.feature(node_type, feature)):
+            raise SettingsError(
+                f"id_feature is {feature!r}, which is {features[feature]}; ids are single strings or integers"
+            )
+        usable = (name for name in ID_NAMES if name in features and _can_be_ids(features[name]))
+        self.feature = feature if feature is not None else next(usable, None)
+        self._type = NAME if self.feature is not None and features[self.feature].is_string else INTEGER
+
+    def of_keys(self, keys: IntArray) -> list[bytes]:
+        """The raw ids of some nodes as text."""
+        if self.feature is None:
+            return [b"%d" % key for key in keys.tolist()]
+        column = self._column(keys)
+        if not isinstance(column, RaggedArray):
+            return [b"%d" % value for value in column.tolist()]
+        data, bounds = column.values.tobytes(), column.offsets.tolist()
+        return [data[start:end] for start, end in pairwise(bounds)]
+
+    def keys_of(self, raw: pa.Array) -> IntArray:
+        """int64[n], the key of each raw id, the first node's where several have it, and -1 where none has.
+
+        The ids of all nodes are read once, block by block.
+        """
+        wanted = raw_as(raw, self._type)
+        if self.feature is None:
+            numbers: IntArray = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
+            return np.where((numbers >= 0) & (numbers < self.num_nodes), numbers, -1)
+        if isinstance(wanted, pa.ChunkedArray):
+            wanted = wanted.combine_chunks()
+        encoded = wanted.dictionary_encode()
+        distinct = encoded.dictionary
+        keys = np.full(len(distinct), -1, np.int64)
+        for first in range(0, self.num_nodes, NODES_AT_ONCE):
+            block = np.arange(first, min(first + NODES_AT_ONCE, self.num_nodes), dtype=np.int64)
+            places = pc.index_in(_arrow(self._column(block)), value_set=distinct).fill_null(-1).to_numpy()
+            is_found = places >= 0
+            is_found[is_found] = keys[places[is_found]] < 0
+            keys[places[is_found][::-1]] = block[is_found][::-1]
+        numbers = encoded.indices.fill_null(-1).to_numpy()
+        return np.where(numbers >= 0, np.append(keys, -1)[numbers], -1)
+
+    def _column(self, keys: IntArray) -> Array | RaggedArray:
+        ids = self._store.lookup(self.node_type, keys)
+        name = self.feature or ""
+        return self._store.fetch([FetchRequest(owner=self.node_type, names=(name,), ids=ids)])[0][name]
+
+
+def _can_be_ids(schema: FeatureSchema) -> bool:
+    is_single = not schema.shape and not schema.is_ragged
+    return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
+
+
+def _arrow(column: Array | RaggedArray) -> pa.Array:
+    if not isinstance(column, RaggedArray):
+        return pa.array(column).cast(INTEGER)
+    parts = [pa.py_buffer(np.ascontiguousarray(part)) for part in (column.offsets, column.values)]
+    return pa.Array.from_buffers(NAME, len(column), [None, *parts])
+
+
+def write_seeds(path: Path, batches: Iterable[SeedBatch], nodes: NodeIds, source: str) -> None:
+    """Write the keys of the seeds of a table.
+
+    Args:
+        path: The file; it comes into its place when all keys are known.
+        batches: The seeds.
+        nodes: The ids of the nodes that they may be.
+        source: What the table is called.
+
+    Raises:
+        IdRangeError: A seed is no node; the error names table, row and id.
+        SettingsError: There are no seeds.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    num_seeds = 0
+    with partial.open("wb") as file:
+        for group in _groups(batches):
+            keys = _keys_of_group(group, nodes, source)
+            num_seeds += len(keys)
+            file.write(np.ascontiguousarray(keys, "<i8").data)
+    if not num_seeds:
+        partial.unlink()
+        raise SettingsError(f"{source} has no rows; name seeds, or leave seeds out to start from every node")
+    partial.replace(path)
+
+
+def write_numbers(path: Path, numbers: IntArray) -> None:
+    """Write int64[n] so that ``read_seeds`` reads them; the file comes into its place whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.asarray(numbers, "<i8").tofile(partial)
+    partial.replace(path)
+
+
+def read_seeds(path: Path, num_columns: int = 1) -> IntArray:
+    """What was written, mapped: int64[n], or int64[n, 2] for links."""
+    keys: IntArray = np.memmap(path, np.dtype("<i8"), mode="r")
+    return keys if num_columns == 1 else keys.reshape(-1, num_columns)
+
+
+def split_seeds(store: Store, node_type: str, split: str) -> IntArray:
+    """The keys of a split.
+
+    Raises:
+        UnknownNameError: There is no such split.
+        SettingsError: It has no nodes.
+    """
+    keys = store.split(node_type, split)
+    if not len(keys):
+        raise SettingsError(f"split {split!r} of {node_type} has no nodes, so there is nothing to export")
+    return keys
+
+
+def _groups(batches: Iterable[SeedBatch]) -> Iterator[list[SeedBatch]]:
+    group: list[SeedBatch] = []
+    num_rows = 0
+    for batch in batches:
+        group.append(batch)
+        num_rows += len(batch.columns[0])
+        if num_rows >= SEEDS_AT_ONCE:
+            yield group
+            group, num_rows = [], 0
+    if group:
+        yield group
+
+
+def _keys_of_group(group: list[SeedBatch], nodes: NodeIds, source: str) -> IntArray:
+    """int64[n] or int64[n, 2]."""
+    columns = [
+        nodes.keys_of(_joined([batch.columns[number] for batch in group], source))
+        for number in range(len(group[0].columns))
+    ]
+    keys = np.stack(columns, axis=1)
+    is_missing = (keys < 0).any(axis=1)
+    if is_missing.any():
+        _refuse(group, int(np.argmax(is_missing)), keys, nodes)
+    return keys[:, 0] if len(columns) == 1 else keys
+
+
+def _joined(arrays: list[pa.Array], source: str) -> pa.Array:
+    kinds = {array.type for array in arrays}
+    if len(kinds) > 1:
+        if INTEGER in kinds and len(kinds - {INTEGER}):
+            raise SchemaError(f"{source} holds integers in one file and strings in another; write one kind of ids")
+        arrays = [array.cast(NAME) for array in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def _refuse(group: list[SeedBatch], row: int, keys: IntArray, nodes: NodeIds) -> None:
+    """Raise the error of the seed in a row of a group."""
+    column = int(np.argmax(keys[row] < 0))
+    for batch in group:
+        if row < len(batch.columns[0]):
+            raw = batch.columns[column][row].as_py()
+            known = (
+                f"its nodes are 0..{nodes.num_nodes - 1}" if nodes.feature is None
+                else f"feature {nodes.feature!r} of none of its {nodes.num_nodes} nodes is that"
+            )  # fmt: skip
+            raise IdRangeError(f"{batch.place(row)}: seed {raw!r} is no {nodes.node_type}; {known}")
+        row -= len(batch.columns[0])

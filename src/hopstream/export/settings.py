@@ -1,0 +1,126 @@
+"""What can be chosen about an export, and what came of one?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypedDict, get_args
+
+from hopstream.engine.settings import EngineName, WorkerSettings
+from hopstream.errors import SettingsError
+from hopstream.tfgnn.tfrecord import MAX_SHARDS
+
+FileFormat = Literal["tfrecord", "parquet"]
+Compression = Literal["none", "gzip"]
+ExportedEdges = Literal["directional", "induced"]
+MAX_THREADS = 256
+SEEDS_PER_SHARD, USUAL_SHARDS = 1024, 10_000
+"""How many seeds a shard has where no number of shards is given, and how many shards there are then at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSettings(WorkerSettings):
+    """How subgraphs are sampled and written. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    num_shards: int | None = field(
+        default=None,
+        metadata={"help": f"files to write; if not given, one per {SEEDS_PER_SHARD} seeds; name@N says it as well"},
+    )
+    file_format: FileFormat = field(default="tfrecord", metadata={"help": "what is written"})
+    compression: Compression = field(default="none", metadata={"help": "how files are compressed"})
+    subgraph_type: ExportedEdges = field(
+        default="directional",
+        metadata={"help": "which edges a subgraph has: those that were drawn, or all between its nodes"},
+    )
+    rng_seed: int = field(default=0, metadata={"help": "seed of all randomness"})
+    split: str | None = field(default=None, metadata={"help": "start from the nodes of this split of the dataset"})
+    seed_column: str | None = field(
+        default=None, metadata={"help": "column of the table of seeds that names them; if not given, #id or id"}
+    )
+    id_feature: str | None = field(
+        default=None,
+        metadata={
+            "help": "feature that holds raw ids of the nodes to start from; if not given, #id or id, and without "
+            "either seeds are named by their keys"
+        },
+    )
+    leave_out: tuple[str, ...] = field(
+        default=(), metadata={"help": "a feature not to write, such as paper.title or author__writes__paper.year"}
+    )
+    seed_ids: bool = field(
+        default=False,
+        metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"},
+    )
+    num_threads: int = field(default=1, metadata={"help": "threads of each process, for datasets on other machines"})
+    beam_options: tuple[str, ...] = field(
+        default=(), metadata={"help": "an option of the Beam pipeline, such as --runner=FlinkRunner"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
+        for name, choices in (
+            ("file_format", FileFormat), ("compression", Compression), ("subgraph_type", ExportedEdges),
+        ):  # fmt: skip
+            if getattr(self, name) not in get_args(choices):
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(choices))}"
+                )
+        if self.num_shards is not None:
+            _check_count("num_shards", self.num_shards, MAX_SHARDS)
+        _check_count("num_threads", self.num_threads, MAX_THREADS)
+        if isinstance(self.rng_seed, bool) or not isinstance(self.rng_seed, int) or not 0 <= self.rng_seed < 1 << 64:
+            raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to 2**64 - 1")
+        for name in ("leave_out", "beam_options"):
+            if isinstance(getattr(self, name), str):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; give a list of names")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+def _check_count(name: str, value: object, limit: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+        raise SettingsError(f"{name} is {value!r}; it must be an integer from 1 to {limit}")
+
+
+class ExportOptions(TypedDict, total=False):
+    """The fields of ``ExportSettings`` as keyword arguments."""
+
+    num_workers: int | None
+    engine: EngineName
+    num_shards: int | None
+    file_format: FileFormat
+    compression: Compression
+    subgraph_type: ExportedEdges
+    rng_seed: int
+    split: str | None
+    seed_column: str | None
+    id_feature: str | None
+    leave_out: tuple[str, ...]
+    seed_ids: bool
+    num_threads: int
+    beam_options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """What an export wrote.
+
+    Attributes:
+        paths: The shards in order; all records of the first come before those of the second.
+        schema_path: The ``GraphSchema`` that they are read with.
+        num_seeds: Records in all shards, one per seed.
+        num_bytes: Of all shards.
+        seconds: Time of one core that ``sample``, ``gather``, ``encode`` and ``write`` took, summed over all workers;
+            empty where an earlier call had written everything.
+    """
+
+    paths: tuple[Path, ...]
+    schema_path: Path
+    num_seeds: int
+    num_bytes: int
+    seconds: Mapping[str, float]

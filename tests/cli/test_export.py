@@ -1,0 +1,110 @@
+"""Do ``hopstream export`` and ``hopstream tfgnn-sample`` write what they say, and refuse what they cannot?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import RunCommand
+from tests.export.worlds import digests, some_seeds, write_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    write_world(tmp_path)
+    (tmp_path / "seeds.csv").write_text("\n".join(["#id", *some_seeds(20)]))
+    return tmp_path
+
+
+def words_of(world: Path, *more: object) -> tuple[object, ...]:
+    return (
+        "export", world / "parts", "--spec", world / "spec.pbtxt", "--out", f"{world}/out/x.tfrecord@2", "--workers", 0,
+        *more,
+    )  # fmt: skip
+
+
+def sampler_words(world: Path, *more: object) -> tuple[object, ...]:
+    return (
+        "tfgnn-sample", "--graph_schema", world / "parts", "--sampling_spec", world / "spec.pbtxt",
+        "--output_samples", f"{world}/same/x.tfrecord@2", "--workers", 0, *more,
+    )  # fmt: skip
+
+
+def test_lines(run_command: RunCommand, world: Path):
+    result = run_command(*words_of(world, "--seeds", world / "seeds.csv", "--seed-ids"))
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["plan", "write", "speed", "done"]
+    assert lines[0] == "plan    export   20 seeds in 2 shards of tfrecord"
+    assert "20 subgraphs, " in lines[1] and "of a core: sample " in lines[2]
+    assert lines[3] == f"done    {world}/out/x.tfrecord.pbtxt"
+
+
+def test_json(run_command: RunCommand, world: Path):
+    result = run_command(*words_of(world, "--json", "--subgraph-type", "induced"))
+    assert [fact["stage"] for fact in result.facts] == ["plan", "write", "speed", "done"]
+    assert result.fact("stage", "write")["subgraphs"] == 25
+    assert result.fact("stage", "write")["bytes"] == sum(p.stat().st_size for p in (world / "out").glob("*-of-*"))
+    assert set(result.fact("stage", "speed")["core_seconds"]) == {"sample", "gather", "encode", "write"}
+
+
+@pytest.mark.parametrize("edges", ["edge", "node"])
+def test_the_sampler_of_tfgnn_is_the_same(run_command: RunCommand, world: Path, edges: str):
+    kind = {"edge": "directional", "node": "induced"}[edges]
+    assert run_command(*words_of(world, "--seeds", world / "seeds.csv", "--subgraph-type", kind)).status == 0
+    more = ("--input_seeds", world / "seeds.csv", "--edge_aggregation_method", edges)
+    assert run_command(*sampler_words(world, *more)).status == 0
+    assert digests(world / "out") == digests(world / "same")
+
+
+@pytest.mark.slow
+def test_the_sampler_on_beam(run_command: RunCommand, world: Path):
+    assert run_command(*words_of(world)).status == 0
+    result = run_command(
+        *sampler_words(world, "--workers", 1, "--runner", "DirectRunner", "--", "--direct_running_mode=in_memory")
+    )
+    assert (result.status, result.err) == (0, "")
+    assert digests(world / "out") == digests(world / "same")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--shards", 3), "error: --out is "),
+        (("--seeds", "seeds.xls"), "error: --seeds are 'seeds.xls'; give a name that ends in one of .csv"),
+        (("--compression", "zip"), "error: --compression is 'zip'; it must be one of none, gzip"),
+        (("--threads", 0), "error: --threads is 0; it must be an integer from 1 to 256"),
+        (("--leave-out", "paper.x"), "error: --leave-out names 'paper.x'; the graph has ["),
+        (("--split", "test"), "error: node type 'author' has no split 'test'"),
+    ],
+)
+def test_what_is_refused(run_command: RunCommand, world: Path, more: tuple[object, ...], message: str):
+    result = run_command(*words_of(world, *more))
+    assert result.status == 2 and result.err.startswith(message), result.err
+
+
+def test_an_unknown_seed(run_command: RunCommand, world: Path):
+    (world / "bad.csv").write_text("#id\nauthor 1\nauthor 77\n")
+    result = run_command(*words_of(world, "--seeds", world / "bad.csv"))
+    assert result.status == 2
+    assert result.err == (
+        "error: bad.csv line 3: seed 'author 77' is no author; feature '#id' of none of its 25 nodes is that\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--data_path", "x"), "error: --data_path is not for this sampler: "),
+        (("--direct_num_workers", 2), "error: --direct_num_workers is not for this sampler: give --workers"),
+        (("--edge_aggregation_method", "graph"), "error: --edge_aggregation_method is 'graph'; it must be one of"),
+        (("--", "--region=x"), "error: ['--region=x'] are options of a Beam pipeline; give --runner too"),
+        (("--graph_schema", "."), "error: . is no dataset; give the folder that hopstream partition or prepare"),
+        (("--gcs_bucket", "x"), "error: No such option: --gcs_bucket"),
+    ],
+)
+def test_flags_of_the_sampler_that_mean_nothing(run_command: RunCommand, world: Path, more, message: str):
+    result = run_command(*sampler_words(world, *more))
+    assert result.status == 2 and result.err.startswith(message), result.err
+    assert not (world / "same").exists()

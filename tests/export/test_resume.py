@@ -1,0 +1,138 @@
+"""Does an export that was ended at any moment go on, and is a part of one never taken for the whole?"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from hopstream.errors import SettingsError
+from hopstream.export import run as run_module
+from hopstream.export.run import export_subgraphs
+from tests.export.worlds import digests, some_seeds, write_world
+from tests.killing import kill_again_and_again, left_beside, run_until
+
+PROGRAM = """
+import pathlib
+import sys
+from hopstream.export import tasks
+from hopstream.export.run import export_subgraphs
+tasks.BLOCK_BYTES = 1 << 13
+def tell(stage, done, total):
+    print(done, total, flush=True)
+world, num_workers = sys.argv[1], int(sys.argv[2])
+got = pathlib.Path(world, "got")
+if (got / "x.pbtxt").exists() and {p.name for p in got.glob(".x.pbtxt.work/*")} <= {"lock"}:
+    sys.exit()  # killed when all was done
+export_subgraphs(world + "/parts", world + "/spec.pbtxt", got / "x@12", seeds=world + "/seeds.csv", rng_seed=5,
+       seed_ids=True, num_workers=num_workers, progress=tell)
+"""
+"""A job of many small tasks, which says how far it is."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    write_world(tmp_path)
+    (tmp_path / "seeds.csv").write_text("\n".join(["#id", *some_seeds(400)]))
+    exported(tmp_path, "wanted")
+    return tmp_path
+
+
+def exported(world: Path, name: str = "got", **options) -> None:
+    options = {"rng_seed": 5, **options}
+    export_subgraphs(
+        world / "parts", world / "spec.pbtxt", world / name / "x@12", seeds=world / "seeds.csv", seed_ids=True,
+        num_workers=0, **options,
+    )  # fmt: skip
+
+
+def check_done(world: Path) -> None:
+    assert digests(world / "got") == digests(world / "wanted")
+    assert len(digests(world / "got")) == 13
+    assert left_beside(world / "got") == []
+
+
+def test_a_killed_export_goes_on(world: Path):
+    assert run_until(PROGRAM, (world, 0), 4) == -signal.SIGKILL
+    there = digests(world / "got")
+    assert 3 <= len(there) < 12 and there.items() <= digests(world / "wanted").items()
+    assert left_beside(world / "got") == [".x.pbtxt.work"]
+    assert run_until(PROGRAM, (world, 0)) == 0
+    check_done(world)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_twenty_kills(world: Path, num_workers: int):
+    """Workers are killed with the job, at moments of any kind."""
+    kill_again_and_again(
+        PROGRAM, (world, num_workers), num_kills=20, max_lines=13, check=lambda: check_done(world),
+        again=lambda: shutil.rmtree(world / "got"),
+    )  # fmt: skip
+
+
+def stopped(world: Path, after: int, **options) -> None:
+    """Begin an export and end it when so many seeds are done."""
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done > after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        exported(world, progress=stop, **options)
+
+
+def test_other_settings_start_anew(world: Path):
+    stopped(world, 100, rng_seed=6)
+    assert len(digests(world / "got")) == 4
+    exported(world)
+    check_done(world)
+
+
+def test_other_seeds_start_anew(world: Path):
+    seeds = (world / "seeds.csv").read_text()
+    (world / "seeds.csv").write_text(seeds.replace("author 1\n", "author 2\n"))
+    stopped(world, 100)
+    (world / "seeds.csv").write_text(seeds)
+    exported(world)
+    check_done(world)
+
+
+def test_a_shard_that_was_removed_is_written_again(world: Path):
+    stopped(world, 100)
+    (world / "got" / "x-00001-of-00012").unlink()
+    told: list[int] = []
+    exported(world, progress=lambda stage, done, total: told.append(done))
+    assert told[0] == 100
+    check_done(world)
+
+
+@pytest.mark.parametrize("is_removed_in_part", [False, True])
+def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in_part: bool):
+    from hopstream.engine.job import JOB_FILE
+    from hopstream.engine.work_folder import WorkFolder
+
+    def end(self):
+        if is_removed_in_part:
+            (self.path / JOB_FILE).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(WorkFolder, "clear", end)
+        patch.setattr(run_module, "resumed_job", lambda work, digest, *rest: run_module.Job(work.path, digest, *rest))
+        exported(world)
+    assert left_beside(world / "got") == [".x.pbtxt.work"]
+    exported(world)
+    check_done(world)
+    with pytest.raises(SettingsError, match="is there already"):
+        exported(world)
+
+
+def test_replacing_that_was_ended_goes_on(world: Path):
+    exported(world, rng_seed=6)
+    stopped(world, 100, overwrite=True)
+    assert len(digests(world / "got")) == 4 and not (world / "got" / "x.pbtxt").exists()
+    exported(world, overwrite=True)
+    check_done(world)

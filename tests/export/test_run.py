@@ -1,0 +1,265 @@
+"""Is there one record per seed, the same for all who may write it, and is nothing else touched?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hopstream.engine.work_folder import open_work
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, StateError
+from hopstream.export import tasks, workplace
+from hopstream.export.plan import plan_of_spec
+from hopstream.export.run import export_subgraphs
+from hopstream.export.settings import ExportSettings
+from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.kernels.hashing import derive_seed
+from hopstream.store import open_store
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.graph_schema import read_schema
+from hopstream.tfgnn.graph_tensor import decode_graph, encode_graphs
+from hopstream.tfgnn.sampling_spec import read_spec
+from hopstream.tfgnn.spec import GraphSpec
+from hopstream.tfgnn.tfrecord import files_of, read_records
+from tests.export.worlds import NUM_AUTHORS, digests, some_seeds, spec_from, write_world
+from tests.killing import left_beside
+
+RNG_SEED = 7
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return write_world(tmp_path)
+
+
+def exported(world: Path, name: str = "out", **options):
+    options = {"seeds": some_seeds(), "num_shards": 3, "rng_seed": RNG_SEED, "num_workers": 0, **options}
+    return export_subgraphs(world / "parts", world / "spec.pbtxt", world / name / "all.tfrecord", **options)
+
+
+def records_of(report) -> list[bytes]:
+    return [record for path in report.paths for record in read_records(path)]
+
+
+def made_at_once(world: Path, keys: np.ndarray, subgraph_type="directional", rng_seed: int = RNG_SEED, tree: int = 0):
+    """The subgraphs of all seeds in one run of the plan."""
+    with open_store(world / "parts") as store:
+        plan = plan_of_spec(read_spec(world / "spec.pbtxt"), store.schema, subgraph_type=subgraph_type)
+        features = {owner: tuple(of) for owner, of in {**store.schema.nodes, **store.schema.edges}.items()}
+        encoded = encode_graphs(SubgraphMaker(store, plan, features).make(keys, rng_seed, tree))
+        return [encoded[number] for number in range(len(encoded))]
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_every_seed_has_its_record_in_order(world: Path, subgraph_type: str):
+    report = exported(world, subgraph_type=subgraph_type)
+    keys = np.array([int(seed.split()[1]) for seed in some_seeds()])
+    assert records_of(report) == made_at_once(world, keys, subgraph_type)
+    assert (report.num_seeds, len(report.paths)) == (150, 3)
+    assert report.num_bytes == sum(path.stat().st_size for path in report.paths)
+    assert [path.name for path in report.paths] == [f"all.tfrecord-0000{i}-of-00003" for i in range(3)]
+    assert sorted(path.name for path in (world / "out").iterdir())[-1] == "all.tfrecord.pbtxt"
+    assert left_beside(world / "out") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 2}, {"num_threads": 3}, {"num_shards": 7}, {"num_shards": 1, "num_threads": 2}],
+)
+def test_who_writes_does_not_matter(world: Path, options):
+    assert records_of(exported(world, "other", **options)) == records_of(exported(world))
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, compression: str):
+    """Also where the dataset is cut otherwise, and where threads make blocks ahead."""
+    monkeypatch.setattr(tasks, "BLOCK_BYTES", 1 << 14)
+    options = {"file_format": file_format, "compression": compression, "seed_ids": True}
+    exported(world, **options)
+    (world / "again").mkdir()
+    again = write_world(world / "again", num_parts=1)
+    exported(again, num_threads=4, **options)
+    assert digests(world / "out") == digests(again / "out")
+    assert len(digests(world / "out")) == 4
+
+
+def test_rng_seeds_differ(world: Path):
+    same, other = exported(world, "same"), exported(world, "other", rng_seed=RNG_SEED + 1)
+    assert records_of(same) != records_of(other)
+
+
+def test_one_seed_many_times_has_draws_and_names_of_its_own(world: Path):
+    report = exported(world, seeds=["author 3"] * 40, seed_ids=True)
+    lists = [decode_example(record) for record in records_of(report)]
+    assert [of["context/sample_id"].tolist() for of in lists] == [
+        ["author 3"], *([f"author 3:{number}"] for number in range(1, 40)),
+    ]  # fmt: skip
+    assert {of["context/seed_id"][0] for of in lists} == {"author 3"}
+    assert len({tuple(of["edges/cites.#target"].tolist()) for of in lists}) > 1
+    spec = GraphSpec.of_schema(read_schema(report.schema_path))
+    assert decode_graph(records_of(report)[1], spec).context["sample_id"].tolist() == [b"author 3:1"]
+
+
+def test_without_seeds_every_node_has_a_record(world: Path):
+    report = exported(world, seeds=None, num_shards=None)
+    assert records_of(report) == made_at_once(world, np.arange(NUM_AUTHORS))
+    assert len(report.paths) == 1
+
+
+def test_seeds_of_a_split(world: Path):
+    with open_store(world / "parts") as store:
+        keys = store.split("paper", "train")
+    report = export_subgraphs(
+        world / "parts", spec_from("paper", "cites"), world / "out" / "x", split="train", num_workers=0, seed_ids=True
+    )
+    firsts = [decode_example(record)["nodes/paper.id"][0] for record in records_of(report)]
+    assert firsts == (1000 + 3 * keys).tolist()
+    assert decode_example(records_of(report)[0])["context/seed_id"][0] == str(firsts[0])
+
+
+def test_more_shards_than_seeds(world: Path):
+    report = exported(world, seeds=some_seeds(2), num_shards=4)
+    assert [len(list(read_records(path))) for path in report.paths] == [0, 1, 0, 1]
+
+
+def test_parquet_has_the_lists_of_the_messages(world: Path):
+    wanted = [decode_example(record) for record in records_of(exported(world))]
+    report = exported(world, "table", file_format="parquet")
+    rows = [row for path in report.paths for row in pq.read_table(path).to_pylist()]
+    assert len(rows) == len(wanted)
+    for row, lists in zip(rows, wanted, strict=True):
+        assert row.keys() == lists.keys()
+        for name, values in lists.items():
+            got = [value.decode() if isinstance(value, bytes) else value for value in row[name]]
+            assert got == values.tolist(), name
+
+
+def test_schema_says_what_is_written(world: Path):
+    report = exported(world, leave_out=["paper.title", "author__writes__paper.weight"], seed_ids=True)
+    schema = read_schema(report.schema_path)
+    assert "title" not in schema.node_sets["paper"].features and "weight" not in schema.edge_sets["writes"].features
+    assert sorted(schema.context.features) == ["sample_id", "seed_id"]
+    names = set(decode_example(records_of(report)[0]))
+    assert "nodes/paper.title" not in names and "nodes/paper.feat" in names
+    decode_graph(records_of(report)[0], GraphSpec.of_schema(schema))
+
+
+def test_positions_above_the_number_of_trees(world: Path, monkeypatch):
+    """Trees begin anew with another seed, and no block goes over the end."""
+    monkeypatch.setattr(tasks, "MAX_TREES", 40)
+    monkeypatch.setattr(workplace, "MAX_TREES", 40)
+    keys = np.array([int(seed.split()[1]) for seed in some_seeds()])
+    wanted = []
+    for turn, first in enumerate(range(0, 150, 40)):
+        rng_seed = derive_seed("export", RNG_SEED, turn) if turn else RNG_SEED
+        wanted += made_at_once(world, keys[first : first + 40], rng_seed=rng_seed)
+    assert records_of(exported(world)) == wanted
+
+
+def test_what_is_there_is_replaced_only_when_asked(world: Path):
+    exported(world)
+    with pytest.raises(SettingsError, match=r"all\.tfrecord\.pbtxt is there already; give overwrite=True"):
+        exported(world)
+    before = digests(world / "out")
+    (world / "out" / "all.tfrecord.md").write_text("mine")
+    exported(world, num_shards=2, overwrite=True)
+    assert sorted(digests(world / "out")) == [
+        "all.tfrecord-00000-of-00002", "all.tfrecord-00001-of-00002", "all.tfrecord.md", "all.tfrecord.pbtxt",
+    ]  # fmt: skip
+    (world / "out" / "all.tfrecord.md").unlink()
+    exported(world, overwrite=True)
+    assert digests(world / "out") == before
+
+
+def test_names_with_a_number_of_shards(world: Path):
+    out = world / "out" / "all.tfrecord@5"
+    report = export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_workers=0)
+    assert files_of(out) == list(report.paths)
+    with pytest.raises(SettingsError, match="say it once"):
+        export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_shards=4)
+
+
+def test_an_unknown_seed_is_named_and_nothing_is_left(world: Path):
+    (world / "seeds.csv").write_text('#id,x\nauthor 1,2\n"author\n7",3\nauthor 99,4\n')
+    with pytest.raises(IdRangeError) as raised:
+        exported(world, seeds=world / "seeds.csv")
+    assert str(raised.value) == (
+        f"{world}/seeds.csv line 3: seed 'author\\n7' is no author; feature '#id' of none of its 25 nodes is that"
+    ).replace(f"{world}/", "")
+    assert not (world / "out").exists() or list((world / "out").iterdir()) == []
+
+
+def test_an_unknown_seed_leaves_what_was_there(world: Path):
+    exported(world)
+    before = digests(world / "out")
+    with pytest.raises(IdRangeError, match=r"seeds row 1: seed 'nobody' is no author"):
+        exported(world, seeds=["author 1", "nobody"], overwrite=True)
+    assert digests(world / "out") == before and left_beside(world / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"split": "train"}, SettingsError, "seeds are given, and split is 'train'"),
+        ({"seed_column": "x"}, SettingsError, "seed_column is 'x', and there is no table of seeds"),
+        ({"id_feature": "feat"}, SettingsError, "id_feature is 'feat', which is float64"),
+        ({"leave_out": ["paper.x"]}, SchemaError, r"leave_out names 'paper\.x'; the graph has \['paper\."),
+        ({"seeds": []}, SettingsError, "seeds has no rows"),
+        ({"seeds": "seeds.xls"}, SettingsError, r"give a name that ends in one of \.csv"),
+        ({"seeds": "seeds.csv"}, FormatError, "is not there"),
+        ({"num_shards": 0}, SettingsError, "num_shards is 0; it must be an integer from 1 to 100000"),
+        ({"rng_seed": -1}, SettingsError, "rng_seed is -1"),
+        ({"file_format": "csv"}, SettingsError, "file_format is 'csv'; it must be one of tfrecord, parquet"),
+    ],
+)
+def test_what_is_refused(world: Path, options, error, message: str):
+    with pytest.raises(error, match=message):
+        exported(world, **options)
+    assert not (world / "out").exists()
+
+
+def test_places_that_cannot_be(world: Path):
+    with pytest.raises(SettingsError, match=r"out is .*, a folder; give what names of files begin with"):
+        export_subgraphs(world / "parts", world / "spec.pbtxt", world)
+    with pytest.raises(SettingsError, match=r"which lies in .*, the dataset"):
+        export_subgraphs(world / "parts", world / "spec.pbtxt", world / "parts" / "x")
+
+
+def test_two_at_once(world: Path):
+    (world / "out").mkdir()
+    with (
+        open_work(world / "out" / "all.tfrecord.pbtxt"),
+        pytest.raises(StateError, match=r"all\.tfrecord\.pbtxt is being written to by another process"),
+    ):
+        exported(world)
+
+
+def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
+    exported(world, "wanted")
+
+    def full(*_):
+        raise OSError(28, os.strerror(28), str(world / "out" / "x"))
+
+    with monkeypatch.context() as patch:
+        real = tasks.open_shard
+        opened: list[str] = []
+        patch.setattr(tasks, "open_shard", lambda *a, **b: full() if opened else (opened.append("x"), real(*a, **b))[1])
+        with pytest.raises(OSError, match="No space left"):
+            exported(world)
+    assert sorted(p.name for p in (world / "out").iterdir()) == [
+        ".all.tfrecord.pbtxt.work", "all.tfrecord-00000-of-00003",
+    ]  # fmt: skip
+    kept = (world / "out" / "all.tfrecord-00000-of-00003").stat().st_ino
+    done: list[int] = []
+    exported(world, progress=lambda stage, count, total: done.append(count))
+    assert done[0] == 50 and (world / "out" / "all.tfrecord-00000-of-00003").stat().st_ino == kept
+    assert digests(world / "out") == digests(world / "wanted") and left_beside(world / "out") == []
+
+
+def test_settings_that_are_no_choice():
+    with pytest.raises(SettingsError, match=r"leave_out is 'paper\.title'; give a list"):
+        ExportSettings(leave_out="paper.title")
