@@ -144,7 +144,13 @@ SCHEMA = """
     features { key: "x" value { dtype: DT_FLOAT } } } }
   edge_sets { key: "e" value { source: "a" target: "a" } }
 """
-GOOD = {"nodes/a.#size": [2], "nodes/a.x": [1.0, 2.0], "edges/e.#size": [1], "edges/e.#source": [1], "edges/e.#target": [0]}
+GOOD = {
+    "nodes/a.#size": [2],
+    "nodes/a.x": [1.0, 2.0],
+    "edges/e.#size": [1],
+    "edges/e.#source": [1],
+    "edges/e.#target": [0],
+}
 
 
 @pytest.mark.parametrize(

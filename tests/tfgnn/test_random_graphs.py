@@ -46,9 +46,10 @@ def test_a_graph_depends_on_its_number_and_the_seed_alone(spec):
     same_graphs(random_graphs(spec, [7], rng_seed=1), random_graphs(spec, range(7, 8), rng_seed=1))
     some, other = (random_graphs(spec, [3], rng_seed=1), random_graphs(spec, [3], rng_seed=2))
     assert encode_graphs(some)[0] != encode_graphs(other)[0]
-    assert encode_graphs(random_graphs(spec, [3, 7], rng_seed=1))[1] == encode_graphs(
-        random_graphs(spec, [7], rng_seed=1)
-    )[0]
+    assert (
+        encode_graphs(random_graphs(spec, [3, 7], rng_seed=1))[1]
+        == encode_graphs(random_graphs(spec, [7], rng_seed=1))[0]
+    )
 
 
 @pytest.mark.parametrize("settings", [{"min_nodes": 3, "max_nodes": 2}, {"max_row": -1}, {"num_components": 0}])

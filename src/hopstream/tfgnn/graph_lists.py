@@ -163,9 +163,7 @@ class _Reader:
             )
         return values
 
-    def features(
-        self, key: str, features: Mapping[str, FieldSpec], num_items: IntArray
-    ) -> dict[str, FeatureValues]:
+    def features(self, key: str, features: Mapping[str, FieldSpec], num_items: IntArray) -> dict[str, FeatureValues]:
         """The values of a set's features."""
         return {name: self._feature(key + name, spec, num_items) for name, spec in features.items()}
 
@@ -188,7 +186,9 @@ class _Reader:
             lengths = _filled(lengths, ~is_left_out, num_rows)
             dims.append(lengths)
             num_rows = self._sums(name, lengths, num_rows)
-        refuse(num_values != num_rows, f"{key} has another number of values than items of shape {list(spec.shape)} have")
+        refuse(
+            num_values != num_rows, f"{key} has another number of values than items of shape {list(spec.shape)} have"
+        )
         return FeatureValues(loaded_values(key, lists.values, spec), int(num_items.sum()), tuple(dims))
 
     def _sums(self, key: str, lengths: IntArray, counts: IntArray) -> IntArray:
