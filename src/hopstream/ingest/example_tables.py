@@ -26,12 +26,12 @@ def is_parquet(path: Path) -> bool:
 class ExampleTables:
     """Any row of some Parquet files, by its number over all files. Safe to use from many threads."""
 
-    def __init__(self, paths: Sequence[Path], names: Sequence[str], *, window: int = 1024) -> None:
+    def __init__(self, paths: Sequence[Path], names: Sequence[str] | None, *, window: int = 1024) -> None:
         """Read the footers of all files.
 
         Args:
             paths: Parquet files with a column per name; the values of a row are lists, or single values.
-            names: The columns that are wanted; one that a file does not have gives empty lists.
+            names: The columns that are wanted; one that a file does not have gives empty lists. None: all.
             window: Rows that are asked for about the same time; some four times as many are kept, and at least one
                 group of rows, as the file has them.
 
@@ -40,7 +40,7 @@ class ExampleTables:
             OSError: A file cannot be read.
         """
         self.paths = tuple(paths)
-        self._names = list(names)
+        self._names = None if names is None else list(names)
         sizes, groups, starts = [], [], []
         for file, path in enumerate(self.paths):
             metadata = _opened(path).metadata
@@ -88,8 +88,9 @@ class ExampleTables:
         def load() -> tuple[pa.Table, int]:
             file, number = self._groups[group]
             opened = _opened(self.paths[file])
-            there = set(opened.schema_arrow.names)
-            table = opened.read_row_group(number, columns=[name for name in self._names if name in there])
+            there = opened.schema_arrow.names
+            wanted = there if self._names is None else [name for name in self._names if name in set(there)]
+            table = opened.read_row_group(number, columns=wanted)
             return table, int(self._group_offsets[group + 1] - self._group_offsets[group])
 
         return self._cache.get(group, load)

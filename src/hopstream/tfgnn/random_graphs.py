@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
-from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces, concatenate_graphs
+from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.readout import SHADOW, is_readout, readout_edge
 from hopstream.tfgnn.spec import FieldSpec, GraphSpec
 from hopstream.tfgnn.values import Dim, FeatureValues
 
-MAX_ANY = 1 << 20
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 INT_BOUND = 100
 """Integers are drawn below it, so that all dtypes hold them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomSettings:
-    """How large random graphs are; numbers are drawn uniformly, both bounds included.
-
-    Attributes:
-        num_components: Components of each graph.
-        min_nodes: Nodes of each node set and component, at least.
-        max_nodes: At most.
-        max_edges: Edges of each edge set and component, at most; none where an end has no nodes.
-        max_row: Values in a row of a dimension that varies, at most.
-        max_letters: Letters of a string, at most.
-    """
-
-    num_components: int = 1
-    min_nodes: int = 1
-    max_nodes: int = 10
-    max_edges: int = 20
-    max_row: int = 5
-    max_letters: int = 8
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that nobody can mean."""
-        for name in ("num_components", "min_nodes", "max_nodes", "max_edges", "max_row", "max_letters"):
-            value, least = getattr(self, name), int(name == "num_components")
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_ANY:
-                raise SettingsError(f"{name} is {value!r}; wanted an integer in {least}..{MAX_ANY}")
-        if self.min_nodes > self.max_nodes:
-            raise SettingsError(f"min_nodes is {self.min_nodes}, above max_nodes, which is {self.max_nodes}")
 
 
 def random_graphs(
