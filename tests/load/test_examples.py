@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch_geometric.data import Batch, HeteroData
 
+from hopstream.arrays import RaggedArray
 from hopstream.errors import (
     ChecksumError,
     FormatError,
@@ -16,6 +21,7 @@ from hopstream.errors import (
     UnknownNameError,
 )
 from hopstream.load.examples import ExampleLoader, GraphBatch
+from hopstream.tfgnn.example_lists import decode_examples
 from hopstream.tfgnn.graph_schema import message_text, parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.random_graphs import random_graphs
@@ -280,3 +286,30 @@ def test_no_examples_are_refused(tmp_path, graphs):
     files = write(tmp_path / "d", graphs, sizes=[0, 0])
     with pytest.raises(FormatError, match="there are no examples"):
         ExampleLoader(files)
+
+
+def test_parquet_files_give_the_same_batches(files, graphs, tmp_path):
+    write(tmp_path, graphs, sizes=[41])
+    paths = []
+    for number, numbers in enumerate(np.array_split(np.arange(NUM_EXAMPLES), 3)):
+        encoded = encode_graphs(graphs)
+        lists = decode_examples([encoded[i] for i in numbers.tolist()])
+        columns = {
+            name: pa.LargeListArray.from_arrays(
+                of.offsets,
+                pa.array([bytes(of.values.values[a:b]) for a, b in pairwise(of.values.offsets.tolist())], pa.binary())
+                if isinstance(of.values, RaggedArray)
+                else pa.array(of.values),
+            )
+            for name, of in lists.items()
+        }
+        paths.append(tmp_path / f"{number}.parquet")
+        pq.write_table(pa.table(columns), paths[-1], row_group_size=5)
+    with ExampleLoader(paths, NUM_EXAMPLES, collate="numpy") as loader:
+        (batch,) = loader
+        same_graphs(batch.graphs, graphs)
+    with ExampleLoader(paths, 4, shuffle=True, window=6, num_threads=2, collate="numpy") as loader:
+        seen = [number for batch in loader for number in batch.input_ids.tolist()]
+    assert sorted(seen) == list(range(NUM_EXAMPLES))
+    with pytest.raises(FormatError, match="is no Parquet file"):
+        ExampleLoader([*paths, tmp_path / "s-00000-of-00001"])

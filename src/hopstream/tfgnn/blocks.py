@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopstream.errors import FormatError
 from hopstream.tfgnn.tfrecord import read_records
 
 BLOCK_BYTES, BLOCK_RECORDS = 16 << 20, 1024
@@ -36,11 +37,20 @@ def record_blocks(paths: Iterable[Path]) -> Iterator[Block]:
     """
     for path in paths:
         first, records, num_bytes = 0, list[bytes](), 0
-        for record in read_records(path):
-            records.append(record)
-            num_bytes += len(record)
-            if num_bytes >= BLOCK_BYTES or len(records) == BLOCK_RECORDS:
+        stream = read_records(path)
+        failure: FormatError | None = None
+        while True:
+            try:
+                record = next(stream, None)
+            except FormatError as error:  # told when what lies before has been handed out
+                record, failure = None, error
+            if record is not None:
+                records.append(record)
+                num_bytes += len(record)
+            if records and (record is None or num_bytes >= BLOCK_BYTES or len(records) == BLOCK_RECORDS):
                 yield Block(path, first, records)
                 first, records, num_bytes = first + len(records), [], 0
-        if records:
-            yield Block(path, first, records)
+            if record is None:
+                break
+        if failure is not None:
+            raise failure

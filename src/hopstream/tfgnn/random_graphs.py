@@ -108,7 +108,7 @@ class _Draw:
         for names in by_key.values():
             has_all &= np.any([sizes_of[name] > 0 for name in names], axis=0)
         self._node_sizes[node_set] = has_all.astype(np.int64)
-        predictions = np.cumsum(has_all) - has_all
+        predictions: IntArray = np.cumsum(has_all) - has_all
         for names in by_key.values():
             # The set with the highest draw among those that have anything to read from.
             draws = np.array([self._rng.random(len(has_all)) * (sizes_of[name] > 0) for name in names])

@@ -128,7 +128,7 @@ class ExampleStatistics:
         spec: What their schema says, or None.
         prefix: What stands before every name.
         num_examples: How many there are.
-        bytes: Their sizes.
+        example_bytes: Their sizes.
         sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
         features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
         unknown: Names that the schema does not have.
@@ -137,7 +137,7 @@ class ExampleStatistics:
     spec: GraphSpec | None = None
     prefix: str = ""
     num_examples: int = 0
-    bytes: SizeStatistics = field(default_factory=SizeStatistics)
+    example_bytes: SizeStatistics = field(default_factory=SizeStatistics)
     sets: dict[str, SizeStatistics] = field(default_factory=dict)
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -145,7 +145,7 @@ class ExampleStatistics:
     def add(self, lists: Mapping[str, ValueLists], records: Sequence[bytes]) -> None:
         """Add some examples, whose lists are those of ``decode_examples``."""
         num_examples = len(records)
-        self.bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
+        self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
         sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
         none = np.zeros(num_examples, np.int64)
         for name in {*self.sets, *(key.removeprefix(self.prefix) for key in sizes)}:

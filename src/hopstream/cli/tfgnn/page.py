@@ -13,12 +13,12 @@ from hopstream.tfgnn.statistics import ExampleStatistics, SizeStatistics
 
 def render_page(name: str, statistics: ExampleStatistics) -> str:
     """The whole page."""
-    size = statistics.bytes.numbers
+    size = statistics.example_bytes.numbers
     numbers = [("examples", count_text(statistics.num_examples)), ("sets", count_text(len(statistics.sets)))]
     if size.mean is not None:
         numbers += [("mean example", bytes_text(round(size.mean))), ("largest", bytes_text(round(size.most)))]
     head = f"<header><h1>{escape(name)}</h1>{tiles(numbers)}</header>"
-    figures = [_figure("bytes of an example", "byte", statistics.bytes)] if size.count else []
+    figures = [_figure("bytes of an example", "byte", statistics.example_bytes)] if size.count else []
     figures += [
         _figure(of, "node" if of.startswith("nodes/") else "edge", sizes)
         for of, sizes in sorted(statistics.sets.items(), reverse=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.progress import Clock, Output
+from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.tfgnn.files import PrefixOption, read_spec
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.tfgnn.random_settings import RandomSettings
@@ -53,5 +53,5 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
             raise
         num_bytes += path.stat().st_size
     text = f"{plural_text(examples, 'example')} in {plural_text(len(paths), 'file')}, {bytes_text(num_bytes)}"
-    facts = {"examples": examples, "files": len(paths), "bytes": num_bytes, "out": out}
+    facts: Facts = {"examples": examples, "files": len(paths), "bytes": num_bytes, "out": out}
     output.stage("write", "random", text, facts, clock.cost())

@@ -61,10 +61,10 @@ def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path]
     unknown, unseen = sorted(statistics.unknown), statistics.never_seen()
     facts: Facts = {
         "examples": statistics.num_examples, "files": len(paths), "bytes": num_bytes,
-        "example_bytes": statistics.bytes.numbers.to_json(), "not_in_schema": unknown, "never_seen": unseen,
+        "example_bytes": statistics.example_bytes.numbers.to_json(), "not_in_schema": unknown, "never_seen": unseen,
     }  # fmt: skip
     output.stage("stats", "", text, facts, clock.cost())
-    least, mean, most = _texts(statistics.bytes.numbers, lambda number: bytes_text(round(number)))
+    least, mean, most = _texts(statistics.example_bytes.numbers, lambda number: bytes_text(round(number)))
     output.text(f"{'':<16} an example has {least} to {most}, {mean} on average")
     for what, names in (("not in the schema", unknown), ("in no example", unseen)):
         if names:
