@@ -238,4 +238,4 @@ def _rows(
 
 
 def _listed(column: Column) -> list[Any]:
-    return column.tolist()  # type: ignore[no-any-return]
+    return column.tolist()

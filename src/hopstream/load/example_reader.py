@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
 from hopstream.tfgnn.tfrecord import files_of
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 SetSpec = TypeVar("SetSpec", NodeSetSpec, EdgeSetSpec)
 
 
@@ -46,12 +48,15 @@ def example_paths(files: Files) -> list[Path]:
 def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
     """The ``GraphSchema`` message that is given, or read from its path, or from beside the files.
 
+    Beside them is ``train.tfrecord.pbtxt`` for ``train.tfrecord-00000-of-00008``, or else the only ``.pbtxt`` there.
+
     Raises:
         FormatError: There is none, or several, or it is none.
         SchemaError: It contradicts itself.
     """
     if schema is None:
-        schema = paths[0].parent
+        own = paths[0].with_name(_SHARD.sub("", paths[0].name) + ".pbtxt")
+        schema = own if own.is_file() else paths[0].parent
     message = read_schema(Path(schema)) if isinstance(schema, str | os.PathLike) else schema
     check_schema(message)
     return message

@@ -130,7 +130,8 @@ class ExampleLoader(EpochLoader):
             files: TFRecord files of ``tf.Example``, plain or compressed with gzip, or Parquet files: a name such as
                 ``train.tfrecord@8`` or ``train-*.parquet``, or several. Compressed files are read once to count.
             batch_size: Subgraphs per batch and rank.
-            **options: ``schema``: a ``GraphSchema`` message or its path; None: the only ``.pbtxt`` beside the files.
+            **options: ``schema``: a ``GraphSchema`` message or its path; None: the one beside the files,
+                ``train.tfrecord.pbtxt``, or the only ``.pbtxt`` there.
                 ``shuffle``: a new order of files and examples each epoch.
                 ``window``: examples that are mixed with each other, of files that follow each other in the new order;
                 of compressed and Parquet files, some four times as many are kept in memory.
