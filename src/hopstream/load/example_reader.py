@@ -146,15 +146,16 @@ class ExampleReader:
         """
         try:
             return self._graphs(numbers)
-        except (FormatError, SettingsError, ValueError) as error:
+        except ValueError:
             for number in numbers.tolist():
-                self._check_alone(number, error)
+                self._check_alone(number)
             raise
 
-    def _check_alone(self, number: int, of_batch: ValueError) -> None:
+    def _check_alone(self, number: int) -> None:
+        """Raise what is wrong with one example, if anything, with its place."""
         try:
             self._graphs(np.array([number], np.int64))
-        except type(of_batch) as error:
+        except ValueError as error:
             path, row = self._files.place(number)
             text = str(error).removeprefix("message 0: ")
             where = f"{path}: record {row}: "
