@@ -313,3 +313,14 @@ def test_parquet_files_give_the_same_batches(files, graphs, tmp_path):
     assert sorted(seen) == list(range(NUM_EXAMPLES))
     with pytest.raises(FormatError, match="is no Parquet file"):
         ExampleLoader([*paths, tmp_path / "s-00000-of-00001"])
+
+
+def test_the_schema_is_found_by_the_files_name(tmp_path, graphs):
+    files = write(tmp_path, graphs, sizes=[20, 21])
+    (tmp_path / "schema.pbtxt").rename(tmp_path / "s.pbtxt")
+    (tmp_path / "other.pbtxt").write_text("node_sets { key: 'x' value {} }")
+    with ExampleLoader(files, collate="numpy") as loader:
+        assert "paper" in loader.spec.node_sets
+    (tmp_path / "s.pbtxt").rename(tmp_path / "t.pbtxt")
+    with pytest.raises(FormatError, match=r"has 2 files \*\.pbtxt: other\.pbtxt, t\.pbtxt; give the one"):
+        ExampleLoader(files)
