@@ -63,7 +63,7 @@ def files(request, tmp_path_factory, graphs):
 
 
 class TestExampleLoader(LoaderContract):
-    @pytest.fixture(params=[("plain", 3), ("gzip", 0)], ids=str)
+    @pytest.fixture(params=[("plain", 3), pytest.param(("gzip", 0), marks=pytest.mark.slow)], ids=str)
     def new_loader(self, request, graphs, tmp_path):
         kind, num_threads = request.param
         files = write(tmp_path, graphs, is_compressed=kind == "gzip")
