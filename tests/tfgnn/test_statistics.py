@@ -104,3 +104,11 @@ def test_histograms_count_by_powers_of_two():
     sizes.add(np.array([0, 1, 2, 3, 4, 7, 8]))
     sizes.add(np.array([0]))
     assert sizes.histogram == [2, 1, 2, 2, 1]
+
+
+def test_large_integers_without_a_sign_are_counted_as_such():
+    schema = 'node_sets { key: "a" value { features { key: "x" value { dtype: DT_UINT64 } } } }'
+    records = [example(**{"nodes/a.#size": [2], "nodes/a.x": [-1, 3]})]
+    x = statistics_of(records, 1, spec=GraphSpec.of_schema(parse_schema(schema))).features["nodes/a.x"]
+    assert (x.kind, x.values.least, x.values.most) == ("uint64", 3, 2**64 - 1)
+    assert statistics_of(records, 1).features["nodes/a.x"].values.least == -1

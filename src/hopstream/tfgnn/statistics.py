@@ -6,8 +6,8 @@ Everything is added up block by block, so memory does not grow with the number o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class FeatureStatistics:
     """The values of one feature.
 
     Attributes:
-        kind: ``float32``, ``int64`` or ``strings``, as messages store it.
+        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so.
         num_examples: Examples that have it.
         num_filled: Examples that have it and whose set has items.
         lengths: Values per example that has it.
@@ -154,12 +154,15 @@ class ExampleStatistics:
                 self.sets[name].add(np.zeros(self.num_examples, np.int64))
             self.sets[name].add(sizes.get(self.prefix + name, none))
         known = None if self.spec is None else set(list_names(self.spec, self.prefix))
+        unsigned = set() if self.spec is None else set(_unsigned_names(self.spec))
         for key, of in lists.items():
             if known is not None and key not in known:
                 self.unknown.add(key)
             name = key.removeprefix(self.prefix)
             if not name.endswith(("." + SIZE, "." + SOURCE, "." + TARGET)):
                 of_set = sizes.get(self.prefix + self._set_of(name))
+                if name in unsigned and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
+                    of = replace(of, values=of.values.view(np.uint64))  # as which they were written
                 self.features.setdefault(name, FeatureStatistics()).add(of, of_set)
         self.num_examples += num_examples
 
@@ -179,6 +182,15 @@ class ExampleStatistics:
         names = [] if self.spec is None else list(list_names(self.spec))
         ends = tuple("." + of for of in (SIZE, SOURCE, TARGET))
         return sorted(name for name in names if not name.endswith(ends) and name not in self.features)
+
+
+def _unsigned_names(spec: GraphSpec) -> Iterator[str]:
+    """Features that lists hold as int64 and that are uint64."""
+    kinds = [("context/", spec.context)]
+    kinds += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
+    kinds += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
+    for key, features in kinds:
+        yield from (key + name for name, field_spec in features.items() if field_spec.dtype == "uint64")
 
 
 def _sums(lists: ValueLists) -> IntArray:
