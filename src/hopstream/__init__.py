@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from hopstream.graph.splits import split_links, split_nodes
     from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
     from hopstream.ingest.chunking.run import chunk_tables
+    from hopstream.ingest.networkx_graphs import graph_from_networkx, graph_to_networkx
+    from hopstream.ingest.ogb import graph_from_ogb
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.ablp import ABLPLoader
     from hopstream.load.embeddings import open_embeddings
+    from hopstream.load.example_dataset import ExampleDataset
+    from hopstream.load.examples import ExampleLoader
     from hopstream.load.layerwise import infer_layerwise
     from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
@@ -53,6 +57,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ABLPLoader",
     "ClientSecurity",
+    "ExampleDataset",
+    "ExampleLoader",
     "Graph",
     "HaloSettings",
     "LinkNeighborLoader",
@@ -71,6 +77,9 @@ __all__ = [
     "export_subgraphs",
     "graph_from_arrays",
     "graph_from_data",
+    "graph_from_networkx",
+    "graph_from_ogb",
+    "graph_to_networkx",
     "hold_out_links",
     "infer_layerwise",
     "load_partition",
@@ -100,6 +109,8 @@ __all__ = [
 _MODULE_OF = {
     "ABLPLoader": "hopstream.load.ablp",
     "ClientSecurity": "hopstream.store.security",
+    "ExampleDataset": "hopstream.load.example_dataset",
+    "ExampleLoader": "hopstream.load.examples",
     "Graph": "hopstream.graph.graph",
     "HaloSettings": "hopstream.partition.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
@@ -118,6 +129,9 @@ _MODULE_OF = {
     "export_subgraphs": "hopstream.export.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
+    "graph_from_networkx": "hopstream.ingest.networkx_graphs",
+    "graph_from_ogb": "hopstream.ingest.ogb",
+    "graph_to_networkx": "hopstream.ingest.networkx_graphs",
     "hold_out_links": "hopstream.graph.held_out",
     "infer_layerwise": "hopstream.load.layerwise",
     "load_partition": "hopstream.load.partitions",

@@ -10,6 +10,7 @@ import pytest
 
 from hopstream.errors import StateError
 from hopstream.load.batch import MiniBatch
+from hopstream.load.examples import GraphBatch
 from tests.load.graphs import flat
 
 
@@ -133,7 +134,7 @@ class LoaderContract:
     def test_an_ended_iteration_stays_ended(self, new_loader):
         with new_loader() as loader:
             iterator = iter(loader)
-            assert all(isinstance(batch, MiniBatch) for batch in iterator)
+            assert all(isinstance(batch, MiniBatch | GraphBatch) for batch in iterator)
             for _ in range(2):
                 with pytest.raises(StopIteration):
                     next(iterator)

@@ -10,10 +10,12 @@ import numpy as np
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.batch import MiniBatch
+from hopstream.load.examples import GraphBatch
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.local import LocalStore
+from hopstream.tfgnn.graph_tensor import encode_graphs
 
 
 def make_plain_graph(rng: np.random.Generator, num_nodes: int = 80, num_edges: int = 400) -> Graph:
@@ -93,8 +95,11 @@ class WatchedStore(Store):
         self.store.close()
 
 
-def flat(batch: MiniBatch) -> dict[str, object]:
+def flat(batch: MiniBatch | GraphBatch) -> dict[str, object]:
     """Everything in a batch as bytes and lists, to compare two batches bit by bit."""
+    if isinstance(batch, GraphBatch):
+        encoded = encode_graphs(batch.graphs)
+        return {"index": batch.index, "epoch": batch.epoch, "graphs": [encoded[i] for i in range(len(encoded))]}
     found: dict[str, object] = {"seed_type": batch.seed_type, "index": batch.index, "epoch": batch.epoch}
     found["input_ids"] = batch.input_ids.tolist()
     for name in ("node_keys", "edge_index", "edge_keys", "num_sampled_nodes", "num_sampled_edges", "trees"):

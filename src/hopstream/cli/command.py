@@ -43,6 +43,7 @@ from hopstream.cli import (
     up,
     verify,
 )
+from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.cli.words import command_words
 from hopstream.errors import EngineError, HopstreamError, StoreError
 
@@ -135,6 +136,10 @@ def _make_app() -> typer.Typer:
         app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(
             module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
         )
+    group = typer.Typer(help="Look at GraphSchemas and examples as TF-GNN has them.", rich_markup_mode=None)
+    for name, module in {"validate": validate, "print": show, "stats": stats, "random": random_examples}.items():
+        group.command(name=name)(_ended_by_sigterm(module.run))
+    app.add_typer(group, name="tfgnn")
     return app
 
 

@@ -166,7 +166,7 @@ def _write_degrees(output: Output, census: Census) -> None:
         smallest, median, p99, largest, isolated = map(count_text, numbers)
         name = edge_type_text(summary.edge_type)
         mean = f"{summary.mean:.1f}"
-        bars = _bars(summary.histogram)
+        bars = histogram_text(summary.histogram)
         rows.append((name, summary.direction, smallest, mean, median, p99, largest, isolated, bars))
         facts.append(
             {
@@ -179,7 +179,7 @@ def _write_degrees(output: Output, census: Census) -> None:
     output.table(headers, rows, facts)
 
 
-def _bars(histogram: Sequence[int]) -> str:
+def histogram_text(histogram: Sequence[int]) -> str:
     """One character per bin, its height the logarithm of the count."""
     heights = [count.bit_length() for count in histogram]
     top = max(*heights, 1)

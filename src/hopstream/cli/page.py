@@ -1,93 +1,35 @@
-"""How does a census look as one page that needs nothing but itself?
-
-No script, no font, no picture and no style sheet is fetched. Names come from users' data and are escaped wherever they
-are written. The page follows the reader's choice of light or dark.
-"""
+"""How does a census look as one page that needs nothing but itself?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from hopstream.cli.census import Census
 from hopstream.cli.degrees import DegreeSummary
+from hopstream.cli.page_parts import grid, page_of, section, table, tiles
 from hopstream.cli.plots import MAX_BARS, MAX_HEAT_PARTS, balance_plot, bin_text, degree_plot, heat_map
 from hopstream.cli.types import edge_type_text, features_text
 from hopstream.cli.units import bytes_text, count_text, full_plural_text, percent_text
 from hopstream.partition.balance import max_over_mean
 from hopstream.schema import EdgeType
 
-STYLE = """
-:root { color-scheme: light dark; --ground: #ffffff; --panel: #f6f7f9; --ink: #1b1f24; --faint: #5c6672;
-  --line: #dde1e6; --accent: #2f6f9f; --strong: #ffffff; --heat: #1d4f7c;
-  --mean: #b4451f; --empty: #8a94a0; }
-@media (prefers-color-scheme: dark) { :root { --ground: #14171a; --panel: #1d2125; --ink: #e6e9ec; --faint: #9aa5b1;
-  --line: #343a41; --accent: #6db3e2; --strong: #0b1118; --heat: #4f97c9; --mean: #f0906a; --empty: #6c7681; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 28px 20px 60px; }
-h1 { font-size: 24px; line-height: 1.25; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 18px; margin: 40px 0 4px; }
-h3 { font-size: 14px; font-weight: 600; margin: 0; overflow-wrap: anywhere; }
-p { margin: 0 0 12px; max-width: 75ch; }
-.faint, figcaption { color: var(--faint); font-size: 13px; overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 10px; margin: 20px 0 0; }
-.tiles div, figure, .scroll { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; }
-.tiles div { padding: 10px 14px; }
-dl, dd { margin: 0; }
-dt { color: var(--faint); font-size: 13px; }
-dd { font-size: 21px; font-variant-numeric: tabular-nums; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 14px;
-  align-items: start; }
-figure { margin: 0; padding: 12px 14px; min-width: 0; }
-figure svg { display: block; width: 100%; max-width: 480px; height: auto; margin: 8px auto 6px; }
-.wide { overflow-x: auto; width: fit-content; max-width: 100%; }
-.wide svg { width: auto; max-width: none; margin: 8px 0; }
-.scroll { overflow-x: auto; margin: 0 0 14px; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; }
-th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
-tr:last-child > * { border-bottom: 0; }
-th { font-weight: 600; }
-thead th { color: var(--faint); font-size: 13px; white-space: nowrap; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.text { min-width: min(200px, 34vw); overflow-wrap: anywhere; }
-@media (max-width: 560px) { th, td { padding: 6px 8px; } main { padding: 20px 12px 40px; } }
-details { margin: 10px 0; }
-summary { cursor: pointer; color: var(--faint); font-size: 13px; }
-details .scroll { margin-top: 8px; max-height: 420px; overflow-y: auto; }
-svg text { fill: var(--faint); font-size: 11px; font-variant-numeric: tabular-nums; }
-svg .middle { text-anchor: middle; } svg .end { text-anchor: end; }
-svg .axis { font-size: 12px; }
-svg .label { fill: var(--ink); } svg .label.inside { fill: var(--strong); }
-svg .cell { fill: var(--ink); } svg .cell.strong { fill: var(--strong); }
-svg .bar { fill: var(--accent); } svg .heat { fill: var(--heat); } svg .bar.empty { fill: var(--empty); }
-svg .grid { stroke: var(--line); } svg .base { stroke: var(--faint); }
-svg .mean { stroke: var(--mean); stroke-width: 1.5; stroke-dasharray: 5 3; }
-"""
-
 
 def render_page(census: Census) -> str:
     """The whole page."""
     sections = [_head(census), _types(census), _degrees(census.degrees), _parts(census), _edges_between(census)]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(census.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return page_of(census.name, sections)
 
 
 def _head(census: Census) -> str:
     report = census.report
-    tiles = [
+    numbers = [
         ("nodes", count_text(census.num_nodes)),
         ("edges", count_text(census.num_edges)),
         ("parts", count_text(census.num_parts)),
     ]
     if report is not None:
-        tiles += [("size", bytes_text(census.num_bytes)), ("edges cut", percent_text(report.cut.fraction))]
+        numbers += [("size", bytes_text(census.num_bytes)), ("edges cut", percent_text(report.cut.fraction))]
     made = census.made_by_text()
     stored = f" with {census.stored_text()}" if census.stored_text() else ""
     made_line = f'<p class="faint">made by: {escape(made)}</p>' if made else ""
@@ -96,9 +38,7 @@ def _head(census: Census) -> str:
         f"graph {escape(census.graph_id)}, "
         f"edges grouped {' and '.join(_direction_text(d) for d in census.directions) or 'nowhere'}{escape(stored)}</p>"
         f"{made_line}"
-        '<dl class="tiles">'
-        + "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
-        + "</dl></header>"
+        f"{tiles(numbers)}</header>"
     )
 
 
@@ -116,7 +56,7 @@ def _types(census: Census) -> str:
         )
         for node_type, features in census.schema.nodes.items()
     ]
-    tables = [_table("Node types", ("node type", ">nodes", "features", "splits"), node_rows)]
+    tables = [table("Node types", ("node type", ">nodes", "features", "splits"), node_rows)]
     edge_rows = []
     for edge_type, features in census.schema.edges.items():
         cut = percent_text(census.report.cuts[edge_type].fraction) if census.report else "not told"
@@ -129,8 +69,8 @@ def _types(census: Census) -> str:
         edge_rows.append(row)
     if edge_rows:
         headers = ("edge type", ">edges", ">cut", "features", "times", "links")
-        tables.append(_table("Edge types", headers, edge_rows))
-    return _section("Types", "", *tables)
+        tables.append(table("Edge types", headers, edge_rows))
+    return section("Types", "", *tables)
 
 
 def _splits_text(census: Census, owner: str | EdgeType) -> str:
@@ -155,27 +95,27 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
             f"highest {summary.largest:,}"
         )
         bins = [(bin_text(i), f"{count:,}") for i, count in enumerate(summary.histogram)]
-        table = _table("", ("edges per node", ">nodes"), bins)
+        bins_table = table("", ("edges per node", ">nodes"), bins)
         figures.append(
             f"<figure><h3>{escape(title)}</h3>{degree_plot(summary)}<figcaption>{escape(caption)}</figcaption>"
-            f"<details><summary>as a table</summary>{table}</details></figure>"
+            f"<details><summary>as a table</summary>{bins_table}</details></figure>"
         )
     about = "How many nodes have how many edges. Both axes are logarithmic; the grey bar counts nodes without edges."
-    return _section("Degrees", about, _grid(figures))
+    return section("Degrees", about, grid(figures))
 
 
 def _parts(census: Census) -> str:
     loads = census.part_loads()
     servers = [(address, ", ".join(map(str, parts))) for address, parts in census.servers.items()]
-    served = _table("Servers", ("address", "parts"), servers) if servers else ""
-    figures = _grid(_load_figure(name, load) for name, load in loads.items())
+    served = table("Servers", ("address", "parts"), servers) if servers else ""
+    figures = grid(_load_figure(name, load) for name, load in loads.items())
     details = ""
     if census.num_parts <= MAX_BARS:
         rows = [(str(part), *(f"{load[part]:,}" for load in loads.values())) for part in range(census.num_parts)]
-        table = _table("", (">part", *(f">{name}" for name in loads)), rows)
-        details = f"<details><summary>as a table</summary>{table}</details>"
+        loads_table = table("", (">part", *(f">{name}" for name in loads)), rows)
+        details = f"<details><summary>as a table</summary>{loads_table}</details>"
     about = "What each part holds. Training waits for the fullest part, so bars should be level."
-    return _section("Parts", about, served, figures, details)
+    return section("Parts", about, served, figures, details)
 
 
 def _load_figure(name: str, load: Sequence[int]) -> str:
@@ -192,39 +132,12 @@ def _edges_between(census: Census) -> str:
     between, cut = census.report.edges_between, census.report.cut
     if not between or len(between) > MAX_HEAT_PARTS:
         text = f"{cut.num_cut:,} of {cut.num_edges:,} edges are cut. A map is drawn up to {MAX_HEAT_PARTS} parts."
-        return _section("Edges between parts", text)
+        return section("Edges between parts", text)
     about = (
         f"{cut.num_cut:,} of {cut.num_edges:,} edges ({percent_text(cut.fraction)}) lead from one part to "
         "another. Rows are the part of the source, columns that of the destination."
     )
     header = ("from part", *(f">to {q}" for q in range(len(between))))
     rows = [(str(p), *(f"{count:,}" for count in row)) for p, row in enumerate(between)]
-    details = f"<details><summary>as a table</summary>{_table('', header, rows)}</details>"
-    return _section("Edges between parts", about, f'<figure class="wide">{heat_map(between)}</figure>', details)
-
-
-def _section(title: str, about: str, *content: str) -> str:
-    text = f'<p class="faint">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{text}{''.join(content)}</section>"
-
-
-def _grid(figures: Iterable[str]) -> str:
-    return f'<div class="grid">{"".join(figures)}</div>'
-
-
-def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls where it is too wide. A header that starts with ``>`` heads numbers."""
-    css = ["number" if header.startswith(">") else "text" for header in headers]
-    head = "".join(
-        f'<th scope="col" class="{c}">{escape(h.removeprefix(">"))}</th>' for h, c in zip(headers, css, strict=True)
-    )
-    body = []
-    for row in rows:
-        first, *rest = (escape(cell) for cell in row)
-        cells = "".join(f'<td class="{c}">{cell}</td>' for cell, c in zip(rest, css[1:], strict=True))
-        body.append(f'<tr><th scope="row" class="{css[0]}">{first}</th>{cells}</tr>')
-    title = f' aria-label="{escape(caption, quote=True)}"' if caption else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table{title}><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    details = f"<details><summary>as a table</summary>{table('', header, rows)}</details>"
+    return section("Edges between parts", about, f'<figure class="wide">{heat_map(between)}</figure>', details)

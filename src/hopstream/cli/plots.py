@@ -44,34 +44,57 @@ class _Frame:
 FRAME = _Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
 
 
+@dataclass(frozen=True, slots=True)
+class HistogramWords:
+    """What a histogram says of itself.
+
+    Attributes:
+        title: Its name.
+        counted: What bars count, in the singular, such as ``node``.
+        per: What the bins are numbers of, in the singular, such as ``edge``.
+        axis: What is under the bins.
+        description: What it shows, in a sentence, for those who do not see it.
+    """
+
+    title: str
+    counted: str
+    per: str
+    axis: str
+    description: str
+
+
 def degree_plot(summary: DegreeSummary) -> str:
     """Nodes per degree, both axes logarithmic: one bar for each power of two, and one for no edges."""
-    bins = summary.histogram
+    description = (
+        f"{full_plural_text(summary.num_nodes, 'node')}, {summary.num_isolated:,} of them without edges; "
+        f"the mean is {summary.mean:.1f}, "
+        f"the median {summary.median:,}, 99 % have at most {summary.p99:,}, the highest degree is {summary.largest:,}"
+    )
+    axis = "edges per node: none, then from 1, 2, 4 … on"
+    return histogram_plot(summary.histogram, HistogramWords("Degree distribution", "node", "edge", axis, description))
+
+
+def histogram_plot(bins: Sequence[int], words: HistogramWords) -> str:
+    """Bars over bins for 0, 1, 2 to 3, 4 to 7 and so on; both axes are logarithmic."""
     decades = max(1, math.ceil(math.log10(max(*bins, 1) * 1.05)))
     step = (FRAME.right - FRAME.left) / max(len(bins), MIN_BINS)
-    marks = [_count_axis(decades)]
+    marks = [_count_axis(decades, words.counted + "s")]
     # Labels are a power of two apart; every second or fourth where they would run into each other.
     skip = next(n for n in (1, 2, 4, 8) if step * n >= 30)
     for i, count in enumerate(bins):
         left = FRAME.left + i * step
         label = bin_text(i)
         if count:
-            # A bin of one node has a height of its own, though the logarithm of one is nothing.
+            # A bin of one has a height of its own, though the logarithm of one is nothing.
             height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
             css = "bar empty" if i == 0 else "bar"
-            title = f"{full_plural_text(count, 'node')} with {label} {'edge' if label == '1' else 'edges'}"
+            title = f"{full_plural_text(count, words.counted)} with {label} {words.per}{'' if label == '1' else 's'}"
             marks.append(_rectangle(css, (left + 1, FRAME.bottom - height, step - 2, height), title))
         if i == 0 or (i - 1) % skip == 0:
             text = "0" if i == 0 else _power_text(i - 1)
             marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, text))
-    axis = "edges per node: none, then from 1, 2, 4 … on"
-    marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, axis))
-    description = (
-        f"{full_plural_text(summary.num_nodes, 'node')}, {summary.num_isolated:,} of them without edges; "
-        f"the mean is {summary.mean:.1f}, "
-        f"the median {summary.median:,}, 99 % have at most {summary.p99:,}, the highest degree is {summary.largest:,}"
-    )
-    return _svg(WIDTH, HEIGHT, "Degree distribution", description, marks)
+    marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, words.axis))
+    return _svg(WIDTH, HEIGHT, words.title, words.description, marks)
 
 
 def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean_text: str) -> str:
@@ -156,7 +179,7 @@ def bin_text(index: int) -> str:
     return str(index) if index < 2 else f"{1 << (index - 1):,} to {(1 << index) - 1:,}"
 
 
-def _count_axis(decades: int) -> str:
+def _count_axis(decades: int, counted: str) -> str:
     """Grid lines and labels at powers of ten."""
     marks = []
     skip = 1 if decades <= 5 else 2 if decades <= 10 else 3
@@ -164,7 +187,7 @@ def _count_axis(decades: int) -> str:
         y = FRAME.bottom - (FRAME.bottom - FRAME.top) * (power + 0.15) / (decades + 0.15)
         marks.append(f'<line class="grid" x1="{FRAME.left}" x2="{FRAME.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         marks.append(_text("tick end", FRAME.left - 5, y + 4, _decade_text(power)))
-    label = _upright_text(11, (FRAME.top + FRAME.bottom) / 2, "nodes")
+    label = _upright_text(11, (FRAME.top + FRAME.bottom) / 2, counted)
     return "".join([*marks, label, _base_line()])
 
 

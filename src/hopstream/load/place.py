@@ -21,6 +21,7 @@ KIND = "kind"
 FINGERPRINTS: Mapping[str, str] = {
     "graph_id": "another graph",
     "seeds": "other seeds=",
+    "examples": "other files=",
     "anchors": "other anchors=",
     "input_time": "other times of its seeds (input_time=)",
     "links": "other links (edge_label_index=)",

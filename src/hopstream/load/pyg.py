@@ -87,13 +87,13 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
     data = Data() if is_homogeneous else HeteroData()
     for node_type, keys in batch.node_keys.items():
         store = data if is_homogeneous else data[node_type]
-        store["n_id"] = _to_tensor(keys, is_pinned)
+        store["n_id"] = to_tensor(keys, is_pinned)
         set_columns(store, batch.node_features[node_type], is_pinned)
         store["num_sampled_nodes"] = batch.num_sampled_nodes[node_type]
         if batch.trees is not None:
-            store["batch"] = _to_tensor(batch.trees[node_type], is_pinned)
+            store["batch"] = to_tensor(batch.trees[node_type], is_pinned)
         if node_type == batch.seed_type:
-            store["input_id"] = _to_tensor(batch.input_ids, is_pinned)
+            store["input_id"] = to_tensor(batch.input_ids, is_pinned)
             store["batch_size"] = batch.batch_size
     if is_homogeneous and not batch.edge_index:
         data["edge_index"] = torch.empty((2, 0), dtype=torch.int64)
@@ -102,7 +102,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
         _set_edges(store, batch, edge_type, edge_index, is_pinned)
     if not isinstance(batch.seed_type, str):
         store = data if is_homogeneous else data[batch.seed_type]
-        store["input_id"] = _to_tensor(batch.input_ids, is_pinned)
+        store["input_id"] = to_tensor(batch.input_ids, is_pinned)
         store["batch_size"] = batch.batch_size
     for owner, attributes in batch.attributes.items():
         store = data if is_homogeneous or owner is None else data[owner]
@@ -117,16 +117,16 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 def _to_tensors(value: Any, is_pinned: bool) -> Any:
     """A value with every array in it, however deep, as a tensor."""
     if isinstance(value, np.ndarray):
-        return _to_tensor(value, is_pinned)
+        return to_tensor(value, is_pinned)
     if isinstance(value, Mapping):
         return {name: _to_tensors(item, is_pinned) for name, item in value.items()}
     return value
 
 
 def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Array, is_pinned: bool) -> None:
-    store["edge_index"] = _to_tensor(edge_index, is_pinned)
+    store["edge_index"] = to_tensor(edge_index, is_pinned)
     if edge_type in batch.edge_keys:
-        store["e_id"] = _to_tensor(batch.edge_keys[edge_type], is_pinned)
+        store["e_id"] = to_tensor(batch.edge_keys[edge_type], is_pinned)
     set_columns(store, batch.edge_features[edge_type], is_pinned)
     if batch.num_sampled_edges is not None:
         store["num_sampled_edges"] = batch.num_sampled_edges[edge_type]
@@ -136,15 +136,16 @@ def set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> N
     """Put columns into a storage of ``Data`` under their names, as ``to_pyg`` says."""
     for name, column in columns.items():
         if not isinstance(column, RaggedArray):
-            store[name] = _to_tensor(column, is_pinned)
+            store[name] = to_tensor(column, is_pinned)
         elif column.is_string:
             store[name] = list(column)
         else:
-            store[name] = _to_tensor(column.values, is_pinned)
-            store[name + OFFSETS] = _to_tensor(column.offsets, is_pinned)
+            store[name] = to_tensor(column.values, is_pinned)
+            store[name + OFFSETS] = to_tensor(column.offsets, is_pinned)
 
 
-def _to_tensor(array: Array, is_pinned: bool) -> torch.Tensor:
+def to_tensor(array: Array, is_pinned: bool) -> torch.Tensor:
+    """An array as a tensor, which shares its memory where that may be written and need not be pinned."""
     base: object = array.base
     if isinstance(base, torch.Tensor) and base.shape == array.shape:
         return base  # made by PinnedBuffers; torch waits for copies under way by storage, so it must be torch's own

@@ -131,20 +131,38 @@ def decode_example(data: bytes) -> dict[str, Values]:
         FormatError: The bytes are no ``Example``.
     """
     buffer = np.frombuffer(data, np.uint8)
+    found = _found(buffer)
+    if found is None:
+        return decode_by_protobuf(data)
+    lists: dict[str, Values] = {}
+    for key, key_end, kind, start, end in found.tolist():
+        values = _values_of(buffer, kind, start, end)
+        if values is None:
+            return decode_by_protobuf(data)
+        lists[_name_of(data[key:key_end])] = values
+    return lists
+
+
+def feature_names(data: bytes) -> list[str]:
+    """The names of one message's features.
+
+    Raises:
+        FormatError: The bytes are no ``Example``.
+    """
+    found = _found(np.frombuffer(data, np.uint8))
+    if found is None:
+        return list(decode_by_protobuf(data))
+    return [_name_of(data[key:key_end]) for key, key_end in found[:, :2].tolist()]
+
+
+def _found(buffer: Array) -> IntArray | None:
+    """The features of a message as ``find_features`` tells them, or None where protobuf must read it."""
     found = np.empty((FIRST_ROOM, 5), np.int64)
     num_found = find_features(buffer, 0, len(buffer), found)
     if num_found > len(found):
         found = np.empty((num_found, 5), np.int64)
         find_features(buffer, 0, len(buffer), found)
-    if num_found == UNUSUAL:
-        return _by_protobuf(data)
-    lists: dict[str, Values] = {}
-    for key, key_end, kind, start, end in found[:num_found].tolist():
-        values = _values_of(buffer, kind, start, end)
-        if values is None:
-            return _by_protobuf(data)
-        lists[_name_of(data[key:key_end])] = values
-    return lists
+    return None if num_found == UNUSUAL else found[:num_found]
 
 
 def _name_of(raw: bytes) -> str:
@@ -176,7 +194,12 @@ def _strings_of(buffer: Array, bounds: IntArray) -> RaggedArray:
     return RaggedArray(values, offsets_of(bounds[:, 1] - bounds[:, 0]), is_string=True)
 
 
-def _by_protobuf(data: bytes) -> dict[str, Values]:
+def decode_by_protobuf(data: bytes) -> dict[str, Values]:
+    """The lists of one message by name, read by protobuf: slow, and right whatever way the message is written in.
+
+    Raises:
+        FormatError: The bytes are no ``Example``.
+    """
     try:
         message: Any = message_class(EXAMPLE).FromString(data)
     except DecodeError as error:

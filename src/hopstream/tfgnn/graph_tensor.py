@@ -180,14 +180,15 @@ def decode_graph(data: bytes, spec: GraphSpec, *, num_components: int | None = 1
     )
 
 
-def _set_keys(spec: GraphSpec, prefix: str) -> Iterator[str]:
+def set_keys(spec: GraphSpec, prefix: str) -> Iterator[str]:
+    """How the names of each set's lists begin."""
     yield from (f"{prefix}nodes/{name}." for name in spec.node_sets)
     yield from (f"{prefix}edges/{name}." for name in spec.edge_sets)
 
 
 def _num_components(lists: Mapping[str, Values], spec: GraphSpec, prefix: str) -> int:
-    found = {key + SIZE: len(lists[key + SIZE]) for key in _set_keys(spec, prefix) if key + SIZE in lists}
-    missing = [key + SIZE for key in _set_keys(spec, prefix) if key + SIZE not in lists]
+    found = {key + SIZE: len(lists[key + SIZE]) for key in set_keys(spec, prefix) if key + SIZE in lists}
+    missing = [key + SIZE for key in set_keys(spec, prefix) if key + SIZE not in lists]
     if missing or not found:
         what = missing[0] if missing else "a set with sizes"
         raise FormatError(f"{what} is missing, which says how many components there are")
@@ -212,11 +213,12 @@ def _sizes(lists: Mapping[str, Values], key: str, num_components: int) -> IntArr
 def _ints(lists: Mapping[str, Values], key: str) -> IntArray:
     values = lists.get(key, np.empty(0, np.int64))
     if len(values) and (isinstance(values, RaggedArray) or values.dtype != np.int64):
-        raise FormatError(f"{key} is a list of {_kind(values)}; wanted int64")
+        raise FormatError(f"{key} is a list of {kind_text(values)}; wanted int64")
     return values if isinstance(values, np.ndarray) else np.empty(0, np.int64)
 
 
-def _kind(values: Values) -> str:
+def kind_text(values: Values) -> str:
+    """What messages call the kind of a list."""
     return "strings" if isinstance(values, RaggedArray) else str(values.dtype)
 
 
@@ -266,16 +268,16 @@ def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: 
     if len(values) != num_rows:
         where = f"{num_items} items of shape {list(spec.shape)}"
         raise FormatError(f"{key} has {len(values)} values; {where} have {num_rows}")
-    return FeatureValues(_loaded(key, values, spec), num_items, tuple(dims))
+    return FeatureValues(loaded_values(key, values, spec), num_items, tuple(dims))
 
 
-def _loaded(key: str, values: Values, spec: FieldSpec) -> Array | RaggedArray:
+def loaded_values(key: str, values: Values, spec: FieldSpec) -> Array | RaggedArray:
     """Values in the dtype of the spec, as ``tf.cast`` gives them."""
     if not len(values):
         return RaggedArray.from_strings([]) if spec.is_string else np.empty(0, spec.numpy_dtype)
     wanted = "strings" if spec.is_string else "float32" if spec.numpy_dtype.kind == "f" else "int64"
-    if _kind(values) != wanted:
-        raise FormatError(f"{key} is a list of {_kind(values)}; {spec.dtype} is stored as {wanted}")
+    if kind_text(values) != wanted:
+        raise FormatError(f"{key} is a list of {kind_text(values)}; {spec.dtype} is stored as {wanted}")
     if isinstance(values, RaggedArray):
         return values
     if spec.dtype == "uint64":

@@ -104,6 +104,12 @@ def frame_records(data: Array, offsets: IntArray) -> None:
         data[end - TAIL_BYTES : end] = np.frombuffer(tail, np.uint8)
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed with gzip, as its first bytes say."""
+    with path.open("rb") as file:
+        return file.read(len(_GZIP)) == _GZIP
+
+
 def read_records(path: Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
     """The records of one file, plain or compressed with gzip, in order.
 
@@ -112,9 +118,8 @@ def read_records(path: Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Ite
         ChecksumError: A record or its size is not what was written.
         OSError: The file cannot be read.
     """
+    is_compressed = is_gzip(path)
     with path.open("rb") as file:
-        is_compressed = file.read(2) == _GZIP
-        file.seek(0)
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_compressed else file)
         num_left = None if is_compressed else path.stat().st_size
         number = 0

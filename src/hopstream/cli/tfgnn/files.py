@@ -1,0 +1,80 @@
+"""Which examples does a command line name, and how are they read in blocks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from hopstream.errors import FormatError
+
+if TYPE_CHECKING:
+    from hopstream.tfgnn.blocks import Block
+    from hopstream.tfgnn.spec import GraphSpec
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="TFRecord or Parquet files: paths, patterns such as 'train-*', or sharded names such as train@8",
+        metavar="FILES", show_default=False,
+    ),
+]  # fmt: skip
+SchemaOption = Annotated[
+    Path | None,
+    typer.Option("--schema", help="the GraphSchema of the examples, or the folder that holds it", show_default=False),
+]
+ROWS = 64
+"""Rows of Parquet files that are read at once; a subgraph may have megabytes."""
+PrefixOption = Annotated[str, typer.Option("--prefix", help="what stands before every name in the examples")]
+
+
+def read_spec(path: Path) -> tuple[Any, GraphSpec]:
+    """A schema, checked, and its spec.
+
+    Raises:
+        FormatError: There is none.
+        SchemaError: It contradicts itself.
+    """
+    from hopstream.tfgnn.graph_schema import check_schema, read_schema, schema_path
+    from hopstream.tfgnn.spec import GraphSpec
+
+    message = read_schema(path)
+    check_schema(message, str(schema_path(path)))
+    return message, GraphSpec.of_schema(message)
+
+
+def paths_of(files: Sequence[str]) -> list[Path]:
+    """The files that are named.
+
+    Raises:
+        FormatError: One of them is missing, or they are of two kinds.
+    """
+    from hopstream.load.example_reader import example_paths
+
+    return example_paths(files)
+
+
+def blocks_of(paths: Iterable[Path]) -> Iterator[Block]:
+    """The examples of files in blocks; rows of Parquet files are made messages.
+
+    Raises:
+        FormatError: A file is damaged.
+    """
+    from hopstream.ingest.example_tables import ExampleTables, is_parquet
+    from hopstream.tfgnn.blocks import Block, record_blocks
+    from hopstream.tfgnn.example import encode_examples
+
+    for path in paths:
+        if not path.is_file():
+            raise FormatError(f"{path} is not there")
+        if not is_parquet(path):
+            yield from record_blocks([path])
+            continue
+        table = ExampleTables([path], None, window=ROWS)
+        for first in range(0, len(table), ROWS):
+            numbers = np.arange(first, min(first + ROWS, len(table)), dtype=np.int64)
+            encoded = encode_examples(table.read(numbers), len(numbers))
+            yield Block(path, first, [encoded[number] for number in range(len(numbers))])

@@ -1,0 +1,57 @@
+"""How do the statistics of examples look as one page?"""
+
+from __future__ import annotations
+
+from html import escape
+
+from hopstream.cli.page_parts import grid, page_of, section, table, tiles
+from hopstream.cli.plots import HistogramWords, bin_text, histogram_plot
+from hopstream.cli.tfgnn.stats import FEATURE_HEADERS, feature_row, number_text
+from hopstream.cli.units import bytes_text, count_text
+from hopstream.tfgnn.statistics import ExampleStatistics, SizeStatistics
+
+
+def render_page(name: str, statistics: ExampleStatistics) -> str:
+    """The whole page."""
+    size = statistics.example_bytes.numbers
+    numbers = [("examples", count_text(statistics.num_examples)), ("sets", count_text(len(statistics.sets)))]
+    if size.mean is not None:
+        numbers += [("mean example", bytes_text(round(size.mean))), ("largest", bytes_text(round(size.most)))]
+    head = f"<header><h1>{escape(name)}</h1>{tiles(numbers)}</header>"
+    figures = [_figure("bytes of an example", "byte", statistics.example_bytes)] if size.count else []
+    figures += [
+        _figure(of, "node" if of.startswith("nodes/") else "edge", sizes)
+        for of, sizes in sorted(statistics.sets.items(), reverse=True)
+    ]
+    about = "How many examples have how many items of a set. Both axes are logarithmic; the grey bar counts empty sets."
+    rows = [feature_row(of, values, statistics.num_missing(of)) for of, values in sorted(statistics.features.items())]
+    remarks = "".join(
+        f'<p class="faint">{escape(what)}: {escape(", ".join(names))}</p>'
+        for what, names in (
+            ("not in the schema", sorted(statistics.unknown)),
+            ("in no example", statistics.never_seen()),
+        )
+        if names
+    )
+    features = table("Features", FEATURE_HEADERS, rows) if rows else ""
+    about_features = "Of strings, min, mean and max are sizes in bytes."
+    return page_of(
+        name, [head, remarks, section("Sizes", about, grid(figures)), section("Features", about_features, features)]
+    )
+
+
+def _figure(name: str, noun: str, sizes: SizeStatistics) -> str:
+    numbers = sizes.numbers
+    caption = "no example"
+    if numbers.mean is not None:
+        caption = (
+            f"{number_text(numbers.least)} to {number_text(numbers.most)}, {number_text(numbers.mean)} on average; "
+            f"{sizes.histogram[0]:,} of {numbers.count:,} examples have none"
+        )
+    axis = f"{noun}s per example: none, then from 1, 2, 4 … on"
+    plot = histogram_plot(sizes.histogram, HistogramWords(name, "example", noun, axis, caption))
+    bins = table("", (f"{noun}s", ">examples"), [(bin_text(i), f"{n:,}") for i, n in enumerate(sizes.histogram)])
+    return (
+        f"<figure><h3>{escape(name)}</h3>{plot}<figcaption>{escape(caption)}</figcaption>"
+        f"<details><summary>as a table</summary>{bins}</details></figure>"
+    )

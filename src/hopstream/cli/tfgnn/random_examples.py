@@ -1,0 +1,57 @@
+"""How does a user get random examples that are valid under a schema?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.tfgnn.files import PrefixOption, read_spec
+from hopstream.cli.units import bytes_text, plural_text
+from hopstream.tfgnn.random_settings import RandomSettings
+
+
+@with_settings("settings", RandomSettings)
+def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
+    schema: Annotated[
+        Path, typer.Argument(help="a GraphSchema, or the folder that holds it", metavar="SCHEMA", show_default=False)
+    ],
+    out: Annotated[
+        str, typer.Option("--out", help="the TFRecord file to write, or several: name@8", show_default=False)
+    ],
+    examples: Annotated[int, typer.Option("--examples", help="how many examples to write", min=1)] = 10,
+    rng_seed: Annotated[int, typer.Option("--rng-seed", help="seed of every random choice", min=0)] = 0,
+    gzip: Annotated[bool, typer.Option("--gzip", help="compress each file as a whole")] = False,
+    prefix: PrefixOption = "",
+    json: JsonFlag = False,
+    *,
+    settings: RandomSettings,
+) -> None:
+    """Write random examples that are valid under a schema; equal settings give equal files."""
+    from hopstream.tfgnn.graph_tensor import encode_graphs
+    from hopstream.tfgnn.random_graphs import random_graphs
+    from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths, sharded_name
+
+    output, clock = Output(is_json=json), Clock()
+    spec = read_spec(schema)[1]
+    stem, num_shards = sharded_name(out)
+    paths = [Path(stem)] if num_shards is None else shard_paths(stem, num_shards)
+    num_bytes = 0
+    for shard, path in enumerate(paths):
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            with RecordWriter(partial, is_compressed=gzip) as writer:
+                for number in range(examples * shard // len(paths), examples * (shard + 1) // len(paths)):
+                    graph = random_graphs(spec, [number], rng_seed=rng_seed, settings=settings)
+                    writer.write(encode_graphs(graph, prefix=prefix)[0])
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        num_bytes += path.stat().st_size
+    text = f"{plural_text(examples, 'example')} in {plural_text(len(paths), 'file')}, {bytes_text(num_bytes)}"
+    facts: Facts = {"examples": examples, "files": len(paths), "bytes": num_bytes, "out": out}
+    output.stage("write", "random", text, facts, clock.cost())

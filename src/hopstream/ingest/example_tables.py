@@ -1,0 +1,142 @@
+"""How are examples read that were exported as Parquet: one row each, and one column of lists for each name?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopstream.arrays import IntArray, RaggedArray, offsets_of
+from hopstream.errors import FormatError, IdRangeError
+from hopstream.tfgnn.example import ValueLists, Values
+from hopstream.tfgnn.record_files import RowCache
+
+_MAGIC = b"PAR1"
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is Parquet, as its first bytes say."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+class ExampleTables:
+    """Any row of some Parquet files, by its number over all files. Safe to use from many threads."""
+
+    def __init__(self, paths: Sequence[Path], names: Sequence[str] | None, *, window: int = 1024) -> None:
+        """Read the footers of all files.
+
+        Args:
+            paths: Parquet files with a column per name; the values of a row are lists, or single values.
+            names: The columns that are wanted; one that a file does not have gives empty lists. None: all.
+            window: Rows that are asked for about the same time; some four times as many are kept, and at least one
+                group of rows, as the file has them.
+
+        Raises:
+            FormatError: A file cannot be read as Parquet.
+            OSError: A file cannot be read.
+        """
+        self.paths = tuple(paths)
+        self._names = None if names is None else list(names)
+        sizes, groups, starts = [], [], []
+        for file, path in enumerate(self.paths):
+            metadata = _opened(path).metadata
+            sizes.append(metadata.num_rows)
+            for group in range(metadata.num_row_groups):
+                groups.append((file, group))
+                starts.append(metadata.row_group(group).num_rows)
+        self.sizes = tuple(sizes)
+        """Rows of each file."""
+        self._offsets = offsets_of(np.array(self.sizes, np.int64))
+        self._groups, self._group_offsets = groups, offsets_of(np.array(starts, np.int64))
+        self._cache: RowCache[pa.Table] = RowCache(4 * window)
+
+    def __len__(self) -> int:
+        """Rows of all files."""
+        return int(self._offsets[-1])
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The file of a row, and its number in the file."""
+        file = int(np.searchsorted(self._offsets, number, side="right")) - 1
+        return self.paths[file], number - int(self._offsets[file])
+
+    def read(self, numbers: IntArray) -> dict[str, ValueLists]:
+        """The lists of some rows by name, in the order of the numbers.
+
+        Raises:
+            IdRangeError: There is no such row.
+            FormatError: A column holds neither numbers nor strings, nor lists of them.
+        """
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
+            raise IdRangeError(f"rows {int(numbers.min())}..{int(numbers.max())} of files that have {len(self)}")
+        groups = np.searchsorted(self._group_offsets, numbers, side="right") - 1
+        pieces, places = [], []
+        for group in np.unique(groups).tolist():
+            at = np.flatnonzero(groups == group)
+            pieces.append(self._table(group).take(pa.array(numbers[at] - self._group_offsets[group])))
+            places.append(at)
+        if not pieces:
+            return {}
+        table = pa.concat_tables(pieces, promote_options="permissive")
+        table = table.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
+        return {name: _lists(table.column(name), name, self.paths[0]) for name in table.column_names}
+
+    def _table(self, group: int) -> pa.Table:
+        def load() -> tuple[pa.Table, int]:
+            file, number = self._groups[group]
+            opened = _opened(self.paths[file])
+            there = opened.schema_arrow.names
+            wanted = there if self._names is None else [name for name in self._names if name in set(there)]
+            table = opened.read_row_group(number, columns=wanted)
+            return table, int(self._group_offsets[group + 1] - self._group_offsets[group])
+
+        return self._cache.get(group, load)
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _lists(column: pa.ChunkedArray, name: str, path: Path) -> ValueLists:
+    """A column's values as messages have them: float32, int64 or strings; null is an empty list."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        lengths = np.nan_to_num(array.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        return ValueLists(_values(array.flatten(), name, path), offsets_of(lengths))
+    is_there = np.asarray(array.is_valid()).astype(np.int64)
+    return ValueLists(_values(array.drop_null(), name, path), offsets_of(is_there))
+
+
+def _values(array: pa.Array, name: str, path: Path) -> Values:
+    kind = array.type
+    if array.null_count:
+        raise FormatError(f"{path}: column {name!r} has a null inside a list")
+    if pa.types.is_floating(kind):
+        return np.array(array.to_numpy(zero_copy_only=False), np.float32)
+    if kind == pa.uint64():
+        return np.array(array.to_numpy(), np.uint64).view(np.int64)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return np.array(array.to_numpy(zero_copy_only=False), np.int64)
+    if any(
+        of(kind) for of in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    ):
+        wide = array.cast(pa.large_binary())
+        _, offsets, data = wide.buffers()
+        ends = (
+            np.frombuffer(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
+            if len(wide)
+            else np.zeros(1, np.int64)
+        )
+        held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        return RaggedArray(held[ends[0] : ends[-1]], ends - ends[0], is_string=True)
+    raise FormatError(f"{path}: column {name!r} holds {kind}; wanted numbers or strings, or lists of them")

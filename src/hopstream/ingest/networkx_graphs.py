@@ -1,0 +1,241 @@
+"""How does a NetworkX graph become a graph, and how does it become one again?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from hopstream.arrays import Column, RaggedArray
+from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.columns import as_column
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+RELATION = EDGE[1]
+MAX_INTEGER = (1 << 63) - 1
+
+
+@runtime_checkable
+class NetworkXLike(Protocol):
+    """A NetworkX ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``."""
+
+    def is_directed(self) -> bool:
+        """Whether edges have a direction."""
+        ...
+
+    def is_multigraph(self) -> bool:
+        """Whether there may be several edges between two nodes."""
+        ...
+
+    @property
+    def nodes(self) -> Any:
+        """Nodes; called with ``data=True``, with their attributes."""
+        ...
+
+    @property
+    def edges(self) -> Any:
+        """Edges, likewise."""
+        ...
+
+
+def graph_from_networkx(
+    source: NetworkXLike, *, node_type: str | None = None, edge_type: str | None = None, raw_ids: str | None = "raw_id",
+    both_directions: bool = True, missing: Mapping[str, Any] | None = None,
+) -> Graph:  # fmt: skip
+    """Make a graph of a NetworkX graph; nodes and edges keep the order in which NetworkX lists them.
+
+    Attributes become features. Every node (edge) of a type has each of them, as a bool, integer, real, string, or an
+    array or list of numbers; integers and reals may be mixed, other kinds may not. Keys of parallel edges are left out.
+
+    Args:
+        source: The graph.
+        node_type: The attribute of nodes that names their type; None: all are of type ``node``.
+        edge_type: The attribute of edges that names their relation; None: all are ``to``.
+        raw_ids: What the feature is called that holds the nodes' names, strings or integers; None leaves them out.
+        both_directions: Where edges have no direction: give each of them in both, the reverses behind all others (a
+            self loop once). False: in the direction in which NetworkX lists it.
+        missing: Attribute to the value that nodes and edges have that lack it.
+
+    Raises:
+        SchemaError: A node's name is neither a string nor an integer, names of both kinds are in one type, a node or
+            edge lacks an attribute, or values of an attribute are of several kinds.
+    """
+    if not isinstance(source, NetworkXLike):
+        raise SchemaError(f"source is {type(source).__name__}; wanted a NetworkX graph")
+    fill = dict(missing or {})
+    by_type: dict[str, list[tuple[Hashable, Mapping[str, Any]]]] = {}
+    places: dict[Hashable, tuple[str, int]] = {}
+    for name, attributes in source.nodes(data=True):
+        of = by_type.setdefault(_type_of(attributes, node_type, NODE, f"node {name!r}"), [])
+        places[name] = (_type_of(attributes, node_type, NODE, f"node {name!r}"), len(of))
+        of.append((name, attributes))
+    nodes: dict[str, NodeTable] = {}
+    for t, found in by_type.items():
+        features = _columns(t, [(repr(name), of) for name, of in found], node_type, fill)
+        if raw_ids is not None:
+            if raw_ids in features:
+                raise SchemaError(f"{t} has an attribute {raw_ids!r}, as raw ids are called; give another raw_ids=")
+            features = {raw_ids: _names(t, [name for name, _ in found]), **features}
+        nodes[t] = NodeTable(num_nodes=len(found), features=features)
+    if not nodes:
+        nodes[NODE] = NodeTable(num_nodes=0)
+    edges = _edges(source, places, edge_type, fill, both_directions=both_directions and not source.is_directed())
+    return Graph(nodes=nodes, edges=edges or ({EDGE: _no_edges()} if list(nodes) == [NODE] else {})).check()
+
+
+def _no_edges() -> EdgeTable:
+    return EdgeTable(src_keys=np.empty(0, np.int64), dst_keys=np.empty(0, np.int64))
+
+
+def _edges(
+    source: NetworkXLike, places: Mapping[Hashable, tuple[str, int]], attribute: str | None, fill: Mapping[str, Any],
+    *, both_directions: bool,
+) -> dict[EdgeType, EdgeTable]:  # fmt: skip
+    found: dict[EdgeType, list[tuple[int, int, str, Mapping[str, Any]]]] = {}
+    listed = [(u, v, of) for u, v, of in source.edges(data=True)]
+    if both_directions:
+        listed += [(v, u, of) for u, v, of in listed if u != v]
+    for u, v, attributes in listed:
+        (src_type, src), (dst_type, dst) = places[u], places[v]
+        relation = _type_of(attributes, attribute, RELATION, f"edge {u!r} -> {v!r}")
+        found.setdefault((src_type, relation, dst_type), []).append((src, dst, f"{u!r} -> {v!r}", attributes))
+    return {
+        t: EdgeTable(
+            src_keys=np.array([src for src, *_ in of], np.int64),
+            dst_keys=np.array([dst for _, dst, *_ in of], np.int64),
+            features=_columns(type_label(t), [(where, one) for *_, where, one in of], attribute, fill),
+        )
+        for t, of in found.items()
+    }
+
+
+def _type_of(attributes: Mapping[str, Any], attribute: str | None, default: str, where: str) -> str:
+    if attribute is None:
+        return default
+    value = attributes.get(attribute)
+    if not isinstance(value, str) or not value:
+        raise SchemaError(f"{where} has {attribute}={value!r}; its type is a string")
+    return value
+
+
+def _names(node_type: str, names: Sequence[Hashable]) -> Column:
+    """The names of nodes as a column of strings or of integers."""
+    kinds = {_name_kind(node_type, name) for name in names}
+    if len(kinds) > 1:
+        raise SchemaError(
+            f"{node_type} has nodes that are called by strings and by integers; use networkx.relabel_nodes, or "
+            "raw_ids=None"
+        )
+    return RaggedArray.from_strings(names) if kinds == {str} else np.array(names, np.int64)
+
+
+def _name_kind(node_type: str, name: Hashable) -> type:
+    if isinstance(name, str):
+        return str
+    is_integer = isinstance(name, int | np.integer) and not isinstance(name, bool | np.bool_)
+    if is_integer and -MAX_INTEGER - 1 <= int(name) <= MAX_INTEGER:  # type: ignore[call-overload]
+        return int
+    raise SchemaError(
+        f"{node_type} has a node {name!r} ({type(name).__name__}); raw ids are strings or integers of 64 bits: use "
+        "networkx.relabel_nodes, or raw_ids=None"
+    )
+
+
+def _columns(
+    owner: str, rows: Sequence[tuple[str, Mapping[str, Any]]], type_attribute: str | None, fill: Mapping[str, Any]
+) -> dict[str, Column]:
+    """The attributes of all nodes or edges of a type as columns."""
+    names = dict.fromkeys(name for _, attributes in rows for name in attributes if name != type_attribute)
+    columns: dict[str, Column] = {}
+    for name in names:
+        if not isinstance(name, str):
+            raise SchemaError(f"{owner} has an attribute {name!r}; names of features are strings")
+        values = []
+        for where, attributes in rows:
+            value = attributes.get(name)
+            value = fill.get(name) if value is None else value
+            if value is None:
+                raise SchemaError(
+                    f"{where} of {owner} has no {name!r}, which others have; give missing={{{name!r}: value}}"
+                )
+            values.append(value)
+        kinds = {_kind(value) for value in values} - {""}
+        if len(kinds) > 1 and not kinds <= {"integer", "real"}:
+            first = next(
+                where for (where, _), value in zip(rows, values, strict=True) if _kind(value) != _kind(values[0])
+            )
+            raise SchemaError(
+                f"{owner}.{name} has values of several kinds: {', '.join(sorted(kinds))}, from {first} on"
+            )
+        columns[name] = as_column(values, f"{owner}.{name}")
+    return columns
+
+
+def _kind(value: Any) -> str:
+    """What a value is; nothing for an empty list."""
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    if isinstance(value, list | tuple | np.ndarray):
+        return "list of " + next((k for k in (_kind(v) for v in value) if k), "") if len(value) else ""
+    if isinstance(value, int | np.integer):
+        return "integer"
+    return "real" if isinstance(value, float | np.floating) else type(value).__name__
+
+
+def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
+    """The NetworkX ``MultiDiGraph`` of a graph, for graphs that people look at.
+
+    Nodes are called by their key, in a graph of several node types by ``(type, key)``, or by a feature. All have
+    ``type`` in a graph of several types, edges likewise ``type``, their relation; features become attributes.
+
+    Args:
+        graph: The graph.
+        names: The feature that nodes are called by; its values are distinct.
+
+    Raises:
+        MissingDependencyError: NetworkX is not installed.
+        UnknownNameError: A node type does not have the feature.
+        SchemaError: Two nodes have the same name, or a feature is called ``type`` where types are told.
+    """
+    try:
+        import networkx
+    except ImportError as error:
+        raise MissingDependencyError(f"graph_to_networkx needs networkx ({error}); pip install networkx") from error
+    made = networkx.MultiDiGraph()
+    has_types = not graph.schema.is_homogeneous
+    called: dict[str, list[Hashable]] = {}
+    for node_type, nodes in graph.nodes.items():
+        if names is not None and names not in nodes.features:
+            raise UnknownNameError(f"{node_type} has no feature {names!r}; known: {list(nodes.features)}")
+        keys: Iterable[Any] = range(nodes.num_nodes) if names is None else _listed(nodes.features[names])
+        called[node_type] = [(node_type, key) for key in keys] if has_types and names is None else list(keys)
+        rows = _rows(node_type, nodes.features, nodes.num_nodes, {"type": node_type} if has_types else {}, names)
+        for name, attributes in zip(called[node_type], rows, strict=True):
+            if name in made:
+                raise SchemaError(f"{node_type} has a second node that is called {name!r}; choose another feature")
+            made.add_nodes_from([(name, attributes)])
+    for edge_type, edges in graph.edges.items():
+        sources, targets = called[edge_type[0]], called[edge_type[2]]
+        told = {"type": edge_type[1]} if has_types else {}
+        rows = _rows(type_label(edge_type), edges.features, edges.num_edges, told, None)
+        for src, dst, attributes in zip(edges.src_keys.tolist(), edges.dst_keys.tolist(), rows, strict=True):
+            made.add_edges_from([(sources[src], targets[dst], attributes)])
+    return made
+
+
+def _rows(
+    owner: str, features: Mapping[str, Column], num_rows: int, told: Mapping[str, str], left_out: str | None
+) -> list[dict[str, Any]]:
+    for name in told:
+        if name in features:
+            raise SchemaError(f"{owner} has a feature {name!r}, as types are called in NetworkX graphs; rename it")
+    columns = {name: _listed(column) for name, column in features.items() if name != left_out}
+    return [{**told, **{name: column[row] for name, column in columns.items()}} for row in range(num_rows)]
+
+
+def _listed(column: Column) -> list[Any]:
+    return column.tolist()

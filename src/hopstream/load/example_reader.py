@@ -1,0 +1,173 @@
+"""How do exported files become graph tensors, whichever of their examples are asked for?"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.ingest.example_tables import ExampleTables, is_parquet
+from hopstream.kernels.hashing import derive_seed
+from hopstream.tfgnn.graph_lists import decode_graphs, graphs_of_lists, list_names
+from hopstream.tfgnn.graph_schema import check_schema, read_schema
+from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.readout import check_readout, is_readout
+from hopstream.tfgnn.record_files import RecordFiles
+from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
+from hopstream.tfgnn.tfrecord import files_of
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+SetSpec = TypeVar("SetSpec", NodeSetSpec, EdgeSetSpec)
+
+
+def example_paths(files: Files) -> list[Path]:
+    """The files that one or several names mean, such as ``train.tfrecord@8`` or ``train-*.parquet``.
+
+    Raises:
+        FormatError: One of them is missing, or they are of two kinds.
+        SettingsError: No name is given.
+    """
+    names = [files] if isinstance(files, str | os.PathLike) else list(files)
+    paths = [path for name in names for path in files_of(Path(name))]
+    if not paths:
+        raise SettingsError("no files are given; give at least one name")
+    kinds = [is_parquet(path) for path in paths]
+    if any(kinds) and not all(kinds):
+        raise FormatError(f"{paths[kinds.index(False)]} is no Parquet file, as {paths[kinds.index(True)]} is")
+    return paths
+
+
+def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
+    """The ``GraphSchema`` message that is given, or read from its path, or from beside the files.
+
+    Beside them is ``train.tfrecord.pbtxt`` for ``train.tfrecord-00000-of-00008``, or else the only ``.pbtxt`` there.
+
+    Raises:
+        FormatError: There is none, or several, or it is none.
+        SchemaError: It contradicts itself.
+    """
+    if schema is None:
+        own = paths[0].with_name(_SHARD.sub("", paths[0].name) + ".pbtxt")
+        schema = own if own.is_file() else paths[0].parent
+    message = read_schema(Path(schema)) if isinstance(schema, str | os.PathLike) else schema
+    check_schema(message)
+    return message
+
+
+def chosen_spec(
+    spec: GraphSpec, nodes: Mapping[str, Sequence[str]] | None, edges: Mapping[str, Sequence[str]] | None,
+    context: Sequence[str] | None, *, has_strings: bool,
+) -> GraphSpec:  # fmt: skip
+    """A spec with the features that are wanted alone; None stands for all.
+
+    Raises:
+        UnknownNameError: There is no such set or feature.
+        SettingsError: A name stands where a list of names is wanted.
+    """
+
+    def chosen(where: str, of: Mapping[str, FieldSpec], names: Sequence[str] | None) -> dict[str, FieldSpec]:
+        if isinstance(names, str):
+            raise SettingsError(f"{where} is the name {names!r}; give a list of names: [{names!r}]")
+        for name in names or ():
+            if name not in of:
+                raise UnknownNameError(f"{where}: there is no feature {name!r}; known: {sorted(of)}")
+        kept = of if names is None else {name: of[name] for name in of if name in names}
+        return {name: field for name, field in kept.items() if has_strings or not field.is_string}
+
+    def chosen_of_sets(
+        setting: str, sets: Mapping[str, SetSpec], names: Mapping[str, Sequence[str]] | None
+    ) -> dict[str, SetSpec]:
+        for name in names or ():
+            if name not in sets:
+                raise UnknownNameError(f"{setting}: there is no set {name!r}; known: {sorted(sets)}")
+        return {
+            name: replace(
+                of, features=chosen(f"{setting}[{name!r}]", of.features, None if names is None else names.get(name, ()))
+            )
+            for name, of in sets.items()
+        }
+
+    return GraphSpec(
+        context=chosen("context_features", spec.context, context),
+        node_sets=chosen_of_sets("node_features", spec.node_sets, nodes),
+        edge_sets=chosen_of_sets("edge_features", spec.edge_sets, edges),
+    )
+
+
+class ExampleReader:
+    """Graph tensors of exported examples, by number over all files. Safe to use from many threads."""
+
+    def __init__(
+        self, paths: Sequence[Path], spec: GraphSpec, *, num_components: int = 1, prefix: str = "", window: int = 1024
+    ) -> None:
+        """Open TFRecord or Parquet files.
+
+        Args:
+            paths: The files.
+            spec: What is read.
+            num_components: Components of each graph.
+            prefix: What stands before every name.
+            window: Examples that are asked for about the same time.
+
+        Raises:
+            FormatError: A file is damaged, or of another kind.
+            OSError: A file cannot be read.
+        """
+        self.spec = spec
+        self._num_components, self._prefix = num_components, prefix
+        self._names = list(list_names(spec, prefix))
+        self._readouts = [name for name in spec.node_sets if is_readout(name)]
+        self._files: RecordFiles | ExampleTables
+        if is_parquet(paths[0]):
+            self._files = ExampleTables(paths, self._names, window=window)
+        else:
+            self._files = RecordFiles(paths, stretch=window)
+        self.sizes = self._files.sizes
+        """Examples of each file."""
+
+    def fingerprint(self) -> str:
+        """What files these are, by their sizes."""
+        return f"{derive_seed(*self.sizes, *(path.stat().st_size for path in self._files.paths)):016x}"
+
+    def graphs(self, numbers: IntArray) -> GraphPieces:
+        """The graph tensors of the given examples, in the given order; readouts have been checked.
+
+        Raises:
+            FormatError: An example contradicts the schema; the error names its file and its number there.
+            SchemaError: A readout does not keep the rules.
+        """
+        try:
+            return self._graphs(numbers)
+        except ValueError:
+            for number in numbers.tolist():
+                self._check_alone(number)
+            raise
+
+    def _check_alone(self, number: int) -> None:
+        """Raise what is wrong with one example, if anything, with its place."""
+        try:
+            self._graphs(np.array([number], np.int64))
+        except ValueError as error:
+            path, row = self._files.place(number)
+            text = str(error).removeprefix("message 0: ")
+            where = f"{path}: record {row}: "
+            raise type(error)(text if text.startswith(str(path)) else where + text) from error
+
+    def _graphs(self, numbers: IntArray) -> GraphPieces:
+        wanted = {"num_components": self._num_components, "prefix": self._prefix}
+        if isinstance(self._files, ExampleTables):
+            lists = self._files.read(numbers)
+            graphs = graphs_of_lists(lists, len(numbers), self.spec, **wanted)  # type: ignore[arg-type]
+        else:
+            graphs = decode_graphs(self._files.read(numbers), self.spec, **wanted)  # type: ignore[arg-type]
+        for name in self._readouts:
+            check_readout(graphs, name)
+        return graphs

@@ -1,0 +1,200 @@
+"""What is in exported examples: how large are their sets, and which values do their features have?
+
+Everything is added up block by block, so memory does not grow with the number of examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.tfgnn.example import ValueLists
+from hopstream.tfgnn.example_lists import NamedLists
+from hopstream.tfgnn.graph_lists import list_names
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, kind_text
+from hopstream.tfgnn.spec import GraphSpec
+
+_BOUNDS = 1 << np.arange(62, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The extent of some numbers, which may be NaN or infinite.
+
+    Attributes:
+        count: How many there are, NaN and infinite ones included.
+        num_nan: How many are NaN.
+        num_infinite: How many are infinite.
+        total: The sum of the others.
+        least: The least of the others; infinite where there are none.
+        most: The highest of the others.
+    """
+
+    count: int = 0
+    num_nan: int = 0
+    num_infinite: int = 0
+    total: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
+
+    def add(self, values: Array) -> None:
+        """Add numbers."""
+        self.count += len(values)
+        if values.dtype.kind == "f" and not bool(np.all(np.isfinite(values))):
+            self.num_nan += int(np.sum(np.isnan(values)))
+            self.num_infinite += int(np.sum(np.isinf(values)))
+            values = values[np.isfinite(values)]
+        if len(values):
+            self.total += float(np.sum(values, dtype=np.float64))
+            self.least = min(self.least, values.min().item())
+            self.most = max(self.most, values.max().item())
+
+    @property
+    def num_finite(self) -> int:
+        """How many are neither NaN nor infinite."""
+        return self.count - self.num_nan - self.num_infinite
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of those; None where there are none."""
+        return self.total / self.num_finite if self.num_finite else None
+
+    def to_json(self) -> dict[str, float | None]:
+        """The least, the mean and the highest; None each where there are none."""
+        has_any = self.num_finite > 0
+        return {"min": self.least if has_any else None, "mean": self.mean, "max": self.most if has_any else None}
+
+
+@dataclass(slots=True)
+class SizeStatistics:
+    """How many items something has in each example.
+
+    Attributes:
+        numbers: The sizes.
+        histogram: Examples with no item, with 1, 2 to 3, 4 to 7 and so on.
+    """
+
+    numbers: Numbers = field(default_factory=Numbers)
+    histogram: list[int] = field(default_factory=list)
+
+    def add(self, sizes: IntArray) -> None:
+        """Add the sizes of some examples."""
+        self.numbers.add(sizes)
+        bins = np.bincount(np.searchsorted(_BOUNDS, sizes, side="right"), minlength=len(self.histogram)).tolist()
+        for number, count in enumerate(self.histogram):
+            bins[number] += count
+        self.histogram = bins
+
+
+@dataclass(slots=True)
+class FeatureStatistics:
+    """The values of one feature.
+
+    Attributes:
+        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so.
+        num_examples: Examples that have it.
+        num_filled: Examples that have it and whose set has items.
+        lengths: Values per example that has it.
+        values: The numbers, or the sizes of strings in bytes.
+    """
+
+    kind: str = "int64"
+    num_examples: int = 0
+    num_filled: int = 0
+    lengths: Numbers = field(default_factory=Numbers)
+    values: Numbers = field(default_factory=Numbers)
+
+    def add(self, lists: ValueLists, sizes: IntArray | None) -> None:
+        """Add the values of some examples, whose sets have so many items; None: it is of no set."""
+        lengths = np.diff(lists.offsets)
+        is_there = lists.is_there if isinstance(lists, NamedLists) else lengths > 0
+        self.num_examples += int(is_there.sum())
+        self.num_filled += int(np.sum(is_there if sizes is None else is_there & (sizes > 0)))
+        self.lengths.add(lengths[is_there])
+        if len(lists.values):
+            self.kind = kind_text(lists.values)
+        self.values.add(np.diff(lists.values.offsets) if isinstance(lists.values, RaggedArray) else lists.values)
+
+
+@dataclass(slots=True)
+class ExampleStatistics:
+    """What is in some examples.
+
+    Attributes:
+        spec: What their schema says, or None.
+        prefix: What stands before every name.
+        num_examples: How many there are.
+        example_bytes: Their sizes.
+        sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
+        features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
+        unknown: Names that the schema does not have.
+    """
+
+    spec: GraphSpec | None = None
+    prefix: str = ""
+    num_examples: int = 0
+    example_bytes: SizeStatistics = field(default_factory=SizeStatistics)
+    sets: dict[str, SizeStatistics] = field(default_factory=dict)
+    features: dict[str, FeatureStatistics] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+
+    def add(self, lists: Mapping[str, ValueLists], records: Sequence[bytes]) -> None:
+        """Add some examples, whose lists are those of ``decode_examples``."""
+        num_examples = len(records)
+        self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
+        sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
+        none = np.zeros(num_examples, np.int64)
+        for name in {*self.sets, *(key.removeprefix(self.prefix) for key in sizes)}:
+            if name not in self.sets:
+                self.sets[name] = SizeStatistics()
+                self.sets[name].add(np.zeros(self.num_examples, np.int64))
+            self.sets[name].add(sizes.get(self.prefix + name, none))
+        known = None if self.spec is None else set(list_names(self.spec, self.prefix))
+        unsigned = set() if self.spec is None else set(_unsigned_names(self.spec))
+        for key, of in lists.items():
+            if known is not None and key not in known:
+                self.unknown.add(key)
+            name = key.removeprefix(self.prefix)
+            if not name.endswith(("." + SIZE, "." + SOURCE, "." + TARGET)):
+                of_set = sizes.get(self.prefix + self._set_of(name))
+                if name in unsigned and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
+                    of = replace(of, values=of.values.view(np.uint64))  # as which they were written
+                self.features.setdefault(name, FeatureStatistics()).add(of, of_set)
+        self.num_examples += num_examples
+
+    def num_missing(self, name: str) -> int:
+        """Examples that do not have a feature, although its set has items."""
+        of = self.sets.get(self._set_of(name))
+        num_filled = self.num_examples if of is None else self.num_examples - (of.histogram[0] if of.histogram else 0)
+        return num_filled - self.features[name].num_filled
+
+    def _set_of(self, name: str) -> str:
+        """The name of the set that a feature is of."""
+        candidates = [of for of in self.sets if name.startswith(of + ".")]
+        return max(candidates, key=len, default=name.partition(".")[0])
+
+    def never_seen(self) -> list[str]:
+        """Names of the schema's features that no example has."""
+        names = [] if self.spec is None else list(list_names(self.spec))
+        ends = tuple("." + of for of in (SIZE, SOURCE, TARGET))
+        return sorted(name for name in names if not name.endswith(ends) and name not in self.features)
+
+
+def _unsigned_names(spec: GraphSpec) -> Iterator[str]:
+    """Features that lists hold as int64 and that are uint64."""
+    kinds = [("context/", spec.context)]
+    kinds += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
+    kinds += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
+    for key, features in kinds:
+        yield from (key + name for name, field_spec in features.items() if field_spec.dtype == "uint64")
+
+
+def _sums(lists: ValueLists) -> IntArray:
+    """The sum of each example's numbers."""
+    if isinstance(lists.values, RaggedArray):
+        return np.zeros(len(lists.offsets) - 1, np.int64)
+    return np.diff(offsets_of(lists.values.astype(np.int64))[lists.offsets])

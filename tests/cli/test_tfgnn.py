@@ -1,0 +1,181 @@
+"""Do the verbs of ``hopstream tfgnn`` say what is in schemas and examples?"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.messages import EXAMPLE, message_class
+from hopstream.tfgnn.tfrecord import RecordWriter, read_records
+from tests.tfgnn.schemas import EVERYTHING
+
+SMALL = """
+  node_sets { key: "paper" value { features { key: "x" value { dtype: DT_FLOAT } }
+    features { key: "name" value { dtype: DT_STRING } } } }
+  edge_sets { key: "cites" value { source: "paper" target: "paper" } }
+"""
+LISTS = {
+    "nodes/paper.#size": [2], "nodes/paper.x": [0.1, float("nan")], "nodes/paper.name": [b"\xff\x00", "tä\n".encode()],
+    "edges/cites.#size": [1], "edges/cites.#source": [0], "edges/cites.#target": [1],
+}  # fmt: skip
+
+
+def write_examples(path, *examples):
+    with RecordWriter(path) as writer:
+        for lists in examples:
+            message = message_class(EXAMPLE)()
+            for name, values in lists.items():
+                kind = {bytes: "bytes_list", float: "float_list"}.get(type(values[0]), "int64_list")
+                getattr(message.features.feature[name], kind).value.extend(values)
+            writer.write(message.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def schema(tmp_path):
+    path = tmp_path / "schema.pbtxt"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def examples(tmp_path):
+    return write_examples(tmp_path / "e.tfrecord", LISTS, {**LISTS, "nodes/paper.x": [1.0, 2.0]}, LISTS)
+
+
+def test_validate_tells_every_problem_and_remark(run_command, tmp_path):
+    path = tmp_path / "s.pbtxt"
+    path.write_text(
+        'node_sets { key: "a" value { features { key: "#size" value { dtype: DT_INT64 } } features { key: "x" value {'
+        " dtype: DT_DOUBLE shape { dim { size: 1 } } } } } } "
+        'edge_sets { key: "e" value { source: "a" target: "b" } }'
+    )
+    result = run_command("tfgnn", "validate", path)
+    assert result.status == 1 and result.err == ""
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["wrong", "wrong", "remark", "remark", "done"]
+    assert "'#size'" in lines[0] and "'b', which is no node set" in lines[1]
+    assert "2 problems, 2 remarks" in lines[-1]
+    facts = run_command("tfgnn", "validate", path, "--json").facts
+    assert [fact["stage"] for fact in facts] == ["wrong", "wrong", "remark", "remark", "done"]
+    assert (facts[-1]["problems"], facts[-1]["is_ok"]) == (2, False)
+
+
+def test_validate_checks_examples(run_command, schema, examples, tmp_path):
+    result = run_command("tfgnn", "validate", schema, "--examples", examples, "--json")
+    assert result.status == 0 and result.fact("stage", "done")["examples"] == 3
+    write_examples(
+        tmp_path / "bad", LISTS, {**LISTS, "edges/cites.#target": [5]}, {**LISTS, "nodes/paper.#size": [1, 1]}
+    )
+    whole = (tmp_path / "bad").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-3])
+    result = run_command(
+        "tfgnn", "validate", schema.parent, "--examples", tmp_path / "bad", "--examples", tmp_path / "cut"
+    )
+    assert result.status == 1
+    lines = [line for line in result.out.splitlines() if line.startswith("wrong")]
+    assert len(lines) == 4
+    assert "bad: record 1: edges/cites.#target has index 5; paper has 2 nodes" in lines[0]
+    assert "bad: record 2: nodes/paper.#size" in lines[1] and "it has 2 components, wanted 1" in lines[1]
+    assert "cut: record 1: edges/cites.#target" in lines[2] and "ends in the middle of record 2" in lines[3]
+    assert (
+        run_command("tfgnn", "validate", schema, "--examples", tmp_path / "bad", "--max-findings", 1).out.count("wrong")
+        == 1
+    )
+
+
+def test_what_is_no_schema_is_the_users_fault(run_command, tmp_path):
+    (tmp_path / "s.pbtxt").write_text("nodes {")
+    result = run_command("tfgnn", "validate", tmp_path / "s.pbtxt")
+    assert result.status == 2 and "not a GraphSchema" in result.err
+    assert run_command("tfgnn", "print", tmp_path / "none").status == 2
+
+
+def test_print_shows_graphs(run_command, schema, examples):
+    result = run_command("tfgnn", "print", examples, "--schema", schema, "--limit", 1, "--skip", 1)
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("record  1 of ") and lines[1] == "node set paper, 2 nodes"
+    assert any(line.split() == ["x", "float32[2]", "[1.0,", "2.0]"] for line in lines)
+    assert "edge set cites, paper -> paper, 1 edge" in lines
+    assert r"[b'\xff\x00', 'tä\n']" in result.out
+    assert "\nrecord" not in result.out
+
+
+def test_print_without_a_schema_and_as_json(run_command, schema, examples):
+    assert "nodes/paper.x        float32[2]  [0.1, nan]" in run_command("tfgnn", "print", examples).out
+    facts = run_command("tfgnn", "print", examples, "--limit", 0, "--json").facts
+    assert [fact["record"] for fact in facts] == [0, 1, 2]
+    assert facts[0]["example"]["nodes/paper.x"] == [0.1, "NaN"]
+    assert facts[0]["example"]["nodes/paper.name"] == [{"base64": "/wA="}, "tä\n"]
+    (fact,) = run_command("tfgnn", "print", examples, "--limit", 1, "--json", "--schema", schema).facts
+    assert fact["example"]["edges/cites"] == {"#size": [1], "#source": [0], "#target": [1]}
+    shown = run_command("tfgnn", "print", examples, "--limit", 1, "--max-values", 1).out
+    assert "[0.1, … 1 more]" in shown
+
+
+def test_print_names_a_record_that_contradicts_the_schema(run_command, schema, tmp_path):
+    path = write_examples(tmp_path / "bad", LISTS, {**LISTS, "nodes/paper.x": [1.0]})
+    result = run_command("tfgnn", "print", path, "--schema", schema)
+    assert result.status == 2 and "bad: record 1: nodes/paper.x has 1 values" in result.err
+
+
+def test_stats(run_command, schema, examples, tmp_path):
+    result = run_command("tfgnn", "stats", examples, "--schema", schema, "--html", tmp_path / "page.html")
+    assert result.status == 0, result.err
+    lines = [line.split() for line in result.out.splitlines()]
+    assert lines[0][:4] == ["stats", "3", "examples", "in"]
+    assert ["nodes/paper", "2", "2", "2", "█"] in [line[:5] for line in lines]
+    assert ["nodes/paper.x", "float32", "3", "0", "6", "2", "0.1", "0.8", "2", "2", "0"] in lines
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 3 and "nodes/paper.name" in page
+    facts = run_command("tfgnn", "stats", examples, "--json").facts
+    assert facts[0]["examples"] == 3 and facts[0]["not_in_schema"] == []
+    feature = next(fact for fact in facts if fact.get("feature") == "nodes/paper.x")
+    assert (feature["nan"], feature["min"], feature["max"]) == (2, pytest.approx(0.1), 2.0)
+
+
+def test_stats_of_odd_names(run_command, tmp_path):
+    path = write_examples(tmp_path / "odd", {"nodes/<b>.#size": [1], "nodes/<b>.[red]x": [1.0]})
+    result = run_command("tfgnn", "stats", path, "--html", tmp_path / "page.html")
+    assert result.status == 0 and "[red]x" in result.out
+    assert "<b>" not in (tmp_path / "page.html").read_text()
+    assert run_command("tfgnn", "stats", path, "--html", tmp_path).status == 2
+
+
+def test_random_examples_are_valid_and_repeat(run_command, tmp_path):
+    (tmp_path / "s.pbtxt").write_text(EVERYTHING)
+    for out in ("a@2", "b@2"):
+        result = run_command("tfgnn", "random", tmp_path, "--out", tmp_path / out, "--examples", 7, "--rng-seed", 3)
+        assert result.status == 0, result.err
+    names = ["-00000-of-00002", "-00001-of-00002"]
+    assert all((tmp_path / f"a{n}").read_bytes() == (tmp_path / f"b{n}").read_bytes() for n in names)
+    assert not list(tmp_path.glob(".*"))
+    one = run_command("tfgnn", "random", tmp_path, "--out", tmp_path / "c", "--examples", 7, "--rng-seed", 3, "--gzip")
+    assert one.status == 0
+    records = [record for n in names for record in read_records(tmp_path / f"a{n}")]
+    assert list(read_records(tmp_path / "c")) == records and len(records) == 7
+    assert run_command("tfgnn", "validate", tmp_path, "--examples", tmp_path / "a@2").status == 0
+    assert run_command("tfgnn", "random", tmp_path, "--out", tmp_path / "d", "--max-nodes", 0).status == 2
+
+
+def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
+    rows = [
+        {k: v.tolist() if k != "nodes/paper.name" else [b"a", b"b"] for k, v in decode_example(r).items()}
+        for r in read_records(examples)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "e.parquet", row_group_size=2)
+    facts = run_command("tfgnn", "print", tmp_path / "e.parquet", "--json", "--schema", schema).facts
+    assert [fact["example"]["nodes/paper"]["x"] for fact in facts] == [[0.1, "NaN"], [1.0, 2.0], [0.1, "NaN"]]
+    assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "e.parquet").status == 0
+    mixed = run_command("tfgnn", "stats", tmp_path / "e.parquet", examples)
+    assert mixed.status == 2 and "is no Parquet file" in mixed.err
+
+
+def test_the_group_has_help(run_command):
+    result = run_command("tfgnn", "--help")
+    assert result.status == 0
+    assert all(verb in result.out for verb in ("validate", "print", "stats", "random"))
+    assert "tfgnn" in run_command("--help").out

@@ -1,0 +1,114 @@
+"""Are the lists of many messages those of each message, however it is written?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopstream.errors import FormatError
+from hopstream.tfgnn import example_lists
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.messages import EXAMPLE, message_class
+
+Example = message_class(EXAMPLE)
+
+
+def example(**lists):
+    message = Example()
+    for name, values in lists.items():
+        first = values[0] if values else 0
+        kind = {bytes: "bytes_list", float: "float_list"}.get(type(first), "int64_list")
+        getattr(message.features.feature[name], kind).value.extend(values)
+    return message.SerializeToString()
+
+
+def unpacked(name, values):
+    """A list of integers as protobuf 2 would write it: a tag before each number."""
+    inner = b"".join(b"\x08" + bytes([value]) for value in values)
+    feature = b"\x1a" + bytes([len(inner)]) + inner
+    entry = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
+    features = b"\x0a" + bytes([len(entry)]) + entry
+    return b"\x0a" + bytes([len(features)]) + features
+
+
+values = st.one_of(
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5),
+    st.lists(st.integers(0, 127), max_size=40),
+)
+messages = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "i": values,
+            "f": st.lists(st.floats(width=32, allow_nan=False), max_size=5),
+            "s": st.lists(st.binary(max_size=6), max_size=5),
+            "longer name": values,
+        },
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(messages)
+def test_lists_are_those_of_each_message(of):
+    records = [example(**lists) for lists in of]
+    found = decode_examples(records)
+    assert sorted(found) == sorted({name for lists in of for name in lists})
+    for name, lists in found.items():
+        for m, record in enumerate(records):
+            alone = decode_example(record)
+            assert bool(lists.is_there[m]) == (name in alone)
+            flat = lists.values.tolist()[lists.offsets[m] : lists.offsets[m + 1]] if name != "s" else None
+            if flat is not None:
+                assert flat == (alone[name].tolist() if name in alone else [])
+            else:
+                of_message = range(lists.offsets[m], lists.offsets[m + 1])
+                bounds = getattr(lists.values, "offsets", None)
+                got = [lists.values.values[bounds[i] : bounds[i + 1]].tobytes() for i in of_message]
+                assert got == of[m].get("s", [])
+
+
+def test_messages_that_are_written_otherwise_are_read_too():
+    twice = example(a=[1]) + example(a=[2, 3])  # protobuf joins what is concatenated, and the last of a key counts
+    records = [example(a=[7, 300]), unpacked(b"a", [1, 2, 3]), twice, b"", example(b=[1.5])]
+    lists = decode_examples(records, ["a"])["a"]
+    assert np.split(lists.values, lists.offsets[1:-1])[0].tolist() == [7, 300]
+    assert np.diff(lists.offsets).tolist() == [2, 3, 2, 0, 0]
+    assert lists.values.tolist() == [7, 300, 1, 2, 3, 2, 3]
+    assert lists.is_there.tolist() == [True, True, True, False, False]
+
+
+def test_many_names_are_found():
+    records = [example(**{f"n{i}": [i] for i in range(m, 150)}) for m in range(3)]
+    found = decode_examples(records)
+    assert len(found) == 150
+    assert found["n149"].values.tolist() == [149] * 3
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([example(a=[1]), b"\x0a\xff"], "message 1: not a tf.Example"),
+        ([example(a=[1]), b"", example(a=[1.0])], "a is a list of int64 in message 0 and of float32 in message 2"),
+    ],
+)
+def test_what_is_no_example_is_refused(records, message):
+    with pytest.raises(FormatError, match=message):
+        decode_examples(records)
+
+
+def test_too_many_names_are_refused(monkeypatch):
+    monkeypatch.setattr(example_lists, "MAX_NAMES", 3)
+    records = [example(**{f"n{number}": [1]}) for number in range(5)]
+    with pytest.raises(FormatError, match="more than 3 names of features; give the names that are wanted"):
+        decode_examples(records)
+    assert decode_examples(records, ["n4"])["n4"].values.tolist() == [1]
+
+
+def test_no_messages():
+    assert decode_examples([]) == {}
+    assert decode_examples([], ["a"])["a"].offsets.tolist() == [0]
