@@ -23,6 +23,7 @@ from hopstream.compat.tfgnn.examples import (
 )
 from hopstream.compat.tfgnn.fields import Field, ragged_constant
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
+from hopstream.compat.tfgnn.homogeneous import get_homogeneous_node_and_edge_set_name, homogeneous
 from hopstream.compat.tfgnn.outside import missing_name
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.random_graphs import random_graph_tensor
@@ -56,7 +57,17 @@ from hopstream.compat.tfgnn.specs import (
     NodeSetSpec,
     TensorSpec,
 )
-from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, HIDDEN_STATE, NODES, SOURCE, TARGET, reverse_tag
+from hopstream.compat.tfgnn.tags import (
+    CONTEXT,
+    DEFAULT_STATE_NAME,
+    EDGES,
+    HIDDEN_STATE,
+    NODES,
+    SOURCE,
+    TARGET,
+    get_aux_type_prefix,
+    reverse_tag,
+)
 from hopstream.errors import SchemaError as ValidationError
 from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.graph_tensor import SIZE as SIZE_NAME
@@ -70,6 +81,7 @@ readout_named_into_feature = structured_readout_into_feature
 
 __all__ = [
     "CONTEXT",
+    "DEFAULT_STATE_NAME",
     "EDGES",
     "HIDDEN_STATE",
     "NODES",
@@ -107,7 +119,10 @@ __all__ = [
     "create_graph_spec_from_schema_pb",
     "create_schema_pb_from_graph_spec",
     "gather_first_node",
+    "get_aux_type_prefix",
+    "get_homogeneous_node_and_edge_set_name",
     "get_io_spec",
+    "homogeneous",
     "iter_features",
     "iter_sets",
     "parse_example",

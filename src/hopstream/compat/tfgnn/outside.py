@@ -8,7 +8,9 @@ _PADDING = "it pads graphs to the fixed sizes that TPUs need, and nothing here n
 _PIPELINE = "it works on tf.data pipelines; read records with read_records and batch them with parse_example"
 _CHECKS = "what is made or read is always checked"
 _HYPER = "edges with more than two ends cannot be written to files; use Adjacency"
-_ALIASES = "it is no class; look at a field with isinstance: numpy.ndarray, or FeatureValues where sizes vary"
+_ALIASES = "it only stands for a type; write str, int, numpy.ndarray or Mapping"
+_KINDS = "use isinstance with GraphTensor, numpy.ndarray, or FeatureValues, which fields of varying sizes are"
+_PRINT = "print write_example(graph), or call tolist on fields"
 
 _NAMES = {
     _KERAS: "keras models runner experimental",
@@ -30,7 +32,12 @@ _NAMES = {
         "check_scalar_graph_tensor check_homogeneous_graph_tensor"
     ),
     _HYPER: "HyperAdjacency HyperAdjacencySpec",
-    _ALIASES: "Fields FieldsSpec FieldOrFields FieldSpec FieldName SetName SetType NodeSetName EdgeSetName",
+    _ALIASES: (
+        "Fields FieldsSpec FieldOrFields FieldSpec FieldName SetName SetType NodeSetName EdgeSetName IncidentNodeTag "
+        "IncidentNodeOrContextTag"
+    ),
+    _KINDS: "is_dense_tensor is_ragged_tensor is_graph_tensor",
+    _PRINT: "graph_tensor_to_values",
 }
 REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
 """Why each name is not here."""

@@ -57,7 +57,7 @@ class _Piece:
 
     @property
     def features(self) -> Fields:
-        """The features by name: dtype[items, ...], or ``FeatureValues`` of varying sizes; of a batch, a row per graph."""
+        """The features by name: dtype[items, ...], or ``FeatureValues`` of varying sizes; a row per graph."""
         return Fields(self.items, self.sizes, self._kind, is_uniform=self._has_uniform_rows())
 
     def get_features_dict(self) -> dict[str, Field]:
