@@ -28,7 +28,9 @@ LINKS = """
 
 
 def students(scores=SCORES, **features):
-    nodes = tfgnn.NodeSet.from_fields(sizes=[len(scores)], features={"scores": scores, **features})
+    nodes = tfgnn.NodeSet.from_fields(
+        sizes=[tfgnn.FeatureValues.of(scores).num_items], features={"scores": scores, **features}
+    )
     return tfgnn.GraphTensor.from_pieces(node_sets={"students": nodes})
 
 
