@@ -40,13 +40,13 @@ def masked_checksum(data: bytes) -> int:
 class RecordWriter:
     """Writes records to one file. Use it as a context, or ``close`` it."""
 
-    def __init__(self, path: str | Path, *, is_compressed: bool = False) -> None:
+    def __init__(self, path: Path, *, is_compressed: bool = False) -> None:
         """Make the file, or empty the one that is there.
 
         Raises:
             OSError: The file cannot be written.
         """
-        self._file: IO[bytes] = Path(path).open("wb")
+        self._file: IO[bytes] = path.open("wb")
         # No time and no name: the same records are the same bytes.
         self._out = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0) if is_compressed else self._file
 

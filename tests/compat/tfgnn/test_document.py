@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hopstream.compat.tfgnn as tfgnn
+from hopstream.errors import FormatError
 from hopstream.tfgnn.graph_schema import parse_message
 from hopstream.tfgnn.messages import EXAMPLE
 from tests.compat.tfgnn.graphs import SCORES, students
@@ -45,6 +46,16 @@ def test_random_graphs_are_written_to_a_file_and_read_again(tmp_path):
         g.node_sets["students"]["scores"].tolist() for g in graphs
     ]
     assert len({str(g.node_sets["students"].sizes) for g in read}) > 1
+
+
+def test_shards_are_read_one_after_the_other(tmp_path):
+    for shard in range(2):
+        with tfgnn.RecordWriter(tmp_path / f"x-{shard:05}-of-00002", is_compressed=bool(shard)) as writer:
+            writer.write(bytes([shard]))
+    assert list(tfgnn.read_records(str(tmp_path / "x@2"))) == [b"\0", b"\1"]
+    assert list(tfgnn.read_records(tmp_path / "x-*")) == [b"\0", b"\1"]
+    with pytest.raises(FormatError, match=r"x-00000-of-00003 is not there"):
+        list(tfgnn.read_records(tmp_path / "x@3"))
 
 
 @pytest.mark.parametrize("scores", [SCORES, tfgnn.ragged_constant(SCORES)], ids=["lists", "ragged"])

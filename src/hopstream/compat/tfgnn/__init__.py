@@ -36,6 +36,7 @@ from hopstream.compat.tfgnn.readouts import (
     validate_graph_tensor_for_readout,
     validate_graph_tensor_spec_for_readout,
 )
+from hopstream.compat.tfgnn.records import RecordWriter, read_records
 from hopstream.compat.tfgnn.schemas import (
     Feature,
     GraphSchema,
@@ -73,7 +74,6 @@ from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.graph_tensor import SIZE as SIZE_NAME
 from hopstream.tfgnn.graph_tensor import SOURCE as SOURCE_NAME
 from hopstream.tfgnn.graph_tensor import TARGET as TARGET_NAME
-from hopstream.tfgnn.tfrecord import RecordWriter, read_records
 from hopstream.tfgnn.values import FeatureValues
 
 readout_named = structured_readout
