@@ -7,7 +7,7 @@ import pytest
 
 import hopstream.compat.tfgnn as tfgnn
 from hopstream.errors import FormatError, SchemaError
-from tests.compat.tfgnn.graphs import LINKS, links_spec, two_components
+from tests.compat.tfgnn.graphs import LINKS, links_spec, students, two_components
 
 
 def test_a_spec_says_what_the_schema_says():
@@ -63,6 +63,10 @@ def test_pieces_of_a_spec_are_put_together():
         tfgnn.GraphTensorSpec.from_piece_specs(context, {"users": two})
 
 
+STUDENTS = """
+  node_sets { key: "students" value {
+    features { key: "scores" value { dtype: DT_INT32 shape { dim { size: -1 } } } } } }
+"""
 FIRST = 'node_sets { key: "a" value { features { key: "f" value { dtype: DT_FLOAT shape { dim { size: 2 } } } } } }'
 EDGE = 'edge_sets { key: "e" value { source: "a" target: "a" } }'
 
@@ -87,6 +91,18 @@ def test_graphs_are_compared_with_schemas(text, match):
         return
     with pytest.raises(SchemaError, match=match):
         tfgnn.check_compatible_with_schema_pb(graph, tfgnn.parse_schema(text))
+
+
+def test_uniform_lists_are_not_what_a_ragged_feature_wants():
+    schema = tfgnn.parse_schema(STUDENTS)
+    tfgnn.check_compatible_with_schema_pb(students([[1, 2], [3]]), schema)
+    tfgnn.check_compatible_with_schema_pb(students(tfgnn.ragged_constant([[1, 2], [3, 4]])), schema)
+    wanted = r"scores is int32\[2, 2\]; wanted int32\[None, None\], from ragged_constant"
+    with pytest.raises(SchemaError, match=wanted):
+        tfgnn.check_compatible_with_schema_pb(students([[1, 2], [3, 4]]), schema)
+    halves = schema.node_sets["students"].features["scores"]
+    halves.CopyFrom(tfgnn.parse_schema(FIRST.replace("DT_FLOAT", "DT_BFLOAT16")).node_sets["a"].features["f"])
+    tfgnn.check_compatible_with_schema_pb(students([[0.5, 1.5]]), schema)  # held as float32
 
 
 def test_edges_that_connect_other_sets_are_named():

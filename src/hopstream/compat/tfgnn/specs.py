@@ -40,10 +40,17 @@ class TensorSpec:
         """Values vary in size."""
         return None in self.shape[1:]
 
-    def is_compatible_with(self, other: TensorSpec) -> bool:
-        """Whether values of the other spec are values of this one; None stands for any size."""
-        fits = len(self.shape) == len(other.shape) and self.dtype == other.dtype
-        return fits and all(mine in (None, theirs) for mine, theirs in zip(self.shape, other.shape, strict=True))
+    def is_compatible_with(self, other: TensorSpec, num_open: int = 1) -> bool:
+        """Whether values of the other spec are values of this one.
+
+        Args:
+            other: The other spec; bfloat16 and float32 are one, as they are held as one.
+            num_open: For how many dimensions, the outermost first, None stands for any size. In later ones it stands
+                for sizes that vary, which uniform ones are not.
+        """
+        fits = len(self.shape) == len(other.shape) and _held(self.dtype) == _held(other.dtype)
+        pairs = enumerate(zip(self.shape, other.shape, strict=False))
+        return fits and all(mine == theirs or (mine is None and at < num_open) for at, (mine, theirs) in pairs)
 
     @classmethod
     def of(cls, values: FeatureValues) -> TensorSpec:
@@ -68,15 +75,15 @@ class _PieceSpec:
 
     def _problems(self, other: _PieceSpec, where: str) -> list[str]:
         """In what another piece differs, a line each."""
-        pairs = {"#size": (self.sizes_spec, other.sizes_spec)}
         missing = self.features_spec.keys() ^ other.features_spec.keys()
         found = [f"{where}.{name} is in one of them only" for name in sorted(missing)]
-        pairs |= {n: (spec, other.features_spec[n]) for n, spec in self.features_spec.items() if n not in missing}
-        return found + [
-            f"{where}.{name} is {theirs.dtype}{list(theirs.shape)}; wanted {mine.dtype}{list(mine.shape)}"
-            for name, (mine, theirs) in pairs.items()
-            if not mine.is_compatible_with(theirs)
-        ]
+        pairs = {n: (spec, other.features_spec[n]) for n, spec in self.features_spec.items() if n not in missing}
+        for name, (mine, theirs) in {"#size": (self.sizes_spec, other.sizes_spec), **pairs}.items():
+            if not mine.is_compatible_with(theirs, len(self.sizes_spec.shape)):
+                got, wanted = (f"{spec.dtype}{list(spec.shape)}" for spec in (theirs, mine))
+                remedy = ", from ragged_constant" if mine.is_ragged and not theirs.is_ragged else ""
+                found.append(f"{where}.{name} is {got}; wanted {wanted}{remedy}")
+        return found
 
 
 AnyPiece = TypeVar("AnyPiece", bound=_PieceSpec)
@@ -259,6 +266,10 @@ class GraphTensorSpec:
                 for name, spec in self.edge_sets_spec.items()
             },
         )  # fmt: skip
+
+
+def _held(dtype: str) -> str:
+    return "float32" if dtype == "bfloat16" else dtype
 
 
 def _field_specs(piece: _PieceSpec) -> dict[str, FieldSpec]:
