@@ -58,6 +58,18 @@ def test_values_that_vary_in_size_stay_ragged():
         tfgnn.ragged_constant(SCORES, 2)
 
 
+def test_empty_features_keep_their_dtype_and_shape():
+    text = 'node_sets { key: "a" value { features { key: "s" value { dtype: DT_STRING shape { dim { size: 2 } } } } } }'
+    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
+    graph = tfgnn.parse_single_example(spec, b"")
+    again = graph.replace_features(node_sets={"a": {**graph.node_sets["a"].features, "t": np.array([], "U3")}})
+    assert again.node_sets["a"].spec["s"] == tfgnn.TensorSpec((0, 2), "string")
+    assert again.node_sets["a"]["s"].shape == (0, 2) and again.node_sets["a"].spec["t"].dtype == "string"
+    rows = np.empty(2, object)
+    rows[:] = [[1], [2, 3]]
+    assert students(rows).node_sets["students"]["scores"].tolist() == [[1], [2, 3]]
+
+
 def test_features_are_replaced_and_removed():
     graph = two_components()
     other = graph.replace_features(

@@ -29,6 +29,11 @@ def held(values: Any) -> FeatureValues:
     Raises:
         SchemaError: They are not equally deep, or neither numbers nor strings.
     """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "OSU" and values.ndim:
+        given = values.reshape(-1).tolist()
+        if all(isinstance(value, str | bytes) for value in given):  # as arrays, empty ones are of strings, too
+            strings = FeatureValues.of(given).flat if given else RaggedArray.from_strings([])
+            return FeatureValues(strings, len(values), values.shape[1:])
     made = FeatureValues.of(values)
     if isinstance(values, np.ndarray | RaggedArray | FeatureValues) or isinstance(made.flat, RaggedArray):
         return made
