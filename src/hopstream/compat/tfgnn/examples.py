@@ -1,0 +1,212 @@
+"""How do graph tensors become ``tf.Example`` messages and come back, and what are their features called there?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hopstream.compat.tfgnn.graph_tensor import GraphTensor
+from hopstream.compat.tfgnn.specs import GraphTensorSpec, Shape, TensorSpec
+from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
+from hopstream.errors import FormatError, SchemaError
+from hopstream.schema import STRING
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, concatenate_graphs, decode_graph, encode_graphs
+from hopstream.tfgnn.messages import EXAMPLE, message_class
+
+Example = message_class(EXAMPLE)
+"""The class of ``tf.Example`` messages, as ``tf.train.Example`` is: same fields, same bytes."""
+
+
+def write_example(graph: GraphTensor, prefix: str | None = None) -> Any:
+    """A graph tensor as an ``Example`` message.
+
+    Args:
+        graph: One graph, of any number of components.
+        prefix: What stands before every feature's name.
+
+    Raises:
+        SchemaError: It is a batch.
+    """
+    check_scalar(graph, "write_example")
+    return Example.FromString(encode_graphs(graph.pieces(), prefix=prefix or "")[0])
+
+
+def parse_single_example(
+    spec: GraphTensorSpec, serialized: Any, prefix: str | None = None, validate: bool = True
+) -> GraphTensor:
+    """A graph tensor from the bytes of an ``Example``.
+
+    Args:
+        spec: What to look for; other features of the message are passed over.
+        serialized: Bytes, or the message itself.
+        prefix: What stands before every feature's name.
+        validate: There for TF-GNN's sake: what is read is always checked.
+
+    Raises:
+        FormatError: The bytes are no ``Example``, or contradict the spec or each other; the error names the feature.
+        SchemaError: ``spec`` is that of a batch.
+    """
+    check_scalar(spec, "parse_single_example")
+    pieces = decode_graph(
+        _bytes_of(serialized), spec.graph_spec(), num_components=spec.num_components, prefix=prefix or ""
+    )
+    return GraphTensor.of_pieces(pieces, indices_dtype=spec.indices_dtype)
+
+
+def parse_example(
+    spec: GraphTensorSpec, serialized: Any, prefix: str | None = None, validate: bool = True
+) -> GraphTensor:
+    """A batch of graph tensors from the bytes of several ``Example`` messages.
+
+    Args:
+        spec: What to look for in each; other features are passed over.
+        serialized: Bytes of each message in a list, a tuple or an object array, or the messages themselves.
+        prefix: What stands before every feature's name.
+        validate: There for TF-GNN's sake: what is read is always checked.
+
+    Raises:
+        FormatError: Bytes are no ``Example``, or contradict the spec or each other; the error names the feature.
+        SchemaError: There are none, graphs have different numbers of components, or ``spec`` is that of a batch.
+    """
+    check_scalar(spec, "parse_example")
+    if isinstance(serialized, str | bytes | bytearray | memoryview):
+        raise SchemaError("parse_example takes a list of messages; use parse_single_example for one")
+    graph_spec = spec.graph_spec()
+    graphs = []
+    for number, one in enumerate(serialized):
+        try:
+            graphs.append(
+                decode_graph(_bytes_of(one), graph_spec, num_components=spec.num_components, prefix=prefix or "")
+            )
+        except FormatError as error:
+            raise FormatError(f"message {number}: {error}") from error
+    return GraphTensor.of_pieces(concatenate_graphs(graphs), is_batch=True, indices_dtype=spec.indices_dtype)
+
+
+def check_scalar(graph: GraphTensor | GraphTensorSpec, what: str) -> None:
+    """Refuse a batch where one graph is wanted.
+
+    Raises:
+        SchemaError: It is a batch.
+    """
+    if graph.rank:
+        raise SchemaError(f"{what} takes one graph, got a batch; call merge_batch_to_components first")
+
+
+def _bytes_of(serialized: Any) -> bytes:
+    if isinstance(serialized, np.ndarray) and serialized.dtype == object and not serialized.ndim:
+        serialized = serialized.item()
+    if hasattr(serialized, "SerializeToString"):
+        return bytes(serialized.SerializeToString())
+    if not isinstance(serialized, bytes | bytearray | memoryview):
+        remedy = "; arrays of dtype S cut zeros off, use dtype object" if isinstance(serialized, np.ndarray) else ""
+        raise SchemaError(f"a message is {type(serialized).__name__}; wanted bytes{remedy}")
+    return bytes(serialized)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLengths:
+    """A dimension that varies: the row lengths are in another feature, as ``tf.io.RaggedFeature.RowLengths`` says."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniformRowLength:
+    """A dimension of one size, as ``tf.io.RaggedFeature.UniformRowLength`` says."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedFeature:
+    """How the values of any number of items lie in an ``Example``, with the fields of ``tf.io.RaggedFeature``.
+
+    Attributes:
+        dtype: ``int64``, ``float32`` or ``string``, as lists have them.
+        value_key: The feature with the values.
+        partitions: The dimensions of one item's value, the outermost first.
+        row_splits_dtype: int32 or int64.
+        validate: Whether to check what is read.
+    """
+
+    dtype: str
+    value_key: str
+    partitions: tuple[RowLengths | UniformRowLength, ...] = ()
+    row_splits_dtype: str = "int32"
+    validate: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLenFeature:
+    """How values of a known shape lie in an ``Example``, with the fields of ``tf.io.FixedLenFeature``.
+
+    Attributes:
+        shape: Of all values together.
+        dtype: ``int64``, ``float32`` or ``string``, as lists have them.
+        default_value: What is read where the feature is missing; zeros for sizes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    default_value: tuple[int, ...] | None = None
+
+
+IOFeature = FixedLenFeature | RaggedFeature
+
+
+def get_io_spec(spec: GraphTensorSpec, prefix: str | None = None, validate: bool = True) -> dict[str, IOFeature]:
+    """How each feature of a spec lies in an ``Example``.
+
+    Args:
+        spec: A graph's spec.
+        prefix: What stands before every feature's name.
+        validate: What the records say of checking.
+
+    Returns:
+        A record per feature, by its name in the message. The classes and fields are called as in ``tf.io``.
+
+    Raises:
+        SchemaError: It is the spec of a batch.
+    """
+    check_scalar(spec, "get_io_spec")
+    fields: dict[str, TensorSpec] = {f"{CONTEXT}/{n}": of for n, of in spec.context_spec.features_spec.items()}
+    for name, nodes in spec.node_sets_spec.items():
+        key = f"{NODES}/{name}."
+        fields |= {key + SIZE: nodes.sizes_spec, **{key + n: of for n, of in nodes.features_spec.items()}}
+    for name, edges in spec.edge_sets_spec.items():
+        key, index = f"{EDGES}/{name}.", edges.adjacency_spec.index_spec
+        fields |= {key + SIZE: edges.sizes_spec, key + SOURCE: index, key + TARGET: index}
+        fields |= {key + n: of for n, of in edges.features_spec.items()}
+    splits = spec.indices_dtype.name
+    found: dict[str, IOFeature] = {}
+    for name, of in fields.items():
+        key = f"{prefix or ''}{name}"
+        found[key] = _fixed(key, of.shape, of.dtype) or _ragged(key, of, splits, validate)
+    return found
+
+
+def _list_dtype(dtype: str) -> str:
+    if dtype in (STRING, "bfloat16"):
+        return STRING if dtype == STRING else "float32"
+    return "float32" if np.dtype(dtype).kind == "f" else "int64"
+
+
+def _fixed(key: str, shape: Shape, dtype: str) -> FixedLenFeature | None:
+    sizes = tuple(size for size in shape if size is not None)
+    if len(sizes) < len(shape):
+        return None
+    default = (0,) * sizes[0] if key.endswith(SIZE) else None
+    return FixedLenFeature(shape=sizes, dtype=_list_dtype(dtype), default_value=default)
+
+
+def _ragged(key: str, spec: TensorSpec, splits: str, validate: bool) -> RaggedFeature:
+    partitions = tuple(
+        RowLengths(f"{key}.d{number}") if size is None else UniformRowLength(size)
+        for number, size in enumerate(spec.shape[1:], 1)
+    )
+    return RaggedFeature(
+        dtype=_list_dtype(spec.dtype), value_key=key, partitions=partitions, row_splits_dtype=splits, validate=validate
+    )

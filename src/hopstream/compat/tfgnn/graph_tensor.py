@@ -1,0 +1,285 @@
+"""What is a graph tensor, and how do others come from it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hopstream.arrays import IntArray, offsets_of
+from hopstream.compat.tfgnn.adjacency import Adjacency
+from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
+from hopstream.compat.tfgnn.specs import GraphTensorSpec
+from hopstream.errors import SchemaError
+from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
+
+Piece = TypeVar("Piece", Context, NodeSet, EdgeSet)
+Set = TypeVar("Set", NodeSet, EdgeSet)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GraphTensor:
+    """A graph of one component or several, or a batch of such graphs. Graph tensors do not change.
+
+    Attributes:
+        context: The features of components as a whole.
+        node_sets: Node sets by name.
+        edge_sets: Edge sets by name.
+    """
+
+    context: Context
+    node_sets: Mapping[str, NodeSet]
+    edge_sets: Mapping[str, EdgeSet]
+
+    @classmethod
+    def from_pieces(
+        cls, context: Context | None = None, node_sets: Mapping[str, NodeSet] | None = None,
+        edge_sets: Mapping[str, EdgeSet] | None = None,
+    ) -> GraphTensor:  # fmt: skip
+        """A graph tensor of its pieces; sizes and indices become int64 where any piece's are.
+
+        Args:
+            context: Features of components; none if None.
+            node_sets: Node sets by name.
+            edge_sets: Edge sets by name.
+
+        Raises:
+            SchemaError: Pieces are of different numbers of graphs or components, or edges point at nodes that are not
+                there.
+        """
+        nodes, edges = dict(node_sets or {}), dict(edge_sets or {})
+        sets: list[NodeSet | EdgeSet] = [*nodes.values(), *edges.values()]
+        if context is None:
+            shape = sets[0].sizes.shape if sets else (1,)
+            context = Context(sizes=np.ones(shape, sets[0].sizes.dtype if sets else np.int32))
+        shapes = {
+            "context": context.sizes.shape,
+            **{f"node set {name!r}": of.sizes.shape for name, of in nodes.items()},
+            **{f"edge set {name!r}": of.sizes.shape for name, of in edges.items()},
+        }
+        for what, shape in shapes.items():
+            if shape != context.sizes.shape:
+                wanted = list(context.sizes.shape)
+                raise SchemaError(f"{what} has sizes of shape {list(shape)}; those of the context are {wanted}")
+        for name, edge_set in edges.items():
+            _check_ends(name, edge_set, nodes)
+        all_sizes = [context.sizes, *(of.sizes for of in sets)]
+        dtypes = {sizes.dtype for sizes in all_sizes} | {a.dtype for e in edges.values() for a in e.adjacency.flat}
+        dtype = np.result_type(*dtypes)
+        return cls(
+            context=_as_dtype(context, dtype),
+            node_sets={name: _as_dtype(of, dtype) for name, of in nodes.items()},
+            edge_sets={name: _edges_as_dtype(of, dtype) for name, of in edges.items()},
+        )
+
+    @property
+    def rank(self) -> int:
+        """1 for a batch of graphs, else 0."""
+        return self.context.rank
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(num_graphs,)`` of a batch, else ``()``."""
+        return self.context.shape
+
+    @property
+    def indices_dtype(self) -> np.dtype[Any]:
+        """The dtype of sizes and indices, int32 or int64."""
+        return self.context.sizes.dtype
+
+    @property
+    def num_components(self) -> Any:
+        """Components of the graph; int64[num_graphs] of a batch."""
+        return self.context.num_components
+
+    @property
+    def total_num_components(self) -> int:
+        """Components of all graphs."""
+        return self.context.total_num_components
+
+    @property
+    def spec(self) -> GraphTensorSpec:
+        """What shapes and dtypes there are."""
+        return GraphTensorSpec(
+            context_spec=self.context.spec,
+            node_sets_spec={name: of.spec for name, of in self.node_sets.items()},
+            edge_sets_spec={name: of.spec for name, of in self.edge_sets.items()},
+        )
+
+    def replace_features(
+        self, context: Mapping[str, Any] | None = None, node_sets: Mapping[str, Mapping[str, Any]] | None = None,
+        edge_sets: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> GraphTensor:  # fmt: skip
+        """The same graph with other features: each set that is named has those given and no others.
+
+        Args:
+            context: Features of components by name; the old ones if None.
+            node_sets: Features by node set; others keep theirs.
+            edge_sets: Likewise of edge sets.
+
+        Raises:
+            SchemaError: There is no such set, or a feature has values of another number of items.
+        """
+        return GraphTensor(
+            context=self.context if context is None else self.context.replace_features(context),
+            node_sets=_replaced(self.node_sets, node_sets or {}, "node set"),
+            edge_sets=_replaced(self.edge_sets, edge_sets or {}, "edge set"),
+        )
+
+    def remove_features(
+        self, context: Iterable[str] | None = None, node_sets: Mapping[str, Iterable[str]] | None = None,
+        edge_sets: Mapping[str, Iterable[str]] | None = None,
+    ) -> GraphTensor:  # fmt: skip
+        """The same graph without some features.
+
+        Args:
+            context: Names of context features.
+            node_sets: Names of features by node set.
+            edge_sets: Names of features by edge set.
+
+        Raises:
+            SchemaError: There is no such set or feature.
+        """
+        return GraphTensor(
+            context=_without(self.context, context or (), "context"),
+            node_sets=_all_without(self.node_sets, node_sets or {}, "node set"),
+            edge_sets=_all_without(self.edge_sets, edge_sets or {}, "edge set"),
+        )
+
+    def merge_batch_to_components(self) -> GraphTensor:
+        """One graph with the components of all graphs of a batch; indices count from the first node of all."""
+        if not self.rank:
+            return self
+        edge_sets = {}
+        for name, edges in self.edge_sets.items():
+            ends = edges.adjacency
+            counts = edges.sizes.sum(axis=1)
+            sources, targets = (
+                flat + np.repeat(self._first_nodes(node_set), counts).astype(flat.dtype)
+                for flat, node_set in zip(ends.flat, (ends.source_name, ends.target_name), strict=True)
+            )
+            merged = replace(ends, flat=(sources, targets), num_edges=len(sources))
+            edge_sets[name] = replace(edges, sizes=edges.sizes.reshape(-1), adjacency=merged)
+        return GraphTensor(
+            context=replace(self.context, sizes=self.context.sizes.reshape(-1)),
+            node_sets={name: replace(of, sizes=of.sizes.reshape(-1)) for name, of in self.node_sets.items()},
+            edge_sets=edge_sets,
+        )
+
+    def pieces(self) -> GraphPieces:
+        """The graph, or the batch, as the records that ``hopstream.tfgnn`` encodes."""
+        num_graphs = self.shape[0] if self.rank else 1
+        num_components = self.context.sizes.shape[-1]
+        return GraphPieces(
+            component_offsets=np.arange(num_graphs + 1, dtype=np.int64) * num_components,
+            context=self.context.items,
+            node_sets={
+                name: NodePieces(sizes=_flat64(of.sizes), features=of.items) for name, of in self.node_sets.items()
+            },
+            edge_sets={
+                name: EdgePieces(
+                    sizes=_flat64(of.sizes), source=_flat64(of.adjacency.flat[0]), target=_flat64(of.adjacency.flat[1]),
+                    source_set=of.adjacency.source_name, target_set=of.adjacency.target_name, features=of.items,
+                )
+                for name, of in self.edge_sets.items()
+            },
+        )  # fmt: skip
+
+    @classmethod
+    def of_pieces(cls, pieces: GraphPieces, *, is_batch: bool = False, indices_dtype: Any = np.int32) -> GraphTensor:
+        """A graph tensor from the records that ``hopstream.tfgnn`` decodes and ``hopstream.export`` samples.
+
+        Args:
+            pieces: One graph, or several.
+            is_batch: Make a batch, of one graph too.
+            indices_dtype: int32 or int64, of sizes and indices.
+
+        Raises:
+            SchemaError: Graphs of a batch have different numbers of components, or there are several and no batch is
+                wanted.
+        """
+        counts = np.diff(pieces.component_offsets)
+        if len(np.unique(counts)) > 1:
+            raise SchemaError(f"graphs have {counts.tolist()} components; those of a batch have equally many")
+        if not is_batch and len(counts) != 1:
+            raise SchemaError(f"there are {len(counts)} graphs; a graph tensor of several is a batch")
+        shape = (len(counts), int(counts[0]) if len(counts) else 1) if is_batch else (int(counts[0]),)
+
+        def sizes(flat: IntArray) -> IntArray:
+            return flat.reshape(shape).astype(indices_dtype)
+
+        return cls(
+            context=Context(sizes=np.ones(shape, indices_dtype), items=pieces.context),
+            node_sets={
+                name: NodeSet(sizes=sizes(of.sizes), items=of.features) for name, of in pieces.node_sets.items()
+            },
+            edge_sets={
+                name: EdgeSet(
+                    sizes=sizes(of.sizes), items=of.features,
+                    adjacency=_adjacency_of(of, pieces.item_offsets(of.sizes) if is_batch else None, indices_dtype),
+                )
+                for name, of in pieces.edge_sets.items()
+            },
+        )  # fmt: skip
+
+    def _first_nodes(self, node_set: str) -> IntArray:
+        """int64[num_graphs], the first node of each graph of a batch among the nodes of all."""
+        return offsets_of(self.node_sets[node_set].sizes.sum(axis=1))[:-1]
+
+
+def _flat64(array: IntArray) -> IntArray:
+    return array.reshape(-1).astype(np.int64, copy=False)
+
+
+def _adjacency_of(edges: EdgePieces, offsets: IntArray | None, dtype: Any) -> Adjacency:
+    flat = (edges.source.astype(dtype), edges.target.astype(dtype))
+    num_edges = len(edges.source) if offsets is None else np.diff(offsets)
+    return Adjacency(source_name=edges.source_set, target_name=edges.target_set, flat=flat, num_edges=num_edges)
+
+
+def _check_ends(name: str, edges: EdgeSet, nodes: Mapping[str, NodeSet]) -> None:
+    ends = edges.adjacency
+    for end, node_set, flat in zip(("source", "target"), (ends.source_name, ends.target_name), ends.flat, strict=True):
+        if node_set not in nodes:
+            known = ", ".join(nodes) or "none"
+            raise SchemaError(f"edge set {name!r} has {end} {node_set!r}, which is no node set; known: {known}")
+        num_nodes = np.repeat(nodes[node_set].sizes.sum(axis=-1, keepdims=edges.rank == 0), ends.num_edges)
+        wrong = np.flatnonzero((flat < 0) | (flat >= num_nodes))
+        if len(wrong):
+            at = int(wrong[0])
+            raise SchemaError(
+                f"edge set {name!r}: {end} {flat[at]} of edge {at} is no node; {node_set!r} has {num_nodes[at]}"
+            )
+
+
+def _as_dtype(piece: Piece, dtype: np.dtype[Any]) -> Piece:
+    return replace(piece, sizes=piece.sizes.astype(dtype, copy=False))
+
+
+def _edges_as_dtype(edges: EdgeSet, dtype: np.dtype[Any]) -> EdgeSet:
+    source, target = (flat.astype(dtype, copy=False) for flat in edges.adjacency.flat)
+    return replace(_as_dtype(edges, dtype), adjacency=replace(edges.adjacency, flat=(source, target)))
+
+
+def _check_names(names: Iterable[str], known: Mapping[str, Any], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise SchemaError(f"there is no {what} {name!r}; known: {', '.join(known) or 'none'}")
+
+
+def _replaced(sets: Mapping[str, Set], features: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Set]:
+    _check_names(features, sets, what)
+    return {name: of.replace_features(features[name]) if name in features else of for name, of in sets.items()}
+
+
+def _without(piece: Piece, names: Iterable[str], where: str) -> Piece:
+    removed = [names] if isinstance(names, str) else list(names)
+    _check_names(removed, piece.items, f"feature of {where}")
+    return replace(piece, items={name: values for name, values in piece.items.items() if name not in removed})
+
+
+def _all_without(sets: Mapping[str, Set], names: Mapping[str, Iterable[str]], what: str) -> dict[str, Set]:
+    _check_names(names, sets, what)
+    return {name: _without(of, names.get(name, ()), f"{what} {name!r}") for name, of in sets.items()}

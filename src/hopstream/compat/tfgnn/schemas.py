@@ -1,0 +1,197 @@
+"""How does a ``GraphSchema`` become the spec of graph tensors, and how is it read, written and compared?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import write_text
+from hopstream.compat.tfgnn.examples import check_scalar
+from hopstream.compat.tfgnn.graph_tensor import GraphTensor
+from hopstream.compat.tfgnn.specs import (
+    AdjacencySpec,
+    ContextSpec,
+    EdgeSetSpec,
+    GraphTensorSpec,
+    NodeSetSpec,
+    TensorSpec,
+)
+from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
+from hopstream.errors import FormatError, SchemaError
+from hopstream.tfgnn import graph_schema
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, enum_names, message_class
+from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+
+GraphSchema = message_class(GRAPH_SCHEMA)
+"""The class of ``GraphSchema`` messages."""
+Feature = message_class("tensorflow_gnn.Feature")
+"""The class of what a ``GraphSchema`` says of one feature."""
+
+
+def parse_schema(schema_text: str | bytes) -> Any:
+    """A ``GraphSchema`` message from its text form.
+
+    Raises:
+        FormatError: It is none; the error names line and column.
+    """
+    try:
+        text = schema_text if isinstance(schema_text, str) else schema_text.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"text: not a GraphSchema: not UTF-8 at byte {error.start}") from error
+    return graph_schema.parse_schema(text)
+
+
+def write_schema(schema: Any, filename: str | Path) -> None:
+    """Write a ``GraphSchema`` message as text, beside the file first, which is then replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_text(Path(filename), graph_schema.message_text(schema))
+
+
+def validate_schema(schema: Any) -> list[Exception]:
+    """Refuse a schema that contradicts itself.
+
+    Returns:
+        What is allowed and seldom meant, such as shape ``[1]``.
+
+    Raises:
+        SchemaError: It does contradict itself; the error lists all that is wrong.
+    """
+    graph_schema.check_schema(schema)
+    return [SchemaError(remark) for remark in graph_schema.schema_remarks(schema)]
+
+
+def create_graph_spec_from_schema_pb(schema: Any, indices_dtype: Any = np.int32) -> GraphTensorSpec:
+    """The spec of the graph tensors that a schema describes, of one component.
+
+    Args:
+        schema: A ``GraphSchema`` message.
+        indices_dtype: int32 or int64, of sizes and indices.
+
+    Raises:
+        SchemaError: A feature cannot be stored, or an edge set names a node set that is not there.
+    """
+    dtype = np.dtype(indices_dtype).name
+    if dtype not in ("int32", "int64"):
+        raise SchemaError(f"indices_dtype is {dtype}; use int32 or int64")
+    sizes, indices = TensorSpec((1,), dtype), TensorSpec((None,), dtype)
+    return GraphTensorSpec.from_piece_specs(
+        context_spec=ContextSpec(features_spec=_fields(schema.context.features, 1, CONTEXT), sizes_spec=sizes),
+        node_sets_spec={
+            name: NodeSetSpec(features_spec=_fields(of.features, None, f"{NODES}/{name}"), sizes_spec=sizes)
+            for name, of in sorted(schema.node_sets.items())
+        },
+        edge_sets_spec={
+            name: EdgeSetSpec(
+                features_spec=_fields(of.features, None, f"{EDGES}/{name}"), sizes_spec=sizes,
+                adjacency_spec=AdjacencySpec(of.source, of.target, indices),
+            )
+            for name, of in sorted(schema.edge_sets.items())
+        },
+    )  # fmt: skip
+
+
+def _fields(features: Mapping[str, Any], num_items: int | None, where: str) -> dict[str, TensorSpec]:
+    fields = {name: field_of(features[name], f"{where}.{name}") for name in sorted(features)}
+    return {name: TensorSpec((num_items, *of.shape), of.dtype) for name, of in fields.items()}
+
+
+def create_schema_pb_from_graph_spec(graph: GraphTensor | GraphTensorSpec) -> Any:
+    """The ``GraphSchema`` message of a graph tensor or its spec: names, dtypes, shapes, and what edge sets connect.
+
+    Raises:
+        SchemaError: It is a batch, or a feature is of a dtype that cannot be stored.
+    """
+    spec = graph.spec if isinstance(graph, GraphTensor) else graph
+    check_scalar(spec, "create_schema_pb_from_graph_spec")
+    schema = GraphSchema()
+    _set_features(schema.context, spec.context_spec.features_spec, CONTEXT)
+    for name, nodes in spec.node_sets_spec.items():
+        schema.node_sets[name].SetInParent()
+        _set_features(schema.node_sets[name], nodes.features_spec, f"{NODES}/{name}")
+    for name, edges in spec.edge_sets_spec.items():
+        ends = edges.adjacency_spec
+        schema.edge_sets[name].source, schema.edge_sets[name].target = ends.source_name, ends.target_name
+        _set_features(schema.edge_sets[name], edges.features_spec, f"{EDGES}/{name}")
+    return schema
+
+
+def _set_features(holder: Any, features: Mapping[str, TensorSpec], where: str) -> None:
+    numbers = {DTYPES[name]: number for number, name in enum_names("tensorflow.DataType").items() if name in DTYPES}
+    for name, spec in features.items():
+        if spec.dtype not in numbers:
+            raise SchemaError(f"{where}.{name} is {spec.dtype}; use one of {', '.join(numbers)}")
+        feature = holder.features[name]
+        feature.dtype = numbers[spec.dtype]
+        for size in spec.shape[1:]:
+            feature.shape.dim.add().size = -1 if size is None else size
+
+
+def check_compatible_with_schema_pb(graph: GraphTensor | GraphTensorSpec, schema: Any) -> None:
+    """Refuse a graph tensor, or a spec, that is not what a schema describes.
+
+    Raises:
+        SchemaError: Sets, features, dtypes or shapes differ; the error lists them.
+    """
+    spec = graph.spec if isinstance(graph, GraphTensor) else graph
+    check_scalar(spec, "check_compatible_with_schema_pb")
+    problems = create_graph_spec_from_schema_pb(schema, spec.indices_dtype).problems(spec)
+    if problems:
+        raise SchemaError(f"the graph is not what the schema says: {'; '.join(problems)}")
+
+
+def iter_sets(schema: Any) -> Iterator[tuple[str, str, Any]]:
+    """The context, the node sets and the edge sets of a schema or a graph tensor: type, name and the set itself."""
+    if isinstance(schema, GraphTensor) or schema.HasField("context"):
+        yield CONTEXT, "", schema.context
+    for name in sorted(schema.node_sets):
+        yield NODES, name, schema.node_sets[name]
+    for name in sorted(schema.edge_sets):
+        yield EDGES, name, schema.edge_sets[name]
+
+
+def iter_features(schema: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """All features of a schema or a graph tensor: type and name of the set, name of the feature, and itself."""
+    for set_type, set_name, of in iter_sets(schema):
+        for name in sorted(of.features):
+            yield set_type, set_name, name, of.features[name]
+
+
+def check_required_features(requirements: Any, actual: Any) -> None:
+    """Refuse a schema without the sets and features that another one requires.
+
+    Args:
+        requirements: A ``GraphSchema``; a feature without a dtype or a shape requires none, a size of 0 requires no
+            size.
+        actual: The schema to look at.
+
+    Raises:
+        SchemaError: It lacks some, or has them with another dtype or shape; the error lists all.
+    """
+    there = {key[:3]: key[3] for key in iter_features(actual)}
+    sets = {key[:2] for key in iter_sets(actual)}
+    problems = [f"{kind}/{name} is missing" for kind, name, _ in iter_sets(requirements) if (kind, name) not in sets]
+    for *key, wanted in iter_features(requirements):
+        where = f"{key[0]}/{key[1]}{'.' if key[1] else ''}{key[2]}"
+        feature = there.get((key[0], key[1], key[2]))
+        if feature is None:
+            problems.append(f"{where} is missing")
+        else:
+            problems += _differences(where, wanted, feature)
+    if problems:
+        raise SchemaError(f"the schema lacks what is required: {'; '.join(sorted(problems))}")
+
+
+def _differences(where: str, wanted: Any, feature: Any) -> Iterator[str]:
+    got: FieldSpec = field_of(feature, where)
+    if wanted.dtype and wanted.dtype != feature.dtype:
+        yield f"{where} is {got.dtype}; wanted {field_of(wanted, where).dtype}"
+    sizes, others = [dim.size for dim in wanted.shape.dim], [dim.size for dim in feature.shape.dim]
+    fits = len(sizes) == len(others) and all(size in (0, other) for size, other in zip(sizes, others, strict=True))
+    if wanted.HasField("shape") and not wanted.shape.unknown_rank and not fits:
+        yield f"{where} has shape {others}; wanted {sizes}"

@@ -1,0 +1,291 @@
+"""Which dtypes and shapes do a graph tensor and its pieces have?
+
+A shape begins with the items of the set, None where their number is left open; None in a later place is a dimension
+whose size varies. Specs are equal where all they say is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hopstream.compat.tfgnn.tags import SOURCE, TARGET
+from hopstream.errors import SchemaError
+from hopstream.schema import STRING
+from hopstream.tfgnn.spec import EdgeSetSpec as Edges
+from hopstream.tfgnn.spec import FieldSpec, GraphSpec
+from hopstream.tfgnn.spec import NodeSetSpec as Nodes
+from hopstream.tfgnn.values import FeatureValues
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """The shape and the dtype of a field, as ``tf.TensorSpec`` and ``tf.RaggedTensorSpec`` say them.
+
+    Attributes:
+        shape: The items first.
+        dtype: A numpy name, ``bfloat16``, or ``string``.
+    """
+
+    shape: Shape
+    dtype: str
+
+    @property
+    def is_ragged(self) -> bool:
+        """Values vary in size."""
+        return None in self.shape[1:]
+
+    def is_compatible_with(self, other: TensorSpec, num_open: int = 1) -> bool:
+        """Whether values of the other spec are values of this one.
+
+        Args:
+            other: The other spec; bfloat16 and float32 are one, as they are held as one.
+            num_open: For how many dimensions, the outermost first, None stands for any size. In later ones it stands
+                for sizes that vary, which uniform ones are not.
+        """
+        fits = len(self.shape) == len(other.shape) and _held(self.dtype) == _held(other.dtype)
+        pairs = enumerate(zip(self.shape, other.shape, strict=False))
+        return fits and all(mine == theirs or (mine is None and at < num_open) for at, (mine, theirs) in pairs)
+
+    @classmethod
+    def of(cls, values: FeatureValues) -> TensorSpec:
+        """The spec of values."""
+        dtype = STRING if not isinstance(values.flat, np.ndarray) else values.flat.dtype.name
+        return cls((values.num_items, *values.shape), dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PieceSpec:
+    features_spec: Mapping[str, TensorSpec] = field(default_factory=dict)
+    sizes_spec: TensorSpec = TensorSpec((1,), "int32")
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        """The spec of one feature."""
+        return self.features_spec[name]
+
+    @property
+    def rank(self) -> int:
+        """1 for a batch of graphs, else 0."""
+        return len(self.sizes_spec.shape) - 1
+
+    def _problems(self, other: _PieceSpec, where: str) -> list[str]:
+        """In what another piece differs, a line each."""
+        missing = self.features_spec.keys() ^ other.features_spec.keys()
+        found = [f"{where}.{name} is in one of them only" for name in sorted(missing)]
+        pairs = {n: (spec, other.features_spec[n]) for n, spec in self.features_spec.items() if n not in missing}
+        for name, (mine, theirs) in {"#size": (self.sizes_spec, other.sizes_spec), **pairs}.items():
+            if not mine.is_compatible_with(theirs, len(self.sizes_spec.shape)):
+                got, wanted = (f"{spec.dtype}{list(spec.shape)}" for spec in (theirs, mine))
+                remedy = ", from ragged_constant" if mine.is_ragged and not theirs.is_ragged else ""
+                found.append(f"{where}.{name} is {got}; wanted {wanted}{remedy}")
+        return found
+
+
+AnyPiece = TypeVar("AnyPiece", bound=_PieceSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSpec(_PieceSpec):
+    """The context: its features' specs by name, with the components as items."""
+
+    @classmethod
+    def from_field_specs(
+        cls, *, features_spec: Mapping[str, TensorSpec] | None = None, shape: Sequence[int | None] = (),
+        indices_dtype: Any = np.int32, num_components: int | None = 1,
+    ) -> ContextSpec:  # fmt: skip
+        """The spec of a context.
+
+        Args:
+            features_spec: Specs by name.
+            shape: ``()``, or ``(num_graphs,)`` of a batch.
+            indices_dtype: int32 or int64, of sizes.
+            num_components: How many components a graph has; None: any number.
+        """
+        sizes = TensorSpec((*shape, num_components), np.dtype(indices_dtype).name)
+        return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSetSpec(_PieceSpec):
+    """A node set: its features' specs by name, and that of its sizes."""
+
+    @classmethod
+    def from_field_specs(
+        cls, *, features_spec: Mapping[str, TensorSpec] | None = None, sizes_spec: TensorSpec
+    ) -> NodeSetSpec:
+        """The spec of a node set."""
+        return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes_spec)
+
+
+@dataclass(frozen=True, slots=True)
+class AdjacencySpec:
+    """Which node sets edges connect.
+
+    Attributes:
+        source_name: The node set of their sources.
+        target_name: The node set of their targets.
+        index_spec: The spec of indices.
+    """
+
+    source_name: str
+    target_name: str
+    index_spec: TensorSpec = TensorSpec((None,), "int32")
+
+    @classmethod
+    def from_incident_node_sets(
+        cls, source_node_set: str, target_node_set: str, index_spec: TensorSpec = TensorSpec((None,), "int32")
+    ) -> AdjacencySpec:
+        """The spec of edges between two node sets."""
+        return cls(source_node_set, target_node_set, index_spec)
+
+    def node_set_name(self, node_tag: int) -> str:
+        """The node set of ``SOURCE`` or ``TARGET``."""
+        return {SOURCE: self.source_name, TARGET: self.target_name}[node_tag]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSetSpec(_PieceSpec):
+    """An edge set: its features' specs by name, that of its sizes, and what it connects."""
+
+    adjacency_spec: AdjacencySpec
+
+    @classmethod
+    def from_field_specs(
+        cls, *, features_spec: Mapping[str, TensorSpec] | None = None, sizes_spec: TensorSpec,
+        adjacency_spec: AdjacencySpec,
+    ) -> EdgeSetSpec:  # fmt: skip
+        """The spec of an edge set."""
+        return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes_spec, adjacency_spec=adjacency_spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphTensorSpec:
+    """A graph tensor: the specs of its context, node sets and edge sets.
+
+    Attributes:
+        context_spec: The context's.
+        node_sets_spec: Those of node sets by name.
+        edge_sets_spec: Those of edge sets by name.
+    """
+
+    context_spec: ContextSpec = field(default_factory=ContextSpec)
+    node_sets_spec: Mapping[str, NodeSetSpec] = field(default_factory=dict)
+    edge_sets_spec: Mapping[str, EdgeSetSpec] = field(default_factory=dict)
+
+    @classmethod
+    def from_piece_specs(
+        cls, context_spec: ContextSpec | None = None, node_sets_spec: Mapping[str, NodeSetSpec] | None = None,
+        edge_sets_spec: Mapping[str, EdgeSetSpec] | None = None,
+    ) -> GraphTensorSpec:  # fmt: skip
+        """The spec of a graph tensor.
+
+        Raises:
+            SchemaError: Pieces are of different ranks or numbers of components, or an edge set names a node set that
+                is not there.
+        """
+        nodes, edges = dict(node_sets_spec or {}), dict(edge_sets_spec or {})
+        pieces: list[_PieceSpec] = [*nodes.values(), *edges.values()]
+        if context_spec is None:
+            context_spec = ContextSpec(sizes_spec=pieces[0].sizes_spec) if pieces else ContextSpec()
+        shapes = {piece.sizes_spec.shape for piece in (context_spec, *pieces)}
+        if len(shapes) > 1:
+            raise SchemaError(f"pieces have sizes of different shapes: {sorted(map(str, shapes))}")
+        for name, edge_set in edges.items():
+            for end in (edge_set.adjacency_spec.source_name, edge_set.adjacency_spec.target_name):
+                if end not in nodes:
+                    raise SchemaError(f"edge set {name!r} connects node set {end!r}; known: {', '.join(nodes)}")
+        return cls(context_spec=context_spec, node_sets_spec=nodes, edge_sets_spec=edges)
+
+    @property
+    def rank(self) -> int:
+        """1 for a batch of graphs, else 0."""
+        return self.context_spec.rank
+
+    @property
+    def indices_dtype(self) -> np.dtype[Any]:
+        """The dtype of sizes and indices, int32 or int64."""
+        return np.dtype(self.context_spec.sizes_spec.dtype)
+
+    @property
+    def num_components(self) -> int | None:
+        """Components of each graph; None: any number."""
+        return self.context_spec.sizes_spec.shape[-1]
+
+    def relax(
+        self, *, num_components: bool = False, num_nodes: bool = False, num_edges: bool = False
+    ) -> GraphTensorSpec:
+        """The same spec with numbers of components, nodes or edges left open."""
+        context = self.context_spec
+        if num_components:
+            context = replace(_relaxed(context, num_items=True), sizes_spec=_open(context.sizes_spec))
+        nodes = {name: _relaxed(spec, num_items=num_nodes) for name, spec in self.node_sets_spec.items()}
+        edges = {name: _relaxed(spec, num_items=num_edges) for name, spec in self.edge_sets_spec.items()}
+        if num_components:
+            nodes = {name: replace(spec, sizes_spec=context.sizes_spec) for name, spec in nodes.items()}
+            edges = {name: replace(spec, sizes_spec=context.sizes_spec) for name, spec in edges.items()}
+        if num_edges:
+            edges = {name: replace(e, adjacency_spec=_relaxed_ends(e.adjacency_spec)) for name, e in edges.items()}
+        return GraphTensorSpec(context_spec=context, node_sets_spec=nodes, edge_sets_spec=edges)
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether a graph tensor, or what another spec describes, is one of this spec; None stands for any size."""
+        return not self.problems(other)
+
+    def problems(self, other: Any) -> list[str]:
+        """In what a graph tensor, or another spec, differs from this one, a line each."""
+        theirs: GraphTensorSpec = getattr(other, "spec", other)
+        found = self.context_spec._problems(theirs.context_spec, "context")
+        kinds: tuple[tuple[str, Mapping[str, _PieceSpec], Mapping[str, _PieceSpec]], ...] = (
+            ("nodes", self.node_sets_spec, theirs.node_sets_spec), ("edges", self.edge_sets_spec, theirs.edge_sets_spec)
+        )  # fmt: skip
+        for kind, mine, others in kinds:
+            found += [f"{kind}/{name} is in one of them only" for name in sorted(mine.keys() ^ others.keys())]
+            for name in mine.keys() & others.keys():
+                found += mine[name]._problems(others[name], f"{kind}/{name}")
+        for name in self.edge_sets_spec.keys() & theirs.edge_sets_spec.keys():
+            ends, wanted = theirs.edge_sets_spec[name].adjacency_spec, self.edge_sets_spec[name].adjacency_spec
+            if (ends.source_name, ends.target_name) != (wanted.source_name, wanted.target_name):
+                found.append(f"edges/{name} connects other node sets")
+        return sorted(found)
+
+    def graph_spec(self) -> GraphSpec:
+        """What encoding and decoding need of it."""
+        return GraphSpec(
+            context=_field_specs(self.context_spec),
+            node_sets={name: Nodes(features=_field_specs(spec)) for name, spec in self.node_sets_spec.items()},
+            edge_sets={
+                name: Edges(
+                    source=spec.adjacency_spec.source_name, target=spec.adjacency_spec.target_name,
+                    features=_field_specs(spec),
+                )
+                for name, spec in self.edge_sets_spec.items()
+            },
+        )  # fmt: skip
+
+
+def _held(dtype: str) -> str:
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _field_specs(piece: _PieceSpec) -> dict[str, FieldSpec]:
+    return {name: FieldSpec(dtype=spec.dtype, shape=spec.shape[1:]) for name, spec in piece.features_spec.items()}
+
+
+def _open(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec((*spec.shape[:-1], None), spec.dtype)
+
+
+def _relaxed(piece: AnyPiece, *, num_items: bool) -> AnyPiece:
+    if not num_items or piece.rank:
+        return piece
+    opened = {n: TensorSpec((None, *spec.shape[1:]), spec.dtype) for n, spec in piece.features_spec.items()}
+    return replace(piece, features_spec=opened)
+
+
+def _relaxed_ends(spec: AdjacencySpec) -> AdjacencySpec:
+    return AdjacencySpec(spec.source_name, spec.target_name, _open(spec.index_spec))

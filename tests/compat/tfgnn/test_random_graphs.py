@@ -1,0 +1,78 @@
+"""Are random graph tensors of their spec, of the sizes that are wanted, and the same for the same seed?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hopstream.compat.tfgnn as tfgnn
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.tfgnn.spec import DTYPES
+from tests.compat.tfgnn.graphs import as_lists, links_spec
+
+SPEC = links_spec()
+
+
+def test_a_seed_decides_over_the_graph():
+    first = tfgnn.random_graph_tensor(SPEC, rng_seed=1)
+    assert as_lists(first) == as_lists(tfgnn.random_graph_tensor(SPEC, rng_seed=1))
+    assert as_lists(first) != as_lists(tfgnn.random_graph_tensor(SPEC, rng_seed=2))
+    assert as_lists(tfgnn.random_graph_tensor(SPEC)) != as_lists(tfgnn.random_graph_tensor(SPEC))
+
+
+@pytest.mark.parametrize("lengths", [(2, 8), (0, 1), (0, 0), (3, 3)])
+def test_graphs_are_of_their_spec_and_sizes(lengths):
+    """Few nodes leave components without any, and what is read out of there must be nothing."""
+    seen = set()
+    for seed in range(20):
+        graph = tfgnn.random_graph_tensor(
+            SPEC, row_lengths_range=lengths, num_components_range=(0, 3), rng_seed=seed
+        )  # fmt: skip
+        seen.add(graph.num_components)
+        rebuilt = tfgnn.GraphTensor.from_pieces(graph.context, graph.node_sets, graph.edge_sets)  # checks indices
+        relaxed = SPEC.relax(num_components=True, num_nodes=True, num_edges=True)
+        assert relaxed.problems(rebuilt) == []
+        assert tfgnn.validate_graph_tensor_for_readout(rebuilt, ["source", "target", "edge"])
+        sizes = graph.node_sets["users"].sizes
+        assert np.all((sizes >= lengths[0]) & (sizes <= lengths[1]))
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        buys = graph.edge_sets["buys"]
+        component = np.searchsorted(starts, buys.adjacency.source, side="right") - 1
+        if lengths[0]:
+            assert component.tolist() == np.repeat(np.arange(graph.num_components), buys.sizes).tolist()
+    assert seen == {0, 1, 2, 3}
+
+
+def test_values_are_drawn_from_samples():
+    samples = {
+        (tfgnn.CONTEXT, None, "label"): ["x", "y"], (tfgnn.NODES, "_readout", "label"): [0, 1],
+        (tfgnn.NODES, "users", "tags"): [b"t"], (tfgnn.EDGES, "buys", "h"): [0.5, 0.25],
+    }  # fmt: skip
+    graph = tfgnn.random_graph_tensor(SPEC, samples, rng_seed=3)
+    assert set(graph.context["label"].reshape(-1)) <= {b"x", b"y"}
+    assert set(graph.node_sets["_readout"]["label"].tolist()) <= {0, 1}
+    assert graph.node_sets["_readout"]["label"].dtype == np.int64
+    assert set(np.unique(graph.edge_sets["buys"]["h"]).tolist()) == {0.5, 0.25}
+    assert set(graph.node_sets["users"]["tags"].flat) == {"t"}
+    with pytest.raises(SchemaError, match=r"sample_dict has strings; the schema says int64"):
+        tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "_readout", "label"): ["a"]}, rng_seed=3)
+
+
+@pytest.mark.parametrize("name", sorted(DTYPES))
+def test_every_dtype_is_made(name):
+    text = f'node_sets {{ key: "a" value {{ features {{ key: "f" value {{ dtype: {name} }} }} }} }}'
+    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
+    graph = tfgnn.random_graph_tensor(spec, row_lengths_range=(50, 50), rng_seed=0)
+    read = tfgnn.parse_single_example(spec, tfgnn.write_example(graph))
+    values = graph.node_sets["a"]["f"]
+    assert len(set(values.tolist())) > 1 and values.dtype == read.node_sets["a"]["f"].dtype
+    if name == "DT_DOUBLE":  # stored as float32
+        values = values.astype(np.float32)
+    assert np.array_equal(values, read.node_sets["a"]["f"])
+
+
+def test_wrong_ranges_are_named():
+    with pytest.raises(SettingsError, match=r"row_lengths_range is \(3, 2\)"):
+        tfgnn.random_graph_tensor(SPEC, row_lengths_range=(3, 2))
+    with pytest.raises(SettingsError, match=r"num_components_range is \(-1, 2\)"):
+        tfgnn.random_graph_tensor(SPEC, num_components_range=(-1, 2))
