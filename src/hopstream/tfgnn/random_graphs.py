@@ -128,7 +128,7 @@ class _Draw:
                 dims.append(size)
                 num_rows *= size
                 continue
-            lengths = self._rng.integers(0, self._settings.max_row + 1, num_rows, np.int64)
+            lengths = self._rng.integers(self._settings.min_row, self._settings.max_row + 1, num_rows, np.int64)
             dims.append(lengths)
             num_rows = int(lengths.sum())
         return FeatureValues(self._flat(spec, num_rows), num_items, tuple(dims))

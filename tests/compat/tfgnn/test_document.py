@@ -92,17 +92,14 @@ def test_no_students(is_written):
     assert (sizes.tolist(), sizes.dtype) == ([0], np.int32)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "kind", "values"),
-    [("DT_INT32", 3, "int64_list", range(10, 100)), ("DT_STRING", -1, "bytes_list", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")],
-)
-def test_what_a_schema_makes_of_random_values(dtype, size, kind, values):
+@pytest.mark.parametrize(("dtype", "size", "kind"), [("DT_INT32", 3, "int64_list"), ("DT_STRING", -1, "bytes_list")])
+def test_what_a_schema_makes_of_random_values(dtype, size, kind):
     text = RAGGED.replace("DT_INT64", dtype).replace("-1", str(size))
     example = tfgnn.write_example(tfgnn.random_graph_tensor(spec_of(text), rng_seed=1))
     feature = example.features.feature["nodes/students.scores"]
     found = getattr(feature, kind).value
     (num_students,) = example.features.feature["nodes/students.#size"].int64_list.value
-    assert {v.decode() if isinstance(v, bytes) else v for v in found} <= set(values)
+    assert len(set(found)) > 2 and {type(value) for value in found} == {int if size > 0 else bytes}
     if size > 0:
         assert len(found) == num_students * size and str(example).count("scores") == 1
     else:

@@ -47,8 +47,7 @@ def test_messages_are_taken_in_every_form(graphs):
             tfgnn.parse_example(SPEC, wrong)
     with pytest.raises(SchemaError, match=r"arrays of dtype S cut zeros off, use dtype object"):
         tfgnn.parse_single_example(SPEC, np.array(data))
-    with pytest.raises(SchemaError, match=r"no graph is given"):
-        tfgnn.parse_example(SPEC, [])
+    assert tfgnn.parse_example(SPEC, []).shape == (0,)
 
 
 def test_wrong_messages_are_named_with_their_number(graphs):
@@ -56,7 +55,7 @@ def test_wrong_messages_are_named_with_their_number(graphs):
     message.features.feature["nodes/users.#size"].int64_list.value.append(1)
     with pytest.raises(FormatError, match=r"nodes/users.#size has 2 components; wanted 1"):
         tfgnn.parse_single_example(SPEC, message)
-    with pytest.raises(FormatError, match=r"message 1: nodes/users.#size has 2 components"):
+    with pytest.raises(FormatError, match=r"message 1: nodes/users.#size has another number of components"):
         tfgnn.parse_example(SPEC, [tfgnn.write_example(graphs[0]), message])
     with pytest.raises(FormatError, match=r"not a tf.Example"):
         tfgnn.parse_single_example(SPEC, b"\xff")

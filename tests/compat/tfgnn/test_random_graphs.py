@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hopstream.compat.tfgnn as tfgnn
-from hopstream.errors import SchemaError, SettingsError
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.tfgnn.spec import DTYPES
 from tests.compat.tfgnn.graphs import as_lists, links_spec
 
@@ -26,7 +26,7 @@ def test_graphs_are_of_their_spec_and_sizes(lengths):
     seen = set()
     for seed in range(20):
         graph = tfgnn.random_graph_tensor(
-            SPEC, row_lengths_range=lengths, num_components_range=(0, 3), rng_seed=seed
+            SPEC, row_lengths_range=lengths, num_components_range=(1, 3), rng_seed=seed
         )  # fmt: skip
         seen.add(graph.num_components)
         rebuilt = tfgnn.GraphTensor.from_pieces(graph.context, graph.node_sets, graph.edge_sets)  # checks indices
@@ -40,7 +40,7 @@ def test_graphs_are_of_their_spec_and_sizes(lengths):
         component = np.searchsorted(starts, buys.adjacency.source, side="right") - 1
         if lengths[0]:
             assert component.tolist() == np.repeat(np.arange(graph.num_components), buys.sizes).tolist()
-    assert seen == {0, 1, 2, 3}
+    assert seen == {1, 2, 3}
 
 
 def test_values_are_drawn_from_samples():
@@ -54,8 +54,17 @@ def test_values_are_drawn_from_samples():
     assert graph.node_sets["_readout"]["label"].dtype == np.int64
     assert set(np.unique(graph.edge_sets["buys"]["h"]).tolist()) == {0.5, 0.25}
     assert set(graph.node_sets["users"]["tags"].flat) == {"t"}
-    with pytest.raises(SchemaError, match=r"sample_dict has strings; the schema says int64"):
+    with pytest.raises(SchemaError, match=r"'label'\)\] has strings; the schema says int64"):
         tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "_readout", "label"): ["a"]}, rng_seed=3)
+    with pytest.raises(UnknownNameError, match=r"sample_dict names \('nodes', 'nobody', 'x'\), which is no feature"):
+        tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "nobody", "x"): [1]})
+
+
+def test_a_readout_that_is_none_is_refused():
+    text = 'node_sets { key: "a" value { } } edge_sets { key: "_readout/seed" value { source: "a" target: "a" } }'
+    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
+    with pytest.raises(SchemaError, match=r"edge set '_readout/seed' goes to 'a'; its target is '_readout'"):
+        tfgnn.random_graph_tensor(spec)
 
 
 @pytest.mark.parametrize("name", sorted(DTYPES))

@@ -10,9 +10,10 @@ import numpy as np
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
 from hopstream.compat.tfgnn.specs import GraphTensorSpec, Shape, TensorSpec
 from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import SchemaError
 from hopstream.schema import STRING
-from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, concatenate_graphs, decode_graph, encode_graphs
+from hopstream.tfgnn.graph_lists import decode_graphs
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, decode_graph, encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 
 Example = message_class(EXAMPLE)
@@ -68,21 +69,14 @@ def parse_example(
 
     Raises:
         FormatError: Bytes are no ``Example``, or contradict the spec or each other; the error names the feature.
-        SchemaError: There are none, graphs have different numbers of components, or ``spec`` is that of a batch.
+        SchemaError: Graphs have different numbers of components, or ``spec`` is that of a batch.
     """
     check_scalar(spec, "parse_example")
     if isinstance(serialized, str | bytes | bytearray | memoryview):
         raise SchemaError("parse_example takes a list of messages; use parse_single_example for one")
-    graph_spec = spec.graph_spec()
-    graphs = []
-    for number, one in enumerate(serialized):
-        try:
-            graphs.append(
-                decode_graph(_bytes_of(one), graph_spec, num_components=spec.num_components, prefix=prefix or "")
-            )
-        except FormatError as error:
-            raise FormatError(f"message {number}: {error}") from error
-    return GraphTensor.of_pieces(concatenate_graphs(graphs), is_batch=True, indices_dtype=spec.indices_dtype)
+    records = [_bytes_of(one) for one in serialized]
+    pieces = decode_graphs(records, spec.graph_spec(), num_components=spec.num_components, prefix=prefix or "")
+    return GraphTensor.of_pieces(pieces, is_batch=True, indices_dtype=spec.indices_dtype)
 
 
 def check_scalar(graph: GraphTensor | GraphTensorSpec, what: str) -> None:
