@@ -12,6 +12,7 @@ from pathlib import Path
 SHARED_FILES = (
     "alias.py",
     "eligible.py",
+    "examples.py",
     "filtered.py",
     "hashing.py",
     "heaviest.py",
