@@ -71,12 +71,10 @@ def test_readout_and_labels_are_read_back(papers, tmp_path, file_format):
         **SEED_READOUT,
     )  # fmt: skip
     assert list(read_schema(report.schema_path).info.root_set) == ["paper"]
-    out = f"{tmp_path}/x@3"
-    loader = ExampleLoader(out, batch_size=2, schema=report.schema_path, collate="numpy")
-    with loader:
+    with ExampleLoader(f"{tmp_path}/x@3", batch_size=2, strings="drop") as loader:
         [batch] = list(loader)
-    read = batch.readout["_readout"] if "_readout" in batch.readout else batch.readout
-    assert np.asarray(read["labels"]).ravel().tolist() == [3, 9]
+    assert batch.readout["labels"].flatten().tolist() == [3, 9]
+    assert batch["paper"].seed_index.tolist() == batch.readout_edges["seed"]["paper"][0].tolist()
 
 
 def test_labels_that_cannot_be(papers, tmp_path):
