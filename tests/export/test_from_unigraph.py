@@ -74,11 +74,9 @@ def test_a_unigraph_is_sampled_as_its_dataset(shop: Path, strategy: str):
     parts = shop.parent / "parts"
     prepare(shop, parts, num_parts=2, method="random", direction="out", weight_attr=by_weight)
     exported(shop, parts, "wanted")
-    exported(shop, shop, "folder")
-    exported(shop, shop / "schema.pbtxt", "file")
-    for name in ("folder", "file"):
-        assert digests(shop.parent / name) == digests(shop.parent / "wanted")
-        assert left_beside(shop.parent / name) == []
+    exported(shop, shop / "schema.pbtxt" if by_weight else shop, "got")
+    assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
+    assert left_beside(shop.parent / "got") == []
 
 
 def test_the_context_is_that_of_each_sample(shop: Path):
@@ -110,7 +108,7 @@ def test_what_cannot_be_prepared_leaves_nothing(shop: Path):
         exported(shop, shop, "out")
     with pytest.raises(SettingsError, match="on_dangling is 'keep'; it must be one of error, drop"):
         exported(shop, shop, "out", on_dangling="keep")
-    with pytest.raises(SettingsError, match="which lies in .*, the source"):
+    with pytest.raises(SettingsError, match=r"which lies in .*, the source"):
         export_subgraphs(shop, shop.parent / "spec.pbtxt", shop / "x", num_workers=0)
     assert not (shop.parent / "out").exists()
 
@@ -129,7 +127,8 @@ import pathlib
 import sys
 from hopstream.export.run import export_subgraphs
 def tell(stage, done, total):
-    print(stage, done, total, flush=True)
+    if stage in sys.argv[2]:
+        print(stage, done, total, flush=True)
 shop = pathlib.Path(sys.argv[1])
 export_subgraphs(shop, shop.parent / "spec.pbtxt", shop.parent / "got" / "x@4", rng_seed=3, seed_ids=True,
        num_workers=0, memory="1GiB", progress=tell)
@@ -140,9 +139,9 @@ def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch
     exported(shop, shop, "wanted")
     stages: list[str] = []
     exported(shop, shop, "told", progress=lambda stage, done, total: stages.append(stage))
-    first_of_export = stages.index("export")
-    for num_lines in (2, first_of_export - 1, first_of_export + 2):
-        assert run_until(PROGRAM, (shop,), num_lines) == -signal.SIGKILL
+    half = stages.index("export") // 2
+    for shown, num_lines in ((" ".join(stages), 2), (" ".join(stages), half), ("export", 2)):
+        assert run_until(PROGRAM, (shop, shown), num_lines) == -signal.SIGKILL
         assert left_beside(shop.parent / "got") == [".x.pbtxt.work"]
     prepared = []
     monkeypatch.setattr(source_module, "prepare", lambda *words, **options: prepared.append(words))
