@@ -96,7 +96,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     labels: Annotated[
         list[str] | None,
         typer.Option(
-            "--label", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
+            "--labels", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
         ),
     ] = None,
     link_set: Annotated[
