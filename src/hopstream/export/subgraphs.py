@@ -77,14 +77,15 @@ class SubgraphMaker:
         self._distinct = SlotMap()
         self.gather_s = 0.0  # of a core, for columns
 
-    def make(self, seed_keys: IntArray, rng_seed: int, first_tree: int = 0) -> GraphPieces:
+    def make(self, seed_keys: IntArray, rng_seed: int, trees: IntArray | None = None) -> GraphPieces:
         """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
 
         Args:
             seed_keys: int64[n], keys, or int64[n, 2], keys of sources and targets, where the plan starts from links; a
                 seed may be there several times.
             rng_seed: 64 bits.
-            first_tree: The number of the first seed's tree.
+            trees: int64[n], the number of each seed's tree, distinct and in any order, as ``samples.trees_of`` gives
+                them; 0..n-1 if None.
 
         Returns:
             n graphs of one component. Seeds are the first nodes of their set; of a link's ends the source comes first,
@@ -95,10 +96,7 @@ class SubgraphMaker:
             SettingsError: The keys have not the shape that the plan wants.
             StoreError: The store failed.
         """
-        return self.make_trees(seed_keys, rng_seed, np.arange(first_tree, first_tree + len(seed_keys), dtype=np.int64))
-
-    def make_trees(self, seed_keys: IntArray, rng_seed: int, trees: IntArray) -> GraphPieces:
-        """As ``make``, with the number of each seed's tree: int64[n], distinct, in any order."""
+        trees = np.arange(len(seed_keys), dtype=np.int64) if trees is None else trees
         self._check_shape(seed_keys, trees)
         num_trees = len(trees)
         found = self._runner.run(self._seeds(seed_keys, rng_seed, trees))
