@@ -50,7 +50,7 @@ def test_piece_by_piece(run_command, unigraph, tmp_path):
 
 
 def test_records_by_way_of_partition(run_command, unigraph, tmp_path):
-    """Tables in shards of TFRecord files become parts in bounded memory, and are those of the same rows in CSV files."""
+    """Shards of TFRecord files become parts in bounded memory, of the same graph as CSV files of the same rows."""
     drop = ("--on-dangling", "drop")
     make = ("--format", "tfrecord", "--shards", 2, "--compress")
     assert run_command("unigraph", unigraph, "--out", tmp_path / "u", *make, *drop).status == 0

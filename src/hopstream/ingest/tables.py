@@ -54,7 +54,7 @@ class TableSettings:
             if not isinstance(self.data_path, str | os.PathLike) or not Path(self.data_path).is_dir():
                 raise SettingsError(f"data_path is {self.data_path!r}; wanted a folder that is there")
             # Workers may run in other folders.
-            object.__setattr__(self, "data_path", os.path.abspath(self.data_path))
+            object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
