@@ -144,7 +144,7 @@ def _headers(
     A header has one name of each of ``marks``; a row may well have a cell that is a column's name.
     """
     firsts = {path: first_cells(path) for path in paths}
-    headers = {path for path, cells in firsts.items() if all(names & set(cells) for names in marks)}
+    headers = {path for path, cells in firsts.items() if cells and all(names & set(cells) for names in marks)}
     if not headers:
         return None, ()
     header = next(cells for path, cells in firsts.items() if path in headers)
