@@ -49,6 +49,48 @@ def test_piece_by_piece(run_command, unigraph, tmp_path):
     assert written.status == 0 and (tmp_path / "u" / "nodes-n.csv").read_text().startswith('"#id","x"\n"a",1\n')
 
 
+def test_records_by_way_of_partition(run_command, unigraph, tmp_path):
+    """Shards of TFRecord files become parts in bounded memory, of the same graph as CSV files of the same rows."""
+    drop = ("--on-dangling", "drop")
+    make = ("--format", "tfrecord", "--shards", 2, "--compress")
+    assert run_command("unigraph", unigraph, "--out", tmp_path / "u", *make, *drop).status == 0
+    parts = ("--parts", 2, "--method", "hash", "--memory", "2GiB", "--workers", 0)
+    result = run_command("partition", tmp_path / "u", "--out", tmp_path / "d", *parts)
+    assert result.status == 0, result.err
+    graph = read_dataset(tmp_path / "d")
+    assert graph.nodes["n"].features["x"].tolist() == [1, 2, 3]
+    assert graph.fingerprint() == read_graph(unigraph, on_dangling="drop").fingerprint()
+
+
+@pytest.mark.parametrize("verb", ["ingest", "chunk", "partition", "partition --memory", "unigraph"])
+def test_a_folder_of_data(run_command, unigraph, tmp_path, verb):
+    (tmp_path / "schemas").mkdir()
+    schema = (unigraph / "g.pbtxt").rename(tmp_path / "schemas" / "g.pbtxt")
+    schema.write_text(schema.read_text().replace("n.csv", f"{unigraph}/n.csv"))
+    memory = ("--memory", "2GiB", "--workers", 0) if verb.endswith("--memory") else ()
+    command = (verb.split()[0], schema, "--out", tmp_path / "o", "--on-dangling", "drop", *memory)
+    result = run_command(*command)
+    assert result.status == 2 and "give --data-path, a folder that all files lie below" in result.err
+    result = run_command(*command, "--data-path", unigraph)
+    assert result.status == 0, result.err
+    graph = (
+        read_dataset(tmp_path / "o")
+        if verb in ("ingest", "partition", "partition --memory")
+        else read_graph(tmp_path / "o")
+    )
+    assert graph.fingerprint() == read_graph(schema, data_path=unigraph, on_dangling="drop").fingerprint()
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "2GiB")])
+def test_a_folder_of_data_is_for_unigraphs(run_command, unigraph, tmp_path, memory):
+    assert run_command("chunk", unigraph, "--out", tmp_path / "c", "--on-dangling", "drop").status == 0
+    flags = ("--out", tmp_path / "d", "--data-path", unigraph, *memory)
+    result = run_command("partition", tmp_path / "c", *flags)
+    assert result.status == 2 and "--data-path is for unigraphs, and " in result.err
+    result = run_command("partition", unigraph, *flags[:2], "--data-path", tmp_path / "none", *memory)
+    assert result.status == 2 and "; wanted a folder that is there" in result.err
+
+
 def test_what_is_held_is_read_first(run_command, unigraph, tmp_path):
     result = run_command("unigraph", unigraph, "--out", tmp_path / "u", "--format", "parquet", "--on-dangling", "drop")
     assert result.status == 0

@@ -87,7 +87,7 @@ def of_format(rng, table_format):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-@pytest.mark.parametrize("num_shards", [1, 4])
+@pytest.mark.parametrize("num_shards", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_graph_comes_back(rng, tmp_path, table_format, num_shards):
     graph = of_format(rng, table_format)
     path = write_unigraph(graph, tmp_path / "u", format=table_format, num_shards=num_shards)
@@ -97,7 +97,9 @@ def test_a_graph_comes_back(rng, tmp_path, table_format, num_shards):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-@pytest.mark.parametrize(("num_parts", "direction"), [(1, "in"), (3, "in"), (3, "out")])
+@pytest.mark.parametrize(
+    ("num_parts", "direction"), [pytest.param(1, "in", marks=pytest.mark.slow), (3, "in"), (3, "out")]
+)
 def test_a_dataset_comes_back(rng, tmp_path, monkeypatch, table_format, num_parts, direction):
     monkeypatch.setattr(dataset_source, "RANGE_EDGES", 64)
     monkeypatch.setattr(dataset_source, "DEALT_EDGES", 50)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.ingest import read_graph
 from hopstream.ingest.chunking import plan
 from hopstream.ingest.chunking.run import chunk_tables
@@ -109,7 +108,7 @@ def test_all_formats_make_the_same_graph(tmp_path, monkeypatch, suffix, shards):
     likes, liked = graph.edges["user", "likes", "item"], graph.edges["item", "liked", "user"]
     assert likes.src_keys.tolist() == [0, 3, 0, 1] and likes.dst_keys.tolist() == [0, 1, 0, 2]
     assert liked.src_keys.tolist() == likes.dst_keys.tolist() and liked.dst_keys.tolist() == likes.src_keys.tolist()
-    assert likes.features["weight"].tolist() == LIKES["weight"] and liked.features == {}
+    assert likes.features["weight"].tolist() == liked.features["weight"].tolist() == LIKES["weight"]
     assert chunked(path, monkeypatch).fingerprint() == graph.fingerprint()
 
 
@@ -120,11 +119,60 @@ def test_columns_of_ids_have_their_sign_or_not(tmp_path, suffix):
     users = {name.removeprefix("#"): values for name, values in USERS.items()}
     graph = read_graph(write_world(tmp_path / "g", suffix, users=users, likes=likes))
     signed = read_graph(write_world(tmp_path / "h", suffix))
-    weight = graph.edges["item", "liked", "user"].features["weight"]
-    assert weight.dtype == np.float32 and weight.tolist() == LIKES["weight"]  # #weight is read where nobody declares it
-    edges = dict(graph.edges)
-    edges["item", "liked", "user"] = dataclasses.replace(edges["item", "liked", "user"], features={})
-    assert dataclasses.replace(graph, edges=edges).fingerprint() == signed.fingerprint()
+    for of in (graph, signed):
+        weight = of.edges["item", "liked", "user"].features["weight"]  # is read where nobody declares it
+        assert weight.dtype == np.float32 and weight.tolist() == LIKES["weight"]
+    assert graph.fingerprint() == signed.fingerprint()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tfrecord", "parquet"])
+def test_a_weight_that_nobody_declares_is_a_number(tmp_path, suffix):
+    path = write_world(tmp_path / "g", suffix, likes={**LIKES, "weight": ["heavy"] * 4})
+    declared = 'features { key: "weight" value { dtype: DT_FLOAT } }'
+    path.write_text(path.read_text().replace(declared, ""))
+    with pytest.raises(SchemaError, match=r"weight"):
+        read_graph(path)
+    path.write_text(
+        path.read_text().replace('"item"\n', '"item" features { key: "weight" value { dtype: DT_STRING } }\n')
+    )
+    path.write_text(
+        path.read_text().replace(
+            'target: "user"', 'target: "user" features { key: "weight" value { dtype: DT_STRING } }'
+        )
+    )
+    assert read_graph(path).edges["user", "likes", "item"].features["weight"].tolist() == ["heavy"] * 4
+
+
+REVERSED = """
+node_sets { key: "user" value { metadata { filename: "users.%(suffix)s" } } }
+node_sets { key: "item" value { metadata { filename: "items.%(suffix)s" } } }
+edge_sets { key: "bought_by" value { source: "item" target: "user"
+  features { key: "at" value { dtype: DT_INT64 } }
+  metadata { filename: "bought.%(suffix)s" extra { key: "edge_type" value: "%(kind)s" } } } }
+"""
+
+
+@pytest.mark.parametrize("is_piecewise", [False, True])
+@pytest.mark.parametrize("suffix", ["csv", "tfrecord", "parquet"])
+def test_an_edge_type_that_is_reversed(tmp_path, monkeypatch, suffix, is_piecewise):
+    folder = tmp_path / "g"
+    folder.mkdir()
+    write_table(folder / f"users.{suffix}", {"#id": ["ann", "bob", "cy"]})
+    write_table(folder / f"items.{suffix}", {"#id": ["pen", "ink"]})
+    # As users buy: the table has users in its column #source, items in #target.
+    bought = {"#source": ["cy", "ann", "cy"], "#target": ["pen", "ink", "ink"], "at": [7, 8, 9]}
+    write_table(folder / f"bought.{suffix}", bought)
+    path = folder / "g.pbtxt"
+    path.write_text(REVERSED % {"suffix": suffix, "kind": "reversed"})
+    graph = chunked(path, monkeypatch) if is_piecewise else read_graph(path)
+    assert list(graph.edges) == [("item", "bought_by", "user")]
+    edges = graph.edges["item", "bought_by", "user"]
+    assert edges.src_keys.tolist() == [0, 1, 1]  # pen, ink, ink
+    assert edges.dst_keys.tolist() == [2, 0, 2]  # cy, ann, cy
+    assert edges.features["at"].tolist() == [7, 8, 9]
+    path.write_text(REVERSED % {"suffix": suffix, "kind": "edges"})
+    with pytest.raises(SchemaError, match=r"#source is 'cy', which no item node has"):
+        read_graph(path)
 
 
 def test_ids_are_strings(tmp_path):
@@ -158,6 +206,21 @@ def test_a_header_is_in_any_shard(tmp_path, monkeypatch):
     second.write_text("".join(lines[:2]) + '"ann","i1","x"\n')
     with pytest.raises(SchemaError, match=r"likes.csv-00001-of-00003 line 3"):
         read_graph(path)
+
+
+def test_a_cell_that_is_the_name_of_a_column_makes_no_header(tmp_path, monkeypatch):
+    path = write_world(tmp_path / "g", "csv", 2)
+    first, second = sorted(path.parent.glob("users.csv-*"))
+    header, rows = second.read_text().split("\n", 1)
+    second.write_text(rows.replace('""', '"name"'))  # a user with the name "name"
+    first.write_text(f"{header}\n" + '"ann","30","0.5","score","1"\n"bob","41","1","id","0"\n')
+    graph = read_graph(path)
+    assert graph.nodes["user"].features["#id"].tolist() == USERS["#id"]
+    assert graph.nodes["user"].features["name"].tolist()[:3] == ["score", "id", "name"]
+    assert chunked(path, monkeypatch).fingerprint() == graph.fingerprint()
+    likes = sorted(path.parent.glob("likes.csv-*"))
+    likes[1].write_text('"ann","target","0.5"\n')  # an item that is called like a column
+    assert "target" in read_graph(path).nodes["item"].features["#id"].tolist()
 
 
 VECTORS = """
@@ -269,9 +332,9 @@ def test_bytes_that_are_no_text(tmp_path):
     ("old", "new", "error", "message"),
     [
         ('source: "user"', 'source: "nobody"', SchemaError, "edge set 'likes' has source 'nobody', which is no"),
-        ('filename: "users.csv"', 'filename: "../users.csv"', SchemaError, "below the folder of the schema"),
-        ('filename: "users.csv"', 'filename: "/users.csv"', SchemaError, "below the folder of the schema"),
-        ('filename: "users.csv"', 'filename: "gs://x/users.csv"', SchemaError, "below the folder of the schema"),
+        ('filename: "users.csv"', 'filename: "../users.csv"', SchemaError, "files are local and lie below"),
+        ('filename: "users.csv"', 'filename: "/users.csv"', SchemaError, "not lie below .*g; give data_path, a folder"),
+        ('filename: "users.csv"', 'filename: "gs://x/users.csv"', SchemaError, "files are local and lie below"),
         ('filename: "users.csv"', 'filename: "users.txt"', SchemaError, "names no format"),
         ('filename: "users.csv"', 'filename: "nobody.csv"', FormatError, "there is no such file"),
         ('filename: "users.csv"', 'filename: "no*.csv"', FormatError, "there is no such file"),
@@ -342,6 +405,43 @@ def test_a_link_out_of_the_folder(tmp_path):
     (path.parent / "users.csv").symlink_to(tmp_path / "users.csv")
     with pytest.raises(SchemaError, match=r"leads out of"):
         read_graph(path)
+
+
+@pytest.mark.parametrize("is_piecewise", [False, True])
+def test_file_names_that_are_absolute(tmp_path, monkeypatch, is_piecewise):
+    def read(path, **options):
+        return chunked(path, monkeypatch, **options) if is_piecewise else read_graph(path, **options)
+
+    whole = read_graph(write_world(tmp_path / "g", "csv", 2))
+    path = write_world(tmp_path / "h", "csv", 2)
+    text = path.read_text()
+    path.write_text(text.replace('filename: "', f'filename: "{path.parent}/'))
+    assert read(path).fingerprint() == whole.fingerprint()  # they lie below the schema's folder
+    (tmp_path / "schemas").mkdir()
+    moved = path.rename(tmp_path / "schemas" / "graph.pbtxt")
+    with pytest.raises(SchemaError, match=r"which does not lie below .*schemas; give data_path, a folder that"):
+        read(moved)
+    with pytest.raises(SchemaError, match=r"which does not lie below .*g; give data_path, a folder that"):
+        read(moved, data_path=tmp_path / "g")
+    monkeypatch.chdir(tmp_path)
+    again = read_graph(moved, data_path="h")
+    assert again.fingerprint() == read_graph(moved, data_path=tmp_path).fingerprint() == whole.fingerprint()
+    assert is_piecewise is False or chunk_tables(moved, "out", num_workers=0, data_path="h").num_nodes["user"] == 4
+
+
+def test_file_names_are_relative_to_the_folder_of_data(tmp_path):
+    path = write_world(tmp_path / "g", "parquet")
+    whole = read_graph(path)
+    (tmp_path / "schemas").mkdir()
+    moved = path.rename(tmp_path / "schemas" / "graph.pbtxt")
+    assert read_graph(moved, data_path=tmp_path / "g").fingerprint() == whole.fingerprint()
+    with pytest.raises(FormatError, match=r"no such file in .*schemas"):
+        read_graph(moved)
+    with pytest.raises(SettingsError, match=r"data_path is .*nowhere.*; wanted a folder that is there"):
+        read_graph(moved, data_path=tmp_path / "nowhere")
+    (tmp_path / "metadata.json").write_text('{"nodes": {}, "edges": []}')
+    with pytest.raises(SettingsError, match=r"data_path is for unigraphs, and .*metadata.json is none; leave it out"):
+        read_graph(tmp_path / "metadata.json", data_path=tmp_path)
 
 
 def test_a_folder_with_several_schemas(tmp_path):

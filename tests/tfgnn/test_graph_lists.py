@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hopstream.errors import FormatError
@@ -15,10 +13,10 @@ from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import read_records
+from tests.tfgnn.goldens import each_golden, golden_path
 from tests.tfgnn.schemas import EVERYTHING, same_graphs
 
 Example = message_class(EXAMPLE)
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "tfgnn"
 
 
 def example(**lists):
@@ -30,11 +28,10 @@ def example(**lists):
     return message.SerializeToString()
 
 
-@pytest.mark.parametrize("name", ["dense_types", "latent", "ragged", "readout"])
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="golden files are not here")
-def test_golden_files(name):
-    spec = GraphSpec.of_schema(read_schema(GOLDEN / f"{name}.schema.pbtxt"))
-    records = list(read_records(GOLDEN / f"{name}.tfrecord"))
+@each_golden
+def test_golden_files(stem):
+    spec = GraphSpec.of_schema(read_schema(golden_path(stem, "schema.pbtxt")))
+    records = list(read_records(golden_path(stem, "tfrecord")))
     for num_components in (1, None):
         try:
             alone = [decode_graph(record, spec, num_components=num_components) for record in records]

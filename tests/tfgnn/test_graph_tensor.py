@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +24,9 @@ from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import read_records
 from hopstream.tfgnn.values import FeatureValues
+from tests.tfgnn.goldens import each_golden, golden_path
 
 Example = message_class(EXAMPLE)
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "tfgnn"
 SCORES = [[10, 15, 23], [89], [64, 53, 25, 29]]
 STUDENTS = """
   node_sets { key: "students" value { features { key: "scores" value {
@@ -82,13 +81,12 @@ def check_values(graph, values):
         assert {n: as_text(v.tolist()) for n, v in got.features.items()} == want["features"]
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden files are not part of the project")
-@pytest.mark.parametrize("name", ["dense_types", "ragged", "latent", "readout"])
-def test_golden_files_are_read_and_written_again(name):
-    spec = GraphSpec.of_schema(read_schema(GOLDEN / f"{name}.schema.pbtxt"))
-    records = list(read_records(GOLDEN / f"{name}.tfrecord"))
+@each_golden
+def test_golden_files_are_read_and_written_again(stem):
+    spec = GraphSpec.of_schema(read_schema(golden_path(stem, "schema.pbtxt")))
+    records = list(read_records(golden_path(stem, "tfrecord")))
     graphs = [decode_graph(record, spec) for record in records]
-    for graph, values in zip(graphs, json.loads((GOLDEN / f"{name}.values.json").read_text()), strict=True):
+    for graph, values in zip(graphs, json.loads(golden_path(stem, "values.json").read_text()), strict=True):
         check_values(graph, values)
     encoded = encode_graphs(concatenate_graphs(graphs))
     assert len(records) == len(encoded) == 8

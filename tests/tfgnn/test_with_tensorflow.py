@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     import tensorflow as tf
 
 import hopstream.compat.tfgnn as tfgnn
+from hopstream import export_subgraphs
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.partition.layout import open_dataset, write_parts
@@ -30,6 +31,7 @@ from hopstream.tfgnn.spec import DTYPES, GraphSpec
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder
 from tests.compat.tfgnn.graphs import LINKS, as_lists, row_of
 from tests.conftest import make_typed_graph
+from tests.export.worlds import some_seeds, write_world
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SHAPES = ([], [1], [3], [2, 3], [None], [None, 2], [2, None], [None, None], [None, 2, None], [2, None, 2, None, 3])
@@ -187,3 +189,33 @@ def test_sampled_subgraphs_are_read_under_their_schema(rng, tmp_path):
     for number, record in enumerate(records):
         one = tfgnn.GraphTensor.of_pieces(decode_graph(record, GraphSpec.of_schema(schema)))
         assert as_lists(one) == row_of(mine, number)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("leave_out", "seed_ids"), [((), False), (("author.#id", "paper.id"), True)])
+def test_an_export_is_read_under_the_schema_beside_it(tmp_path, compression, leave_out, seed_ids):
+    """Files and schema as ``export_subgraphs`` writes them, read by nothing but the real library."""
+    world, seeds = write_world(tmp_path), some_seeds(30)
+    report = export_subgraphs(
+        world / "parts", world / "spec.pbtxt", tmp_path / "out", seeds=seeds, num_workers=0, num_shards=3,
+        leave_out=leave_out, seed_ids=seed_ids, compression=compression,
+    )  # fmt: skip
+    assert report.num_seeds == len(seeds)
+    spec = real.create_graph_spec_from_schema_pb(real.read_schema(str(tmp_path / "out.pbtxt")))
+    paths = sorted(str(path) for path in tmp_path.glob("out-*"))
+    assert len(paths) == 3
+    kind = "GZIP" if compression == "gzip" else ""
+    records = [record.numpy() for record in tf.data.TFRecordDataset(paths, compression_type=kind)]
+    read = real.parse_example(spec, tf.constant(records))
+    assert ("seed_id" in read.context.features) == seed_ids
+    if seed_ids:
+        assert sorted(read.context["seed_id"].numpy().ravel().tolist()) == sorted(seed.encode() for seed in seeds)
+    assert ("id" in read.node_sets["paper"].features) == ("paper.id" not in leave_out)
+    assert ("#id" in read.node_sets["author"].features) == ("author.#id" not in leave_out)
+    assert int(tf.reduce_sum(read.edge_sets["writes"].sizes)) > 0
+    mine = tfgnn.parse_example(
+        tfgnn.create_graph_spec_from_schema_pb(tfgnn.read_schema(tmp_path / "out.pbtxt")), records
+    )
+    assert real_lists(read) == as_lists(mine)
+    for number, record in enumerate(records):
+        assert real_lists(real.parse_single_example(spec, tf.constant(record))) == row_of(mine, number)

@@ -113,8 +113,9 @@ def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
     if tables.ignore:
         raise SettingsError(f"--ignore is for .npz files, and --memory for tables and chunked graphs: {source}")
     reading = TableSettings(
-        keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate
-    )
+        keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate,
+        data_path=tables.data_path,
+    )  # fmt: skip
     with progress_bars() as progress:
         shown = Shown(output, progress)
         return prepare(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.described import description_of, is_unigraph
+from hopstream.ingest.described import check_data_path, description_of, is_unigraph
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -32,7 +32,11 @@ class SourceSettings:
     keep_raw_ids: bool = field(
         default=True, metadata={"help": "keep the raw ids of tables as a feature named like their column"}
     )
-
+    data_path: str | None = field(
+        default=None,
+        metadata={"help": "the folder that file names in a unigraph's schema are relative to, or lie below, if it is "
+                          "not the schema's own"},
+    )  # fmt: skip
     ignore: str = field(
         default="",
         metadata={"help": "arrays of an .npz file to leave out: names and commas, or all that fit nothing: all"},
@@ -48,10 +52,12 @@ class SourceSettings:
         """Refuse what is not for such a source.
 
         Raises:
-            SettingsError: Arrays are to be ignored of what has none.
+            SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data.
         """
         if self.ignore and path.suffix != ".npz":
             raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
+        if self.data_path is not None:
+            check_data_path(description_of(path), self.data_path)
 
     @property
     def ignored(self) -> str | list[str]:
@@ -134,6 +140,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
                 keep_raw_ids=settings.keep_raw_ids,
                 on_dangling=settings.on_dangling,
                 on_duplicate=settings.on_duplicate,
+                data_path=settings.data_path,
             ),
         )
         kind = "unigraph" if is_unigraph(tables) else "tables"

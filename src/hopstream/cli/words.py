@@ -15,6 +15,7 @@ _WORDS = (
     ("allow it with insecure", "allow it with --insecure"),
     ("keep_raw_ids=False", "--no-keep-raw-ids"),
     ('on_duplicate="drop"', "--on-duplicate drop"),
+    ("; give data_path", "; give --data-path"),
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
     ("raise num_parts", "raise --parts"),
@@ -26,7 +27,7 @@ _WORDS = (
 
 # What a message begins with that is about one argument; whatever else is called so stands further inside.
 _ARGUMENT = re.compile(
-    r"(memory|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
+    r"(memory|data_path|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
     r"|time_attr|weight_attr|links|passes|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
     r"|num_shards|id_feature|seed_column|split|seeds)"
     r"(?= (?:is|are|name|names) )"

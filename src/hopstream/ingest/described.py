@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
 
 METADATA = "metadata.json"
@@ -33,18 +33,35 @@ def description_of(source: Path) -> Path:
     return found[0] if found else source / METADATA
 
 
-def read_metadata(path: Path) -> TablesMetadata:
+def check_data_path(path: Path, data_path: str | None) -> None:
+    """Refuse a folder of data for what is no unigraph.
+
+    Args:
+        path: The file that describes tables, or any other source.
+        data_path: The folder, if one was given.
+
+    Raises:
+        SettingsError: There is one, and the file is no unigraph's.
+    """
+    if data_path is not None and not is_unigraph(path):
+        raise SettingsError(f"data_path is for unigraphs, and {path} is none; leave it out")
+
+
+def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
     """Read and check what describes tables, and find their files.
 
     Args:
         path: A JSON file, or the ``.pbtxt`` of a unigraph.
+        data_path: The folder that a unigraph's file names are relative to and lie below; that of ``path`` by default.
 
     Raises:
+        SettingsError: ``data_path`` is given and ``path`` is no unigraph.
         FormatError: The file is missing or damaged, or a table's file is missing.
         SchemaError: What it says contradicts itself, or a path leads out of the folder.
     """
+    check_data_path(path, data_path)
     if is_unigraph(path):
         from hopstream.ingest.unigraph import read_unigraph  # protobuf is for those who need it
 
-        return read_unigraph(path)
+        return read_unigraph(path, data_path=None if data_path is None else Path(data_path))
     return read_json_metadata(path)

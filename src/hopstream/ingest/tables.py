@@ -7,6 +7,7 @@ one more look at the edges' ends. Then edges are read, once, and their raw ids l
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,11 +34,14 @@ class TableSettings:
         keep_raw_ids: Keep the raw ids of a node type as a feature named like their column.
         on_dangling: What happens to an edge with an end that is empty or no node: ``error``, or ``drop`` it and count.
         on_duplicate: What happens to a node whose raw id an earlier row has: ``error``, or ``drop`` it and count.
+        data_path: The folder that file names in a unigraph's schema are relative to, and below which absolute ones lie;
+            the schema's own by default. It is kept as an absolute path.
     """
 
     keep_raw_ids: bool = True
     on_dangling: Literal["error", "drop"] = "error"
     on_duplicate: Literal["error", "drop"] = "error"
+    data_path: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the reader does not know."""
@@ -46,6 +50,11 @@ class TableSettings:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; wanted error or drop")
         if not isinstance(self.keep_raw_ids, bool):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
+        if self.data_path is not None:
+            if not isinstance(self.data_path, str | os.PathLike) or not Path(self.data_path).is_dir():
+                raise SettingsError(f"data_path is {self.data_path!r}; wanted a folder that is there")
+            # Workers may run in other folders.
+            object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +77,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
 
     Args:
         path: The JSON file, or the ``.pbtxt`` of a unigraph, that describes the tables; their paths are relative to
-            its folder.
+            its folder, or to ``settings.data_path``.
         settings: How to read them; ``TableSettings()`` by default.
 
     Raises:
@@ -77,7 +86,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
             an edge names a raw id that no node has. The message names the file and the line or row.
     """
     settings = settings or TableSettings()
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, settings.data_path)
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}

@@ -21,7 +21,7 @@ from hopstream.ingest.table_metadata import (
     TableFormat,
     TablesMetadata,
 )
-from hopstream.ingest.unigraph_files import has_column, table_files
+from hopstream.ingest.unigraph_files import ID_COLUMNS, has_column, table_files
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 from hopstream.tfgnn.graph_schema import AUXILIARY, check_schema, columns_of, read_schema
 
@@ -35,31 +35,37 @@ KEYS = "keys"
 REVERSED = ("edge_type", "reversed")
 """Key and value in ``metadata.extra`` of an edge set whose table has source and target the other way round."""
 STRINGS = FeatureSchema(dtype=STRING)
-_OTHER_NAMES = {name: (name[1:],) for name in (ID, SOURCE, TARGET)} | {WEIGHT[1:]: (WEIGHT,)}
+_OTHER_NAMES = {**ID_COLUMNS, WEIGHT[1:]: (WEIGHT,)}
 
 
-def read_unigraph(path: Path) -> TablesMetadata:
+def read_unigraph(path: Path, *, data_path: Path | None = None) -> TablesMetadata:
     """Read and check the schema of a unigraph, and find its files.
 
     Sets whose names begin as auxiliary ones do, such as ``_readout``, are no part of a whole graph and are left out.
+
+    Args:
+        path: The schema.
+        data_path: The folder that file names are relative to, and below which absolute ones lie; the schema's own by
+            default.
 
     Raises:
         FormatError: The schema is missing or no ``GraphSchema``, or a table's file is missing.
         SchemaError: It contradicts itself, a set has features and no file, a feature cannot be held, or a file name is
             of no format that is read or leads out of the folder.
     """
+    root = data_path or path.parent
     schema = read_schema(path)
     check_schema(schema, str(path))
     nodes: dict[str, NodeTableSpec] = {}
     if schema.context.metadata.filename:
-        nodes[CONTEXT] = _Set(path, "context", schema.context).nodes(has_ids=False)
+        nodes[CONTEXT] = _Set(path, root, "context", schema.context).nodes(has_ids=False)
     for name, node_set in sorted(schema.node_sets.items()):
         if not AUXILIARY.match(name):
-            nodes[name] = _Set(path, f"node set {name!r}", node_set).nodes()
+            nodes[name] = _Set(path, root, f"node set {name!r}", node_set).nodes()
     edges: dict[EdgeType, EdgeTableSpec] = {}
     for name, edge_set in sorted(schema.edge_sets.items()):
         if not AUXILIARY.match(name):
-            of = _Set(path, f"edge set {name!r}", edge_set)
+            of = _Set(path, root, f"edge set {name!r}", edge_set)
             edge_type = (edge_set.source, of.extra.get(RELATION_EXTRA, name), edge_set.target)
             if edge_type in edges:
                 raise SchemaError(f"{of.where} is {edge_type!r}, as another edge set is; change its {RELATION_EXTRA}")
@@ -81,9 +87,9 @@ class _Columns:
 class _Set:
     """A node set, an edge set or the context."""
 
-    def __init__(self, path: Path, what: str, message: Any) -> None:
+    def __init__(self, path: Path, root: Path, what: str, message: Any) -> None:
         self.where = f"{path}: {what}"
-        self._root, self._message, self._metadata = path.parent, message, message.metadata
+        self._root, self._message, self._metadata = root, message, message.metadata
         self._columns = columns_of(message.features, self.where)
         self.extra = {entry.key: entry.value for entry in self._metadata.extra}
         if self._metadata.HasField("bigquery"):
@@ -113,7 +119,7 @@ class _Set:
             raise SchemaError(f"{self.where} has no metadata.filename; every edge set has a table")
         columns = self._read_columns((SOURCE, TARGET))
         files = self._files(columns)
-        if WEIGHT[1:] not in columns.features and has_column(files, WEIGHT):
+        if WEIGHT[1:] not in columns.features and has_column(files, (WEIGHT[1:], WEIGHT)):
             columns = _with_weight(columns, FeatureSchema(dtype="float32"))
             files = self._files(columns)
         is_reversed = self.extra.get(REVERSED[0]) == REVERSED[1]

@@ -21,6 +21,8 @@ _FORMATS: tuple[tuple[str, TableFormat], ...] = (
     (r"[_.-]csv\b", "csv"),
     (r"[_.-](parquet|pq)\b", "parquet"),
 )
+ID_COLUMNS = {"#id": ("id",), "#source": ("source",), "#target": ("target",)}
+"""What columns of ids are called here, to what else files may call them."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
@@ -31,7 +33,7 @@ def table_files(
     """The files of one table.
 
     Args:
-        root: The folder of the schema.
+        root: The folder that file names are relative to, and below which they lie.
         where: What messages call the set.
         filename: One file, ``name@15`` for fifteen, or a pattern.
         columns: What is read, and what each column holds.
@@ -45,8 +47,8 @@ def table_files(
     paths = _paths(root, where, filename)
     names, headless = None, None
     if table_format == "csv" and len(paths) > 1:
-        wanted = {name for column in columns for name in (column, *other_names.get(column, ()))}
-        names, headless = _headers(paths, wanted)
+        marks = [name for name in columns if name in ID_COLUMNS] or list(columns)
+        names, headless = _headers(paths, [{name, *other_names.get(name, ())} for name in marks])
     return TableFiles(
         root=root, paths=tuple(paths), format=table_format, column_names=names, headless=headless,
         other_names=other_names, columns=columns if table_format == "tfrecord" else {},
@@ -66,8 +68,10 @@ def _format_of(where: str, filename: str) -> TableFormat:
 
 def _paths(root: Path, where: str, filename: str) -> list[Path]:
     shown = f"{where}: metadata.filename is {filename!r}"
-    if Path(filename).is_absolute() or "://" in filename or ".." in Path(filename).parts:
-        raise SchemaError(f"{shown}; files lie below the folder of the schema, without ..")
+    if "://" in filename or ".." in Path(filename).parts:
+        raise SchemaError(f"{shown}; files are local and lie below {root}, without ..")
+    if Path(filename).is_absolute():
+        filename = _below(root, shown, filename)
     try:
         stem, num_shards = sharded_name(filename)
     except SettingsError as error:
@@ -87,6 +91,13 @@ def _paths(root: Path, where: str, filename: str) -> list[Path]:
         if not path.resolve().is_relative_to(root.resolve()):
             raise SchemaError(f"{shown}; {path} is a link that leads out of {root}")
     return paths
+
+
+def _below(root: Path, shown: str, filename: str) -> str:
+    for folder in (root.absolute(), root.resolve()):
+        if Path(filename).is_relative_to(folder):
+            return str(Path(filename).relative_to(folder))
+    raise SchemaError(f"{shown}, which does not lie below {root}; give data_path, a folder that all files lie below")
 
 
 def _check_shards(root: Path, shown: str, paths: Sequence[Path]) -> None:
@@ -125,21 +136,27 @@ def _check_complete(root: Path, shown: str, paths: Sequence[Path]) -> None:
             )
 
 
-def _headers(paths: Sequence[Path], wanted: set[str]) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:
-    """The header that some shards of a table have, and the shards that have none: empty ones, or those of rows only."""
+def _headers(
+    paths: Sequence[Path], marks: Sequence[set[str]]
+) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:  # fmt: skip
+    """The header that some shards of a table have, and the shards that have none: empty ones, or those of rows only.
+
+    A header has one name of each of ``marks``; a row may well have a cell that is a column's name.
+    """
     firsts = {path: first_cells(path) for path in paths}
-    header = next((cells for cells in firsts.values() if cells and wanted & set(cells)), None)
-    if header is None:
+    headers = {path for path, cells in firsts.items() if cells and all(names & set(cells) for names in marks)}
+    if not headers:
         return None, ()
+    header = next(cells for path, cells in firsts.items() if path in headers)
     headless = tuple(
         path for path, cells in firsts.items()
-        if not cells or (len(cells) == len(header) and not set(cells) & set(header))
+        if not cells or (path not in headers and len(cells) == len(header))
     )  # fmt: skip
     return tuple(header), headless
 
 
-def has_column(files: TableFiles, name: str) -> bool:
-    """Whether the first file of a table that is not empty has a column.
+def has_column(files: TableFiles, names: tuple[str, ...]) -> bool:
+    """Whether the first file of a table that is not empty has a column of one of some names.
 
     Raises:
         FormatError: The file is damaged.
@@ -148,16 +165,16 @@ def has_column(files: TableFiles, name: str) -> bool:
         if files.format == "csv":
             cells = files.names_in(path) or first_cells(path)
             if cells:
-                return name in cells
+                return not set(names).isdisjoint(cells)
         elif files.format == "parquet":
             try:
-                return name in pq.read_schema(path).names
+                return not set(names).isdisjoint(pq.read_schema(path).names)
             except (pa.ArrowException, OSError) as error:
                 raise FormatError(f"{path} cannot be read as parquet: {error}") from error
         else:
             for record in read_records(path):
                 try:
-                    return name in decode_example(record)
+                    return not set(names).isdisjoint(decode_example(record))
                 except FormatError as error:
                     raise FormatError(f"{path} record 0 is {error}") from error
     return False

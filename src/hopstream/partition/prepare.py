@@ -20,7 +20,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
-from hopstream.ingest.described import description_of, is_unigraph, read_metadata
+from hopstream.ingest.described import check_data_path, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
@@ -121,7 +121,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     check_apart(out, {"the source": source})
     metadata = _metadata_of(Path(source))
     is_streamed = not is_unigraph(metadata) and is_chunked(metadata)
-    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata))
+    check_data_path(metadata, tables.data_path)
+    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
     digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-
-import pytest
 
 import hopstream.compat.tfgnn as tfgnn
 from tests.compat.tfgnn.graphs import as_lists, row_of
-
-GOLDEN = Path(__file__).parents[3].parent / "shared" / "golden" / "tfgnn"
+from tests.tfgnn.goldens import each_golden, golden_path
 
 
 def as_text(value):
@@ -34,12 +30,11 @@ def plain(lists):
     return {name: {n: as_text(v) for n, v in of.items() if n != "ends"} for name, of in lists.items()}
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden files are not part of the project")
-@pytest.mark.parametrize("name", ["dense_types", "ragged", "latent", "readout"])
-def test_every_golden_file_is_read_and_written_again(name):
-    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.read_schema(GOLDEN / f"{name}.schema.pbtxt"))
-    records = list(tfgnn.read_records(GOLDEN / f"{name}.tfrecord"))
-    values = [wanted_lists(of) for of in json.loads((GOLDEN / f"{name}.values.json").read_text())]
+@each_golden
+def test_every_golden_file_is_read_and_written_again(stem):
+    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.read_schema(golden_path(stem, "schema.pbtxt")))
+    records = list(tfgnn.read_records(golden_path(stem, "tfrecord")))
+    values = [wanted_lists(of) for of in json.loads(golden_path(stem, "values.json").read_text())]
     batch = tfgnn.parse_example(spec, records)
     assert batch.shape == (8,) and len(values) == 8
     for number, record in enumerate(records):

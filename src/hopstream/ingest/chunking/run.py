@@ -103,7 +103,7 @@ def chunk_tables(
         source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,
         budget_bytes=budget_of(work), num_workers=max(1, work.worker_count),
     )  # fmt: skip
-    metadata = read_metadata(Path(plan.source))
+    metadata = read_metadata(Path(plan.source), tables.data_path)
     check_names(list(metadata.nodes), list(metadata.edges), known_names(metadata, tables), chunks)
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, plan)

@@ -178,7 +178,7 @@ class Workplace:
     @cached_property
     def metadata(self) -> TablesMetadata:
         """What the JSON says of the tables."""
-        return read_metadata(Path(self.plan.source))
+        return read_metadata(Path(self.plan.source), self.plan.tables.data_path)
 
     @cached_property
     def declared(self) -> list[Table]:
