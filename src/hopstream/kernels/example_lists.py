@@ -30,12 +30,12 @@ MISSING = -1
 
 
 @njit(inline="always")
-def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: int, key_length: int) -> int:
+def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: int, key_length: int) -> np.int64:
     """Whether a name comes before a key (below 0), is the key (0), or comes behind it, by their bytes."""
     for b in range(min(length, key_length)):
         if data[start + b] != keys[at + b]:
             return np.int64(data[start + b]) - np.int64(keys[at + b])
-    return length - key_length
+    return np.int64(length - key_length)
 
 
 @njit(cache=True, nogil=True)

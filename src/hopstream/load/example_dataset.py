@@ -36,7 +36,8 @@ class ExampleDataset(IterableDataset[Any]):
         """
         self._opened: OpenExamples = open_examples(files, batch_size, options)
         # In shared memory, so that workers that are there already see what ``set_epoch`` says.
-        self._place = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._place = torch.zeros(2, dtype=torch.int64)
+        self._place.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int, next_batch: int = 0) -> None:
         """Say which epoch the next iterations are, and with which of its batches they begin; not during an iteration.
