@@ -70,4 +70,4 @@ class ExampleDataset(IterableDataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Share the place again, where a copy was made by other means than torch's."""
         self.__dict__.update(state)
-        self._place.share_memory_()
+        self._place.share_memory_()  # type: ignore[no-untyped-call]
