@@ -9,7 +9,7 @@ import pytest
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.tfgnn.tfrecord import RecordWriter, read_records
-from tests.tfgnn.schemas import EVERYTHING
+from tests.tfgnn.schemas import EVERYTHING, not_utf_8
 
 SMALL = """
   node_sets { key: "paper" value { features { key: "x" value { dtype: DT_FLOAT } }
@@ -179,3 +179,25 @@ def test_the_group_has_help(run_command):
     assert result.status == 0
     assert all(verb in result.out for verb in ("validate", "print", "stats", "random"))
     assert "tfgnn" in run_command("--help").out
+
+
+def test_records_that_ask_for_memory_or_are_no_messages_are_told_one_by_one(run_command, tmp_path):
+    schema = tmp_path / "s.pbtxt"
+    schema.write_text(
+        'node_sets { key: "a" value { features { key: "r" value { dtype: DT_INT64 shape { dim { size: -1 } } } } } }'
+    )
+    path = write_examples(tmp_path / "t", *({"nodes/a.#size": [size]} for size in (2, 1 << 24, 1 << 23, 2, -2)))
+    with RecordWriter(tmp_path / "u") as writer:
+        for record in (b"", not_utf_8(), not_utf_8()):
+            writer.write(record)
+    result = run_command("tfgnn", "validate", schema, "--examples", path, "--examples", tmp_path / "u")
+    lines = [line for line in result.out.splitlines() if line.startswith("wrong")]
+    assert result.status == 1 and len(lines) == 5
+    for line, where in zip(
+        lines, ("t: record 1:", "t: record 2:", "t: record 4:", "u: record 1:", "u: record 2:"), strict=True
+    ):
+        assert where in line
+    for flags in ((), ("--schema", schema)):
+        result = run_command("tfgnn", "print", tmp_path / "u", *flags)
+        assert result.status == 2 and "u: record 1: not a tf.Example" in result.err
+    assert run_command("tfgnn", "stats", tmp_path / "u").status == 2

@@ -16,6 +16,7 @@ from hopstream.kernels.example_columns import (
     count_strings,
     find_columns,
     find_records,
+    find_starts,
     find_strings,
     masked_crc,
     take_bytes,
@@ -56,6 +57,25 @@ def test_records_are_found_up_to_the_first_that_is_not_whole(tmp_path):
     for cut in range(1, len(data)):
         count, at, state = find_records(data[:cut], 1000, bounds)
         assert state == (WHOLE if at == cut else MORE_NEEDED) and at <= cut and count <= 3
+
+
+def test_starts_are_those_of_the_records_up_to_the_first_that_is_not_whole(tmp_path):
+    records = [b"", b"ab", bytes(range(100)), b""]
+    data, starts = framed(tmp_path, records), np.empty(9, np.int64)
+    wanted = np.cumsum([0, *(len(record) + 16 for record in records)]).tolist()
+    assert find_starts(data, 0, 1000, starts) == (4, len(data), WHOLE)
+    assert starts[:4].tolist() == wanted[:-1]
+    assert find_starts(data, wanted[1], 1000, starts[:2]) == (2, wanted[3], WHOLE)
+    assert starts[:2].tolist() == wanted[1:3]
+    for cut in range(len(data)):
+        count = sum(end <= cut for end in wanted[1:])
+        state = WHOLE if cut in wanted else MORE_NEEDED
+        assert find_starts(data[:cut], 0, 1000, starts) == (count, wanted[count], state)
+    assert find_starts(data, 0, 99, starts) == (2, wanted[2], TOO_LONG)
+    for place in (wanted[2], wanted[2] + 9):
+        damaged = data.copy()
+        damaged[place] ^= 1
+        assert find_starts(damaged, 0, 1000, starts) == (2, wanted[2], BAD_SIZE)
 
 
 @pytest.mark.parametrize(("place", "state"), [(0, BAD_SIZE), (9, BAD_SIZE), (13, BAD_RECORD), (15, BAD_RECORD)])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
 from hopstream.load.example_dataset import ExampleDataset
 from hopstream.load.examples import ExampleLoader
+from hopstream.tfgnn import record_files
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.spec import GraphSpec
-from hopstream.tfgnn.tfrecord import RecordWriter
+from hopstream.tfgnn.tfrecord import RecordWriter, files_of
 
 SCHEMA = """
   node_sets { key: "a" value { features { key: "x" value { dtype: DT_FLOAT } } } }
@@ -73,3 +78,52 @@ def test_ranks_share_an_epoch(files):
     shares = [numbers_of(ExampleDataset(files, 2, rank=rank, world_size=2)) for rank in range(2)]
     assert len(shares[0]) == len(shares[1])
     assert sorted(n for share in shares for batch in share for n in batch) == list(range(23))
+
+
+def test_workers_that_are_kept_are_told_of_epochs(files):
+    options = {"shuffle": True, "collate": "numpy", "transform": input_ids}
+    dataset = ExampleDataset(files, 4, **options)
+    batches = DataLoader(
+        dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork", timeout=60
+    )
+    got = []
+    for epoch in (0, 1, 4, 4):
+        dataset.set_epoch(epoch)
+        got.append(list(batches))
+    again = list(batches)  # nobody said that this is another epoch
+    dataset.set_epoch(1, next_batch=4)
+    rest = list(batches)
+    batches._iterator._shutdown_workers()
+    with ExampleLoader(files, 4, **options) as loader:
+        wanted = [list(loader) for _ in range(5)]
+    assert got == [wanted[0], wanted[1], wanted[4], wanted[4]] and wanted[0] != wanted[1]
+    assert again == wanted[4] and rest == wanted[1][4:]
+
+
+def input_ids(batch):
+    return batch.input_ids.tolist()
+
+
+def test_a_copy_for_another_process_does_not_look_for_records_again(files, monkeypatch):
+    dataset = ExampleDataset(files, 4, shuffle=True, collate="numpy", transform=input_ids)
+    dataset.set_epoch(2)
+    raw = pickle.dumps(dataset)
+    for name in ("_starts", "_num_records"):
+        monkeypatch.setattr(record_files, name, None)
+    copy = pickle.loads(raw)
+    assert list(copy) == list(dataset)
+
+
+def test_workers_of_compressed_files_do_not_share_places_in_files(files, tmp_path):
+    paths = [tmp_path / f"z{number}" for number in range(2)]
+    for path in paths:
+        with RecordWriter(path, is_compressed=True) as writer:
+            for record in record_files.RecordFiles(files_of(files)).read(np.arange(23)):
+                writer.write(record)
+    dataset = ExampleDataset(
+        paths, 2, window=3, collate="numpy", transform=input_ids, schema=Path(files).parent / "s.pbtxt"
+    )
+    iterator = iter(dataset)
+    first = [next(iterator) for _ in range(3)]  # files are open, in the middle
+    batches = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    assert list(batches) == first + list(iterator) == [[i for i in (n, n + 1) if i < 46] for n in range(0, 46, 2)]

@@ -21,6 +21,7 @@ from hopstream.errors import (
     UnknownNameError,
 )
 from hopstream.load.examples import ExampleLoader, GraphBatch
+from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.example_lists import decode_examples
 from hopstream.tfgnn.graph_schema import message_text, parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
@@ -28,7 +29,7 @@ from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths
 from tests.load.contract import LoaderContract
-from tests.tfgnn.schemas import EVERYTHING, same_graphs
+from tests.tfgnn.schemas import EVERYTHING, not_utf_8, same_graphs
 
 NUM_EXAMPLES, SHARDS = 41, [12, 0, 9, 20]
 
@@ -324,3 +325,17 @@ def test_the_schema_is_found_by_the_files_name(tmp_path, graphs):
     (tmp_path / "s.pbtxt").rename(tmp_path / "t.pbtxt")
     with pytest.raises(FormatError, match=r"has 2 files \*\.pbtxt: other\.pbtxt, t\.pbtxt; give the one"):
         ExampleLoader(files)
+
+
+def test_records_that_ask_for_memory_or_are_no_messages_are_named(tmp_path):
+    (tmp_path / "s.pbtxt").write_text(
+        'node_sets { key: "a" value { features { key: "r" value { dtype: DT_INT64 shape { dim { size: -1 } } } } } }'
+    )
+    sizes = encode_examples({"nodes/a.#size": ValueLists(np.array([2, 1 << 24]), np.arange(3))}, 2)
+    for bad, message in ((sizes[1], "record 5: nodes/a.r.d1 is left out"), (not_utf_8(), "record 5: not a tf.Example")):
+        with RecordWriter(tmp_path / "t") as writer:
+            for record in [sizes[0]] * 5 + [bad, sizes[0]]:
+                writer.write(record)
+        loader = ExampleLoader(tmp_path / "t", 7, collate="numpy", num_threads=0)
+        with pytest.raises(FormatError, match=rf"t: {message}"), loader:
+            list(loader)

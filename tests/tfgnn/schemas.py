@@ -75,3 +75,14 @@ def same_graphs(got, wanted):
         assert list(mine) == list(its)
         for name, values in mine.items():
             same_values(values, its[name])
+
+
+def not_utf_8():
+    """A message of two features: one whose name is no text, and one in a way that only protobuf reads."""
+
+    def entry(name, feature):
+        body = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
+        return b"\x0a" + bytes([len(body)]) + body
+
+    entries = entry(b"\xff", b"") + entry(b"a", b"\x1a\x02\x08\x01")
+    return b"\x0a" + bytes([len(entries)]) + entries

@@ -13,6 +13,7 @@ from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
 from hopstream.tfgnn.example import ValueLists, decode_example, encode_examples
 from hopstream.tfgnn.messages import EXAMPLE, message_class
+from tests.tfgnn.schemas import not_utf_8
 
 Example = message_class(EXAMPLE)
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
@@ -107,3 +108,5 @@ def test_what_no_list_holds_is_refused():
         encode_examples({"x": ValueLists(np.zeros(1, np.int64), np.array([0, 1]))}, 2)
     with pytest.raises(FormatError, match=r"name is b'\\xff', which is not UTF-8"):
         decode_example(b"\x0a\x07\x0a\x05\x0a\x01\xff\x12\x00")
+    with pytest.raises(FormatError, match=r"not a tf.Example"):  # the list in an unusual way: protobuf reads it
+        decode_example(not_utf_8())

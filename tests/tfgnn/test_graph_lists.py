@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopstream.errors import FormatError
+from hopstream.tfgnn import graph_lists
 from hopstream.tfgnn.graph_lists import decode_graphs
 from hopstream.tfgnn.graph_schema import parse_schema, read_schema
 from hopstream.tfgnn.graph_tensor import concatenate_graphs, decode_graph, encode_graphs
@@ -95,3 +96,45 @@ def test_contradictions_name_message_and_feature(changed, message):
 
 def test_no_messages_make_no_graphs():
     assert decode_graphs([], GraphSpec.of_schema(parse_schema(SCHEMA))).num_graphs == 0
+
+
+RAGGED = """
+  node_sets { key: "a" value { features { key: "r" value { dtype: DT_INT64 shape { dim { size: -1 } } } }
+    features { key: "s" value { dtype: DT_INT64 shape { dim { size: -1 } dim { size: -1 } } } } } }
+  node_sets { key: "b" value { } }
+"""
+
+
+def test_rows_that_take_no_bytes_are_no_reason_for_much_memory():
+    spec = GraphSpec.of_schema(parse_schema(RAGGED))
+    small, bomb = example(**{"nodes/a.#size": [3]}), example(**{"nodes/a.#size": [1 << 24]})
+    inner = example(**{"nodes/a.#size": [1], "nodes/a.s.d1": [1 << 24]})
+    assert decode_graphs([small], spec).node_sets["a"].features["r"].tolist() == [[], [], []]
+    for bad, name in ((bomb, "r.d1"), (inner, "s.d2")):
+        with pytest.raises(FormatError, match=rf"message 2: nodes/a.{name} is left out; of 65536 rows and more"):
+            decode_graphs([small, small, bad, small], spec)
+        with pytest.raises(FormatError, match=rf"^nodes/a.{name} is left out; of 65536 rows and more"):
+            decode_graph(bad, spec)
+    both = example(**{"nodes/a.#size": [40_000]})  # two features of 40,000 rows each
+    with pytest.raises(FormatError, match=r"message 0: nodes/a.s.d1 is left out"):
+        decode_graphs([both], spec)
+
+
+def test_rows_left_out_may_be_as_many_as_values_that_are_there():
+    size = (1 << 16) + 1
+    lists = {"nodes/a.#size": [size], "nodes/a.r": [1], "nodes/a.r.d1": [1] + [0] * (size - 1)}
+    spec = GraphSpec.of_schema(parse_schema(RAGGED))
+    read = decode_graphs([example(**lists)], spec).node_sets["a"].features["s"]
+    assert read.num_items == size and len(read.flat) == 0
+
+
+def test_a_batch_of_messages_that_each_leave_out_what_they_may_is_bounded(monkeypatch):
+    spec = GraphSpec.of_schema(parse_schema(RAGGED))
+    message = example(**{"nodes/a.#size": [10], "nodes/b.#size": [100]})
+    monkeypatch.setattr(graph_lists, "MAX_BATCH_LEFT_OUT", 60)
+    assert decode_graphs([message] * 3, spec).num_graphs == 3
+    with pytest.raises(FormatError, match=r"message 3: nodes/a.s.d1 is left out by too many messages; read fewer"):
+        decode_graphs([message] * 4, spec)
+    monkeypatch.setattr(graph_lists, "MAX_BATCH_NODES", 200)
+    with pytest.raises(FormatError, match=r"message 2: nodes/b.#size makes more than 200 nodes of a batch"):
+        decode_graphs([message] * 3, spec)

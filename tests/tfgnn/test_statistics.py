@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from hopstream.tfgnn import statistics as statistics_module
+from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.example_lists import decode_examples
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
@@ -112,3 +114,18 @@ def test_large_integers_without_a_sign_are_counted_as_such():
     x = statistics_of(records, 1, spec=GraphSpec.of_schema(parse_schema(schema))).features["nodes/a.x"]
     assert (x.kind, x.values.least, x.values.most) == ("uint64", 3, 2**64 - 1)
     assert statistics_of(records, 1).features["nodes/a.x"].values.least == -1
+
+
+def test_names_of_foreign_files_are_kept_up_to_a_bound(spec, graphs, monkeypatch):
+    monkeypatch.setattr(statistics_module, "MAX_NAMES", 5)
+    values = ValueLists(np.array([1, 2]), np.arange(3))
+    encoded = [encode_examples({f"context/n{number}.{number}": values, "y" * 2000: values}, 2) for number in range(9)]
+    records = [of[number] for of in encoded for number in range(2)]
+    statistics = statistics_of(records, 4)
+    assert sorted(statistics.features) == [f"context/n{number}.{number}" for number in range(5)]
+    assert statistics.num_left_out == 2 * 9 + 2 * 4 and statistics.num_examples == 18
+    assert statistics.left_out_text().startswith("26 lists are left out: of 5 names beside the schema's no more")
+    known = encode_graphs(graphs)[0]
+    statistics = statistics_of([*records, known], 4, spec=spec)  # what the schema has is always there
+    assert len(statistics.unknown) == 5 and "nodes/paper.DT_FLOAT" in statistics.features
+    assert not statistics_of([known], 4, spec=spec).left_out_text()

@@ -109,9 +109,21 @@ def test_names_of_shards(tmp_path):
         assert files_of(given) == wanted
     assert files_of(wanted[0]) == wanted[:1]
     with pytest.raises(
-        FormatError, match=r"n.tfrecords-00000-of-00003 is not there, nor are 2 others; .*@3 means 3 files"
+        FormatError,
+        match=r"@3 means 3 files; .*-00000-of-00003 is not there, and 0 of them are; .*00000-of-00002",
     ):
         files_of(f"{tmp_path}/n.tfrecords@3")
+    (tmp_path / "n.tfrecords.pbtxt").touch()
+    assert files_of("n.tfrecords-*", tmp_path) == wanted
+    (tmp_path / "n.tfrecords-00000-of-00001").touch()
+    with pytest.raises(FormatError, match=r"n.*: there are shards of \[1, 2\] files of .*n.tfrecords; name those"):
+        files_of(f"{tmp_path}/n.tfrecords-*")
+    assert files_of(f"{tmp_path}/n.tfrecords-*-of-00002") == wanted
+    wanted[0].unlink()
+    for given in (f"{tmp_path}/n.tfrecords-*-of-00002", f"{tmp_path}/n.*2"):
+        with pytest.raises(FormatError, match=r"n.tfrecords-00000-of-00002 is not there, and 1 of 2 are; give their"):
+            files_of(given)
+    assert files_of(wanted[1]) == wanted[1:]
     with pytest.raises(FormatError, match=r"no file is named like .*m\*"):
         files_of(f"{tmp_path}/m*")
     with pytest.raises(FormatError, match=r"m is not there"):

@@ -14,7 +14,7 @@ from hopstream.ingest.table_files import first_cells
 from hopstream.ingest.table_metadata import TableFiles, TableFormat
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example import decode_example
-from hopstream.tfgnn.tfrecord import read_records, shard_paths, sharded_name
+from hopstream.tfgnn.tfrecord import files_of, read_records
 
 _FORMATS: tuple[tuple[str, TableFormat], ...] = (
     (r"[_.-]tfrecords?|\btfr\b", "tfrecord"),
@@ -23,7 +23,6 @@ _FORMATS: tuple[tuple[str, TableFormat], ...] = (
 )
 ID_COLUMNS = {"#id": ("id",), "#source": ("source",), "#target": ("target",)}
 """What columns of ids are called here, to what else files may call them."""
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
 def table_files(
@@ -73,20 +72,11 @@ def _paths(root: Path, where: str, filename: str) -> list[Path]:
     if Path(filename).is_absolute():
         filename = _below(root, shown, filename)
     try:
-        stem, num_shards = sharded_name(filename)
+        paths = files_of(filename, root)
     except SettingsError as error:
         raise SchemaError(f"{where}: metadata.filename: {error}") from error
-    if num_shards is not None:
-        paths = shard_paths(root / stem, num_shards)
-        _check_shards(root, shown, paths)
-    elif any(sign in filename for sign in "*?[") and not (root / filename).exists():
-        paths = sorted(path for path in root.glob(filename) if path.is_file())
-        _check_complete(root, shown, paths)
-    else:
-        paths = [root / filename]
-    missing = [path for path in paths if not path.is_file()]
-    if not paths or missing:
-        raise FormatError(f"{shown}; there is no such file in {root}")
+    except FormatError as error:
+        raise FormatError(f"{shown}: {error}") from error
     for path in paths:
         if not path.resolve().is_relative_to(root.resolve()):
             raise SchemaError(f"{shown}; {path} is a link that leads out of {root}")
@@ -100,42 +90,6 @@ def _below(root: Path, shown: str, filename: str) -> str:
     raise SchemaError(f"{shown}, which does not lie below {root}; give data_path, a folder that all files lie below")
 
 
-def _check_shards(root: Path, shown: str, paths: Sequence[Path]) -> None:
-    missing = [path for path in paths if not path.is_file()]
-    if not missing:
-        return
-    match = _SHARD.fullmatch(paths[0].name)
-    stem = match[1] if match else ""
-    others = sorted(path.name for path in paths[0].parent.glob("*-of-*") if path.name.startswith(f"{stem}-"))
-    is_other = [name for name in others if name not in {path.name for path in paths}]
-    found = f"; of another number of shards there is {is_other[0]}" if is_other else ""
-    raise FormatError(
-        f"{shown}, {len(paths)} files; {missing[0].relative_to(root)} is not there, and {len(paths) - len(missing)} of "
-        f"them are{found}"
-    )
-
-
-def _check_complete(root: Path, shown: str, paths: Sequence[Path]) -> None:
-    """Refuse shards that a pattern finds, of which some are missing or belong to another writing."""
-    counts: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
-    for path in paths:
-        match = _SHARD.fullmatch(path.name)
-        if match:
-            of = counts.setdefault((path.parent, match[1], match[4]), {})
-            of.setdefault(int(match[3]), set()).add(int(match[2]))
-    for (folder, stem, end), of in counts.items():
-        name = (folder / stem).relative_to(root)
-        if len(of) > 1:
-            raise FormatError(f"{shown}; there are shards of {sorted(of)} files of {name}: name those that are meant")
-        ((num_shards, numbers),) = of.items()
-        missing = sorted(set(range(num_shards)) - numbers)
-        if missing:
-            raise FormatError(
-                f"{shown}; {name}-{missing[0]:05}-of-{num_shards:05}{end} is not there, and {len(numbers)} of "
-                f"{num_shards} are"
-            )
-
-
 def _headers(
     paths: Sequence[Path], marks: Sequence[set[str]]
 ) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:  # fmt: skip
@@ -144,7 +98,7 @@ def _headers(
     A header has one name of each of ``marks``; a row may well have a cell that is a column's name.
     """
     firsts = {path: first_cells(path) for path in paths}
-    headers = {path for path, cells in firsts.items() if cells and all(names & set(cells) for names in marks)}
+    headers = {path for path, cells in firsts.items() if all(names & set(cells) for names in marks)}
     if not headers:
         return None, ()
     header = next(cells for path, cells in firsts.items() if path in headers)

@@ -121,6 +121,37 @@ def find_records(data: np.ndarray, max_bytes: int, bounds: np.ndarray) -> tuple[
 
 
 @njit(cache=True, nogil=True)
+def find_starts(data: np.ndarray, at: int, max_bytes: int, starts: np.ndarray) -> tuple[int, int, int]:
+    """Find where the records of a file begin, from their sizes, which are checked; what they hold is not looked at.
+
+    Args:
+        data: uint8[n], the whole file.
+        at: Where a record begins.
+        max_bytes: The most that a record may have.
+        starts: int64[room], out.
+
+    Returns:
+        How many there are (no more than there is room for), where the next one begins, and how the walk ended.
+    """
+    count = 0
+    while at < len(data) and count < len(starts):
+        if len(data) - at < HEAD:
+            return count, at, MORE_NEEDED
+        size = _little(data, at, 8)
+        if masked_crc(data, at, at + 8) != _little(data, at + 8, 4):
+            return count, at, BAD_SIZE
+        if size > np.uint64(max_bytes):
+            return count, at, TOO_LONG
+        end = at + HEAD + np.int64(size) + TAIL
+        if end > len(data):
+            return count, at, MORE_NEEDED
+        starts[count] = at
+        count += 1
+        at = end
+    return count, at, WHOLE
+
+
+@njit(cache=True, nogil=True)
 def find_columns(
     data: np.ndarray, bounds: np.ndarray, keys: np.ndarray, key_offsets: np.ndarray, room: np.ndarray,
     found: np.ndarray, is_unusual: np.ndarray,

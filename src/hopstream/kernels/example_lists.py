@@ -1,8 +1,9 @@
 """How are the lists of many ``tf.Example`` messages read at once?
 
 [Algorithm] Names are looked up in all messages in one pass: messages hold them in one order as a rule, so the name that
-    follows the last one found is tried first. Then one kernel per name and kind of list copies or decodes the values of
-    all messages to where they belong. Messages that are written in another way than ours are left to protobuf.
+    follows the last one found is tried first, and others by halving. Then one kernel per name and kind of list copies
+    or decodes the values of all messages to where they belong. Messages that are written in another way than ours are
+    left to protobuf.
 [Cost] Per name and message some tens of nanoseconds, and then floats at the speed of copying, integers at some 2 ns per
     value of one byte.
 [Not chosen] One message at a time: a dozen Python calls per name and message, 0.1 to 0.3 ms for a small subgraph.
@@ -26,6 +27,15 @@ from hopstream.kernels.examples import (
 
 MISSING = -1
 """Instead of a kind of list: the message has no feature of this name."""
+
+
+@njit(inline="always")
+def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: int, key_length: int) -> np.int64:
+    """Whether a name comes before a key (below 0), is the key (0), or comes behind it, by their bytes."""
+    for b in range(min(length, key_length)):
+        if data[start + b] != keys[at + b]:
+            return np.int64(data[start + b]) - np.int64(keys[at + b])
+    return np.int64(length - key_length)
 
 
 @njit(cache=True, nogil=True)
@@ -59,20 +69,19 @@ def locate_lists(
         guess = 0
         for e in range(min(num_entries, len(entries))):
             start, length = entries[e, 0], entries[e, 1] - entries[e, 0]
-            is_found = False
-            for turn in range(num_names):
-                k = guess + turn if guess + turn < num_names else guess + turn - num_names
-                if key_offsets[k + 1] - key_offsets[k] != length:
-                    continue
-                at, is_found = key_offsets[k], True
-                for b in range(length):
-                    if keys[at + b] != data[start + b]:
-                        is_found = False
-                        break
-                if is_found:
+            first, last, k, is_found = 0, num_names, guess, False
+            while first < last:
+                order = _compare(data, start, length, keys, key_offsets[k], key_offsets[k + 1] - key_offsets[k])
+                if order == 0:
                     found[k, m, 0], found[k, m, 1], found[k, m, 2] = entries[e, 2], entries[e, 3], entries[e, 4]
                     guess = k + 1 if k + 1 < num_names else 0
+                    is_found = True
                     break
+                if order < 0:
+                    last = k
+                else:
+                    first = k + 1
+                k = (first + last) // 2
             if not is_found:
                 num_others[m] += 1
     return most

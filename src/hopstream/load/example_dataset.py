@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Unpack
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hopstream.load.example_reader import Files
 from hopstream.load.examples import ExampleOptions, OpenExamples, open_examples
 from hopstream.load.options import read_integer
+
+MAX_PLACE = (1 << 63) - 1
 
 
 class ExampleDataset(IterableDataset[Any]):
@@ -17,47 +20,54 @@ class ExampleDataset(IterableDataset[Any]):
 
     Worker ``w`` of ``n`` makes batches ``w``, ``w + n``, …, which the ``DataLoader`` hands out in turn, so every batch
     comes once and in the order of ``ExampleLoader``. Ranks are options, as there.
+
+    Unlike there, the next iteration is not the next epoch by itself: workers do not know of each other's iterations.
+    Call ``set_epoch`` before each one, or every iteration is the same epoch, in the same order.
     """
 
     def __init__(self, files: Files, batch_size: int = 1, **options: Unpack[ExampleOptions]) -> None:
-        """Keep what ``ExampleLoader`` takes; it says what options mean. Files are opened where they are read.
+        """Open the files and check every setting against them; workers get what was found, and do not look again.
 
         Args:
             files: The files.
             batch_size: Subgraphs per batch and rank.
-            **options: Its other settings; threads are not used.
+            **options: The other settings of ``ExampleLoader``, which says what they mean and what is raised; threads
+                are not used.
         """
-        self._files, self._batch_size, self._options = files, batch_size, options
-        self._epoch, self._next_batch = 0, 0
-        self._opened: OpenExamples | None = None
+        self._opened: OpenExamples = open_examples(files, batch_size, options)
+        # In shared memory, so that workers that are there already see what ``set_epoch`` says.
+        self._place = torch.zeros(2, dtype=torch.int64)
+        self._place.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int, next_batch: int = 0) -> None:
-        """Say which epoch the next iteration is, and with which of its batches it begins.
+        """Say which epoch the next iterations are, and with which of its batches they begin; not during an iteration.
+
+        Workers that are kept (``persistent_workers=True``) are told as well.
 
         Raises:
             SettingsError: One is no integer, 0 or above.
         """
-        self._epoch = read_integer("epoch", epoch, 0)
-        self._next_batch = read_integer("next_batch", next_batch, 0)
+        place = [read_integer("epoch", epoch, 0, MAX_PLACE), read_integer("next_batch", next_batch, 0, MAX_PLACE)]
+        self._place.copy_(torch.tensor(place))
 
     def __len__(self) -> int:
         """Batches that the next iteration hands out, in all workers together."""
-        return max(0, self._open().order.num_steps - self._next_batch)
+        return max(0, self._opened.order.num_steps - int(self._place[1]))
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's batches of the epoch."""
-        opened, worker = self._open(), get_worker_info()
+        worker = get_worker_info()
         number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        maker = opened.maker()
-        for step in range(self._next_batch + number, opened.order.num_steps, num_workers):
-            batch = maker.make(self._epoch, step)
-            yield batch if opened.transform is None else opened.transform(batch)
+        epoch, first = self._place.tolist()
+        return self._batches(epoch, range(first + number, self._opened.order.num_steps, num_workers))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the open files, for workers that are started anew."""
-        return {**self.__dict__, "_opened": None}
+    def _batches(self, epoch: int, steps: range) -> Iterator[Any]:
+        maker, transform = self._opened.maker(), self._opened.transform
+        for step in steps:
+            batch = maker.make(epoch, step)
+            yield batch if transform is None else transform(batch)
 
-    def _open(self) -> OpenExamples:
-        if self._opened is None:
-            self._opened = open_examples(self._files, self._batch_size, self._options)
-        return self._opened
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Share the place again, where a copy was made by other means than torch's."""
+        self.__dict__.update(state)
+        self._place.share_memory_()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.ingest.example_tables import ExampleTables, is_parquet
 from hopstream.kernels.hashing import derive_seed
 from hopstream.tfgnn.graph_lists import decode_graphs, graphs_of_lists, list_names
@@ -146,7 +146,7 @@ class ExampleReader:
         """
         try:
             return self._graphs(numbers)
-        except ValueError:
+        except (FormatError, SchemaError):
             for number in numbers.tolist():
                 self._check_alone(number)
             raise
@@ -155,7 +155,7 @@ class ExampleReader:
         """Raise what is wrong with one example, if anything, with its place."""
         try:
             self._graphs(np.array([number], np.int64))
-        except ValueError as error:
+        except (FormatError, SchemaError) as error:
             path, row = self._files.place(number)
             text = str(error).removeprefix("message 0: ")
             where = f"{path}: record {row}: "

@@ -202,10 +202,11 @@ def decode_by_protobuf(data: bytes) -> dict[str, Values]:
     """
     try:
         message: Any = message_class(EXAMPLE).FromString(data)
-    except DecodeError as error:
+        features = list(message.features.feature.items())
+    except (DecodeError, UnicodeDecodeError) as error:  # whichever version of protobuf finds a name that is no text
         raise FormatError(f"not a tf.Example: {error}") from error
     lists: dict[str, Values] = {}
-    for name, feature in message.features.feature.items():
+    for name, feature in features:
         if feature.HasField("bytes_list"):
             strings = list(feature.bytes_list.value)
             offsets = offsets_of(np.fromiter(map(len, strings), np.int64, len(strings)))

@@ -16,7 +16,7 @@ from hopstream.errors import ChecksumError, FormatError
 from hopstream.kernels import example_columns as kernels
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, UNUSUAL
 from hopstream.tfgnn.example import ValueLists, decode_example, encode_examples
-from hopstream.tfgnn.tfrecord import HEAD_BYTES, MAX_RECORD_BYTES, TAIL_BYTES
+from hopstream.tfgnn.tfrecord import HEAD_BYTES, MAX_RECORD_BYTES, TAIL_BYTES, is_gzip
 
 BLOCK_BYTES = 4 << 20
 BLOCK_RECORDS = 1 << 16
@@ -26,7 +26,6 @@ NO_LIST = 0
 NOT_THERE = -1
 """The kind of a feature that a message does not have."""
 KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals"}
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,9 +56,8 @@ def read_record_blocks(path: Path, block_bytes: int | None = None) -> Iterator[R
         OSError: The file cannot be read.
     """
     block_bytes = block_bytes or BLOCK_BYTES
+    is_compressed = is_gzip(path)
     with path.open("rb") as file:
-        is_compressed = file.read(2) == _GZIP
-        file.seek(0)
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_compressed else file)
         limit = MAX_RECORD_BYTES if is_compressed else min(MAX_RECORD_BYTES, path.stat().st_size)
         number, rest, wanted = 0, b"", block_bytes
@@ -77,7 +75,7 @@ def read_record_blocks(path: Path, block_bytes: int | None = None) -> Iterator[R
                     if state != kernels.WHOLE or at == len(data):
                         break
                 if state not in (kernels.WHOLE, kernels.MORE_NEEDED):
-                    raise _broken(path, number, state)
+                    raise broken_record(path, number, state)
                 rest = data[at:].tobytes()
                 if not more:
                     if rest:
@@ -89,7 +87,8 @@ def read_record_blocks(path: Path, block_bytes: int | None = None) -> Iterator[R
             raise FormatError(f"{path} cannot be uncompressed behind the first {number} records: {error}") from error
 
 
-def _broken(path: Path, number: int, state: int) -> FormatError:
+def broken_record(path: Path, number: int, state: int) -> FormatError:
+    """What to raise about a record at which a kernel's walk ended."""
     if state == kernels.TOO_LONG:
         return FormatError(f"{path}: record {number} is said to have more bytes than there can be")
     what = "the size of record" if state == kernels.BAD_SIZE else "record"

@@ -16,6 +16,7 @@ from hopstream.tfgnn.example import ValueLists
 from hopstream.tfgnn.example_lists import decode_examples
 from hopstream.tfgnn.graph_tensor import (
     MAX_ITEMS,
+    MAX_LEFT_OUT,
     SIZE,
     SOURCE,
     TARGET,
@@ -23,11 +24,17 @@ from hopstream.tfgnn.graph_tensor import (
     GraphPieces,
     NodePieces,
     kind_text,
+    left_out_text,
     loaded_values,
     set_keys,
 )
 from hopstream.tfgnn.spec import FieldSpec, GraphSpec
 from hopstream.tfgnn.values import Dim, FeatureValues
+
+MAX_BATCH_LEFT_OUT = 1 << 24
+"""Rows whose lengths the messages of a batch leave out, all features together, unless they have more values."""
+MAX_BATCH_NODES = 1 << 26
+"""Nodes of a set in a batch, unless the messages have more values: nodes without features take no bytes."""
 
 
 def decode_graphs(
@@ -43,8 +50,8 @@ def decode_graphs(
         prefix: What stands before every name.
 
     Raises:
-        FormatError: A message is no ``Example``, or its lists contradict the spec or each other; the error names the
-            message by its number among ``records``, and the feature.
+        FormatError: A message is no ``Example``, its lists contradict the spec or each other, or messages claim far
+            more than they hold; the error names the message by its number among ``records``, and the feature.
     """
     lists = decode_examples(records, list(list_names(spec, prefix)))
     return graphs_of_lists(lists, len(records), spec, num_components=num_components, prefix=prefix)
@@ -75,7 +82,10 @@ def graphs_of_lists(
     Raises:
         FormatError: As ``decode_graphs``.
     """
-    reader = _Reader(lists, num_messages)
+    num_held = np.zeros(num_messages, np.int64)
+    for of in lists.values():
+        num_held += np.diff(of.offsets)
+    reader = _Reader(lists, num_messages, num_held, np.zeros(num_messages, np.int64))
     if num_components is None:
         components = _component_counts(reader, spec, prefix)
     else:
@@ -87,6 +97,7 @@ def graphs_of_lists(
     for set_name, node_spec in spec.node_sets.items():
         key = f"{prefix}nodes/{set_name}."
         sizes, num_nodes[set_name] = reader.sizes(key, components)
+        reader.refuse_many_nodes(key, num_nodes[set_name])
         nodes[set_name] = NodePieces(
             sizes=sizes, features=reader.features(key, node_spec.features, num_nodes[set_name])
         )
@@ -123,10 +134,19 @@ def refuse(is_wrong: Array, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads lists and checks them against each other. Counts and numbers are int64[num_messages]."""
+    """Reads lists and checks them against each other. Counts and numbers are int64[num_messages].
+
+    Attributes:
+        lists: What messages hold.
+        num_messages: How many messages there are.
+        num_held: The values of all lists of each message.
+        num_left_out: Rows whose lengths each message has left out so far; it is added to.
+    """
 
     lists: Mapping[str, ValueLists]
     num_messages: int
+    num_held: IntArray
+    num_left_out: IntArray
 
     def ints(self, key: str) -> tuple[IntArray, IntArray]:
         """The integers of a name, and how many each message has."""
@@ -183,6 +203,7 @@ class _Reader:
             lengths, counts = self.ints(name)
             is_left_out = (counts == 0) & (num_values == 0)  # where all rows are empty
             refuse(~is_left_out & (counts != num_rows), f"{name} has the lengths of another number of rows")
+            self._refuse_much_left_out(name, np.where(is_left_out, num_rows, 0))
             lengths = _filled(lengths, ~is_left_out, num_rows)
             dims.append(lengths)
             num_rows = self._sums(name, lengths, num_rows)
@@ -190,6 +211,24 @@ class _Reader:
             num_values != num_rows, f"{key} has another number of values than items of shape {list(spec.shape)} have"
         )
         return FeatureValues(loaded_values(key, lists.values, spec), int(num_items.sum()), tuple(dims))
+
+    def refuse_many_nodes(self, key: str, num_nodes: IntArray) -> None:
+        """Refuse more nodes of a set than a batch has room for; what is made of them takes memory for each."""
+        most = max(MAX_BATCH_NODES, int(self.num_held.sum()))
+        refuse(np.cumsum(num_nodes) > most, f"{key}{SIZE} makes more than {most} nodes of a batch; read fewer at once")
+
+    def _refuse_much_left_out(self, key: str, num_rows: IntArray) -> None:
+        """Refuse rows that have no bytes in the messages, where memory for their lengths would be far more than those.
+
+        Args:
+            key: The lengths.
+            num_rows: Rows of the messages that leave them out.
+        """
+        np.add(self.num_left_out, num_rows, out=self.num_left_out)
+        is_much = self.num_left_out > np.maximum(MAX_LEFT_OUT, self.num_held)
+        refuse(is_much & (num_rows > 0), f"{key} is left out; {left_out_text()}")
+        most = max(MAX_BATCH_LEFT_OUT, int(self.num_held.sum()))
+        refuse(np.cumsum(self.num_left_out) > most, f"{key} is left out by too many messages; read fewer at once")
 
     def _sums(self, key: str, lengths: IntArray, counts: IntArray) -> IntArray:
         """The sum of each message's lengths, none of which may be absurd."""

@@ -20,6 +20,8 @@ from hopstream.tfgnn.values import Dim, FeatureValues
 SIZE, SOURCE, TARGET = "#size", "#source", "#target"
 MAX_ITEMS = 1 << 24
 """Nodes or edges of a set in one message. Rows without values take no bytes, so a message may claim any number."""
+MAX_LEFT_OUT = 1 << 16
+"""Rows whose lengths a message may leave out, unless it has more values than that: memory follows what it holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -257,6 +259,8 @@ def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: 
             raise FormatError(f"{key} has {num_rows} rows in dimension {number}; a message has at most {MAX_ITEMS}")
         lengths = _ints(lists, f"{key}.d{number}")
         if not len(lengths) and not len(values):  # left out where all rows are empty
+            if num_rows > max(MAX_LEFT_OUT, sum(map(len, lists.values()))):
+                raise FormatError(f"{key}.d{number} is left out; {left_out_text()}")
             lengths = np.zeros(num_rows, np.int64)
         if len(lengths) != num_rows or (num_rows and int(lengths.min()) < 0):
             raise FormatError(f"{key}.d{number} has the lengths of {len(lengths)} rows; there are {num_rows}")
@@ -269,6 +273,11 @@ def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: 
         where = f"{num_items} items of shape {list(spec.shape)}"
         raise FormatError(f"{key} has {len(values)} values; {where} have {num_rows}")
     return FeatureValues(loaded_values(key, values, spec), num_items, tuple(dims))
+
+
+def left_out_text() -> str:
+    """Which row lengths may be left out."""
+    return f"of {MAX_LEFT_OUT} rows and more a message has the lengths, though all are 0, or as many other values"
 
 
 def loaded_values(key: str, values: Values, spec: FieldSpec) -> Array | RaggedArray:

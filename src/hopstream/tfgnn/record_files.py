@@ -6,23 +6,26 @@ are compressed with gzip can only be read from their beginning: stretches of rec
 
 from __future__ import annotations
 
-import struct
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import ChecksumError, FormatError, IdRangeError
+from hopstream.kernels.example_columns import MORE_NEEDED, WHOLE, find_starts
+from hopstream.tfgnn.example_columns import broken_record, read_record_blocks
 from hopstream.tfgnn.tfrecord import HEAD_BYTES, MAX_RECORD_BYTES, TAIL_BYTES, is_gzip, masked_checksum, read_records
 
 T = TypeVar("T")
 MAX_STREAMS = 8
 """Compressed files that are open at once."""
+STARTS_ROOM = 1 << 16
 
 
 class RowCache(Generic[T]):
@@ -46,11 +49,15 @@ class RowCache(Generic[T]):
                 self._num_rows -= self._kept.popitem(last=False)[1][1]
             return found[0]
 
+    def __reduce__(self) -> tuple[type[RowCache[T]], tuple[int]]:
+        """A copy in another process begins with nothing."""
+        return RowCache, (self._max_rows,)
+
 
 class RecordFiles:
     """Any record of some files, by its number: those of the first file, then those of the second, and so on.
 
-    Safe to use from many threads.
+    Safe to use from many threads. Copies in other processes bring along where records begin, and look no more.
     """
 
     def __init__(self, paths: Sequence[Path], *, stretch: int = 1024) -> None:
@@ -67,18 +74,30 @@ class RecordFiles:
         """
         self.paths = tuple(paths)
         self._stretch = stretch
-        self._maps: list[tuple[Array, IntArray] | None] = []
-        sizes = []
-        for path in self.paths:
-            is_compressed = is_gzip(path)
-            self._maps.append(None if is_compressed else _mapped(path))
-            found = self._maps[-1]
-            sizes.append(sum(1 for _ in read_records(path)) if found is None else len(found[1]) - 1)
-        self.sizes = tuple(sizes)
+        self._maps: list[Array | None] = [None if is_gzip(path) else _mapped(path) for path in self.paths]
+        self._starts: list[IntArray | None] = [
+            None if data is None else _starts(path, data) for path, data in zip(self.paths, self._maps, strict=True)
+        ]
+        self.sizes = tuple(
+            _num_records(path) if starts is None else len(starts) - 1
+            for path, starts in zip(self.paths, self._starts, strict=True)
+        )
         """Records of each file."""
         self._offsets = offsets_of(np.array(self.sizes, np.int64))
         self._cache: RowCache[list[bytes]] = RowCache(4 * stretch)
         self._streams: OrderedDict[int, tuple[int, Iterator[bytes]]] = OrderedDict()
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without open files."""
+        return {**self.__dict__, "_maps": [None for _ in self.paths], "_streams": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the files again."""
+        self.__dict__.update(state)
+        self._maps = [
+            None if starts is None else _mapped(path) for path, starts in zip(self.paths, self._starts, strict=True)
+        ]
 
     def __len__(self) -> int:
         """Records of all files."""
@@ -103,12 +122,11 @@ class RecordFiles:
         return [self._record(file, row) for file, row in zip(files.tolist(), rows.tolist(), strict=True)]
 
     def _record(self, file: int, row: int) -> bytes:
-        found = self._maps[file]
-        if found is None:
+        data, starts = self._maps[file], self._starts[file]
+        if data is None or starts is None:
             number, place = divmod(row, self._stretch)
             return self._cache.get((file, number), lambda: self._load(file, number))[place]
-        data, offsets = found
-        start, end = int(offsets[row]) + HEAD_BYTES, int(offsets[row + 1]) - TAIL_BYTES
+        start, end = int(starts[row]) + HEAD_BYTES, int(starts[row + 1]) - TAIL_BYTES
         record = data[start:end].tobytes()
         if masked_checksum(record) != int.from_bytes(data[end : end + TAIL_BYTES].tobytes(), "little"):
             raise ChecksumError(f"{self.paths[file]}: record {row} does not match its checksum")
@@ -116,6 +134,9 @@ class RecordFiles:
 
     def _load(self, file: int, number: int) -> tuple[list[bytes], int]:
         """A stretch of a compressed file; where it follows the last one, what lies before is not read again."""
+        if self._process != os.getpid():  # a fork shares its parent's places in files, which both would move
+            self._streams.clear()
+            self._process = os.getpid()
         first = number * self._stretch
         at, stream = self._streams.pop(file, (0, read_records(self.paths[file])))
         if at > first:
@@ -129,23 +150,26 @@ class RecordFiles:
         return records, len(records)
 
 
-def _mapped(path: Path) -> tuple[Array, IntArray]:
-    """The bytes of a plain file, and where its records begin."""
-    num_bytes = path.stat().st_size
-    data = np.memmap(path, np.uint8, "r") if num_bytes else np.empty(0, np.uint8)
-    starts, at = [0], 0
-    while at < num_bytes:
-        head = data[at : at + HEAD_BYTES].tobytes()
-        number = len(starts) - 1
-        if len(head) < HEAD_BYTES:
-            raise FormatError(f"{path} ends in the middle of record {number}")
-        size, checksum = struct.unpack("<QI", head)
-        if masked_checksum(head[:8]) != checksum:
-            raise ChecksumError(f"{path}: the size of record {number} does not match its checksum")
-        if size > MAX_RECORD_BYTES:
-            raise FormatError(f"{path}: record {number} is said to have {size} bytes, more than there can be")
-        at += HEAD_BYTES + size + TAIL_BYTES
-        starts.append(at)
-    if at != num_bytes:
-        raise FormatError(f"{path} ends in the middle of record {len(starts) - 2}")
-    return data, np.array(starts, np.int64)
+def _mapped(path: Path) -> Array:
+    """The bytes of a plain file."""
+    return np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.empty(0, np.uint8)
+
+
+def _starts(path: Path, data: Array) -> IntArray:
+    """Where the records of a plain file begin, and where the last one ends: int64[num_records + 1]."""
+    pieces, at, num_records, state = [np.empty(0, np.int64)], 0, 0, WHOLE
+    while at < len(data) and state == WHOLE:
+        starts = np.empty(STARTS_ROOM, np.int64)
+        count, at, state = find_starts(data, at, MAX_RECORD_BYTES, starts)
+        pieces.append(starts[:count])
+        num_records += count
+    if state == MORE_NEEDED:
+        raise FormatError(f"{path} ends in the middle of record {num_records}")
+    if state != WHOLE:
+        raise broken_record(path, num_records, state)
+    return np.concatenate([*pieces, np.array([len(data)], np.int64)])
+
+
+def _num_records(path: Path) -> int:
+    """How many records a compressed file has, all of which are read."""
+    return sum(len(block.bounds) for block in read_record_blocks(path))

@@ -18,6 +18,8 @@ from hopstream.tfgnn.graph_lists import list_names
 from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, kind_text
 from hopstream.tfgnn.spec import GraphSpec
 
+MAX_NAMES, MAX_NAME_LENGTH = 10_000, 1_000
+"""Names beside the schema's that are kept, and their characters: foreign files may have new ones in every example."""
 _BOUNDS = 1 << np.arange(62, dtype=np.int64)
 
 
@@ -132,6 +134,7 @@ class ExampleStatistics:
         sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
         features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
         unknown: Names that the schema does not have.
+        num_left_out: Lists that are part of nothing above, because their names were too many or too long.
     """
 
     spec: GraphSpec | None = None
@@ -141,10 +144,14 @@ class ExampleStatistics:
     sets: dict[str, SizeStatistics] = field(default_factory=dict)
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+    num_left_out: int = 0
+    _kept: set[str] = field(default_factory=set)
 
     def add(self, lists: Mapping[str, ValueLists], records: Sequence[bytes]) -> None:
         """Add some examples, whose lists are those of ``decode_examples``."""
         num_examples = len(records)
+        known = None if self.spec is None else set(list_names(self.spec, self.prefix))
+        lists = {key: of for key, of in lists.items() if (known and key in known) or self._keeps(key, of)}
         self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
         sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
         none = np.zeros(num_examples, np.int64)
@@ -153,7 +160,6 @@ class ExampleStatistics:
                 self.sets[name] = SizeStatistics()
                 self.sets[name].add(np.zeros(self.num_examples, np.int64))
             self.sets[name].add(sizes.get(self.prefix + name, none))
-        known = None if self.spec is None else set(list_names(self.spec, self.prefix))
         unsigned = set() if self.spec is None else set(_unsigned_names(self.spec))
         for key, of in lists.items():
             if known is not None and key not in known:
@@ -172,10 +178,32 @@ class ExampleStatistics:
         num_filled = self.num_examples if of is None else self.num_examples - (of.histogram[0] if of.histogram else 0)
         return num_filled - self.features[name].num_filled
 
+    def _keeps(self, name: str, lists: ValueLists) -> bool:
+        """Whether a name that the schema does not have is kept; what is not is counted."""
+        if name in self._kept:
+            return True
+        if len(self._kept) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:
+            self._kept.add(name)
+            return True
+        is_there = lists.is_there if isinstance(lists, NamedLists) else np.diff(lists.offsets) > 0
+        self.num_left_out += int(is_there.sum())
+        return False
+
+    def left_out_text(self) -> str:
+        """What is part of no statistics, as a sentence; nothing where all is."""
+        if not self.num_left_out:
+            return ""
+        return (
+            f"{self.num_left_out:,} lists are left out: of {MAX_NAMES:,} names beside the schema's no more are kept, "
+            f"nor longer ones than {MAX_NAME_LENGTH:,} characters"
+        )
+
     def _set_of(self, name: str) -> str:
-        """The name of the set that a feature is of."""
-        candidates = [of for of in self.sets if name.startswith(of + ".")]
-        return max(candidates, key=len, default=name.partition(".")[0])
+        """The name of the set that a feature is of; sets and features may have dots in their names."""
+        of = name.rpartition(".")[0]
+        while of and of not in self.sets:
+            of = of.rpartition(".")[0]
+        return of or name.partition(".")[0]
 
     def never_seen(self) -> list[str]:
         """Names of the schema's features that no example has."""

@@ -11,7 +11,7 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
@@ -31,6 +31,7 @@ SMALL_BYTES = 4 << 10
 _GZIP = b"\x1f\x8b"
 _MASK = 0xA282EAD8
 _SHARDED = re.compile(r"(.+)@(\d{1,6})")
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
 def masked_checksum(data: bytes) -> int:
@@ -172,27 +173,69 @@ def sharded_name(name: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
-def files_of(name: str | Path) -> list[Path]:
+def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
     """The files that a name means: one file, the shards of ``name@15``, or what a pattern such as ``name-*`` finds.
 
+    Args:
+        name: The name.
+        root: The folder that it is relative to; None: the current one.
+
     Raises:
-        FormatError: One of them, or any at all, is missing.
+        FormatError: One of them, or any at all, is missing, or a pattern finds shards of two writings.
         SettingsError: The number of shards cannot be meant.
     """
-    text = str(name)
-    stem, num_shards = sharded_name(text)
+    stem, num_shards = sharded_name(str(name))
+    path = Path(name) if root is None else root / name
     if num_shards is not None:
-        paths = shard_paths(stem, num_shards)
-    elif Path(text).exists() or not any(sign in text for sign in "*?["):
-        paths = [Path(text)]
+        paths = shard_paths(stem if root is None else root / stem, num_shards)
+        _check_all_there(str(name), paths)
+    elif path.exists() or not any(sign in str(name) for sign in "*?["):
+        paths = [path]
+        if not path.is_file():
+            raise FormatError(f"{path} is not there, or no file")
     else:
-        paths = sorted(Path(text).parent.glob(Path(text).name))
+        found = path.parent.glob(path.name) if root is None else root.glob(str(name))
+        paths = sorted(path for path in found if path.is_file())
         if not paths:
-            raise FormatError(f"no file is named like {text}")
-    missing = [path for path in paths if not path.is_file()]
-    if missing:
-        more = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise FormatError(
-            f"{missing[0]} is not there{more}" + (f"; {text} means {len(paths)} files" * bool(num_shards))
-        )
+            raise FormatError(f"no file is named like {path}")
+        _check_one_writing(str(name), paths)
     return paths
+
+
+def _check_all_there(name: str, paths: Sequence[Path]) -> None:
+    """Refuse shards of which some are missing."""
+    missing = [path for path in paths if not path.is_file()]
+    if not missing:
+        return
+    begin = paths[0].name.removesuffix(f"00000-of-{len(paths):05}")
+    names = {path.name for path in paths}
+    others = sorted(
+        path.name for path in paths[0].parent.glob("*-of-*") if path.name.startswith(begin) and path.name not in names
+    )
+    raise FormatError(
+        f"{name} means {len(paths)} files; {missing[0]} is not there, and {len(paths) - len(missing)} of them are"
+        + (f"; of another number of shards there is {others[0]}" if others else "")
+    )
+
+
+def _check_one_writing(name: str, paths: Sequence[Path]) -> None:
+    """Refuse shards that a pattern finds where some are missing, or belong to another writing."""
+    shards: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
+    for path in paths:
+        match = _SHARD.fullmatch(path.name)
+        if match:
+            of = shards.setdefault((path.parent, match[1], match[4]), {})
+            of.setdefault(int(match[3]), set()).add(int(match[2]))
+    for (folder, stem, end), of in shards.items():
+        if len(of) > 1:
+            raise FormatError(
+                f"{name}: there are shards of {sorted(of)} files of {folder / stem}; name those that are meant"
+            )
+        ((num_shards, numbers),) = of.items()
+        missing = next((shard for shard in range(num_shards) if shard not in numbers), None)
+        if missing is not None:
+            shard = folder / f"{stem}-{missing:05}-of-{num_shards:05}{end}"
+            raise FormatError(
+                f"{name}: {shard} is not there, and {len(numbers)} of {num_shards} are; give their names to read those "
+                "alone"
+            )

@@ -33,6 +33,8 @@ def render_page(name: str, statistics: ExampleStatistics) -> str:
         )
         if names
     )
+    if statistics.num_left_out:
+        remarks += f'<p class="faint">{escape(statistics.left_out_text())}</p>'
     features = table("Features", FEATURE_HEADERS, rows) if rows else ""
     about_features = "Of strings, min, mean and max are sizes in bytes."
     return page_of(

@@ -10,6 +10,7 @@ from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Json, Output
 from hopstream.cli.tfgnn.files import FilesArgument, PrefixOption, SchemaOption, blocks_of, paths_of, read_spec
 from hopstream.cli.units import bytes_text, printable_text
+from hopstream.errors import FormatError, SchemaError
 
 if TYPE_CHECKING:
     from hopstream.tfgnn.readable import Shown
@@ -39,7 +40,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
                 return
             try:
                 shown = shown_lists(record) if spec is None else shown_graph(record, spec, prefix)
-            except ValueError as error:
+            except (FormatError, SchemaError) as error:
                 raise type(error)(f"{block.path}: record {row}: {error}") from error
             if json:
                 output.facts({"record": row, "file": str(block.path), "bytes": len(record), "example": _tree(shown)})

@@ -62,6 +62,7 @@ def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path]
     facts: Facts = {
         "examples": statistics.num_examples, "files": len(paths), "bytes": num_bytes,
         "example_bytes": statistics.example_bytes.numbers.to_json(), "not_in_schema": unknown, "never_seen": unseen,
+        "left_out": statistics.num_left_out,
     }  # fmt: skip
     output.stage("stats", "", text, facts, clock.cost())
     least, mean, most = _texts(statistics.example_bytes.numbers, lambda number: bytes_text(round(number)))
@@ -69,6 +70,8 @@ def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path]
     for what, names in (("not in the schema", unknown), ("in no example", unseen)):
         if names:
             output.text(f"{'':<16} {what}: {', '.join(names)}")
+    if statistics.num_left_out:
+        output.text(f"{'':<16} {statistics.left_out_text()}")
 
 
 def _write_sets(output: Output, statistics: ExampleStatistics) -> None:
