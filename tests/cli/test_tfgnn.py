@@ -161,6 +161,21 @@ def test_random_examples_are_valid_and_repeat(run_command, tmp_path):
     assert run_command("tfgnn", "random", tmp_path, "--out", tmp_path / "d", "--max-nodes", 0).status == 2
 
 
+def test_random_makes_folders_and_replaces_nothing(run_command, schema, tmp_path):
+    out = tmp_path / "new" / "deep" / "t@2"
+    assert run_command("tfgnn", "random", schema, "--out", out).status == 0
+    first = out.with_name("t-00000-of-00002")
+    before = first.read_bytes()
+    again = run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9)
+    assert again.status == 2 and f"{first} is already there; give --overwrite" in again.err
+    assert first.read_bytes() == before
+    assert run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9, "--overwrite").status == 0
+    assert first.read_bytes() != before
+    for given, what in ((tmp_path / "new", "is a folder"), (schema / "x", "cannot be made")):
+        refused = run_command("tfgnn", "random", schema, "--out", given, "--overwrite")
+        assert refused.status == 2 and what in refused.err
+
+
 def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     rows = [
         {k: v.tolist() if k != "nodes/paper.name" else [b"a", b"b"] for k, v in decode_example(r).items()}
