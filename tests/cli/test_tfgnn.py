@@ -76,10 +76,12 @@ def test_validate_checks_examples(run_command, schema, examples, tmp_path):
     )
     assert result.status == 1
     lines = [line for line in result.out.splitlines() if line.startswith("wrong")]
-    assert len(lines) == 4
-    assert "bad: record 1: edges/cites.#target has index 5; paper has 2 nodes" in lines[0]
+    assert len(lines) == 3
+    assert lines[0].endswith(
+        "bad: record 1: edges/cites.#target has index 5; paper has 2 nodes (and so is 1 other record)"
+    )
     assert "bad: record 2: nodes/paper.#size" in lines[1] and "it has 2 components, wanted 1" in lines[1]
-    assert "cut: record 1: edges/cites.#target" in lines[2] and "ends in the middle of record 2" in lines[3]
+    assert "cut ends in the middle of record 2" in lines[2]
     assert (
         run_command("tfgnn", "validate", schema, "--examples", tmp_path / "bad", "--max-findings", 1).out.count("wrong")
         == 1
@@ -187,6 +189,30 @@ def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "e.parquet").status == 0
     mixed = run_command("tfgnn", "stats", tmp_path / "e.parquet", examples)
     assert mixed.status == 2 and "is no Parquet file" in mixed.err
+
+
+def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema, tmp_path):
+    without = {name: of for name, of in LISTS.items() if name != "nodes/paper.x"}
+    short = {**LISTS, "nodes/paper.name": [b"a"]}
+    path = write_examples(tmp_path / "e", without, without, short, without, LISTS)
+    (tmp_path / "none").touch()
+    result = run_command("tfgnn", "validate", schema, "--examples", path, "--examples", tmp_path / "none")
+    lines = [line for line in result.out.splitlines() if not line.startswith("done")]
+    assert len(lines) == 3 and result.status == 1
+    assert lines[0].startswith("remark") and lines[0].endswith("none has no examples")
+    assert "record 0: nodes/paper.x is not there; 2 items of shape [] have 2 (and so are 2 other records)" in lines[1]
+    assert lines[2].endswith("record 2: nodes/paper.name has 1 values; 2 items of shape [] have 2")
+    assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "none").status == 0
+
+
+def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_path):
+    out = tmp_path / "data" / "t"
+    assert run_command("tfgnn", "random", schema, "--out", f"{out}@2").status == 0
+    for given, what in ((out, f"is not there; there is {out}@2"), (out.parent, f"is a folder; name files, such as {out}@2")):
+        for verb in (("validate", schema, "--examples"), ("print",), ("stats",)):
+            result = run_command("tfgnn", *verb, given)
+            assert result.status == 2 and f"{given} {what}" in result.err
+    assert "is a folder; name files" in run_command("tfgnn", "print", tmp_path).err
 
 
 def test_validate_lists_damaged_parquet(run_command, schema, tmp_path):

@@ -112,3 +112,15 @@ def test_large_integers_without_a_sign_are_counted_as_such():
     x = statistics_of(records, 1, spec=GraphSpec.of_schema(parse_schema(schema))).features["nodes/a.x"]
     assert (x.kind, x.values.least, x.values.most) == ("uint64", 3, 2**64 - 1)
     assert statistics_of(records, 1).features["nodes/a.x"].values.least == -1
+
+
+def test_kinds_without_values_are_those_of_the_schema(spec):
+    nothing = RandomSettings(min_nodes=0, max_nodes=0, max_edges=0)
+    something = RandomSettings(min_nodes=3, max_edges=30, min_row=1)
+    kinds = []
+    for settings in (nothing, something):
+        encoded = encode_graphs(random_graphs(spec, range(20), settings=settings))
+        statistics = statistics_of([encoded[i] for i in range(20)], 20, spec=spec)
+        kinds.append({name: of.kind for name, of in statistics.features.items() if not name.startswith("context/")})
+    assert {"float32", "uint64", "strings", "int64"} <= set(kinds[0].values())
+    assert kinds[0] == {name: kind for name, kind in kinds[1].items() if name in kinds[0]}

@@ -95,7 +95,8 @@ class FeatureStatistics:
     """The values of one feature.
 
     Attributes:
-        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so.
+        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so,
+            which also says it where there are no values.
         num_examples: Examples that have it.
         num_filled: Examples that have it and whose set has items.
         lengths: Values per example that has it.
@@ -154,16 +155,16 @@ class ExampleStatistics:
                 self.sets[name].add(np.zeros(self.num_examples, np.int64))
             self.sets[name].add(sizes.get(self.prefix + name, none))
         known = None if self.spec is None else set(list_names(self.spec, self.prefix))
-        unsigned = set() if self.spec is None else set(_unsigned_names(self.spec))
+        kinds = {} if self.spec is None else dict(_kinds(self.spec))
         for key, of in lists.items():
             if known is not None and key not in known:
                 self.unknown.add(key)
             name = key.removeprefix(self.prefix)
             if not name.endswith(("." + SIZE, "." + SOURCE, "." + TARGET)):
                 of_set = sizes.get(self.prefix + self._set_of(name))
-                if name in unsigned and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
+                if kinds.get(name) == "uint64" and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
                     of = replace(of, values=of.values.view(np.uint64))  # as which they were written
-                self.features.setdefault(name, FeatureStatistics()).add(of, of_set)
+                self.features.setdefault(name, FeatureStatistics(kinds.get(name, "int64"))).add(of, of_set)
         self.num_examples += num_examples
 
     def num_missing(self, name: str) -> int:
@@ -184,13 +185,15 @@ class ExampleStatistics:
         return sorted(name for name in names if not name.endswith(ends) and name not in self.features)
 
 
-def _unsigned_names(spec: GraphSpec) -> Iterator[str]:
-    """Features that lists hold as int64 and that are uint64."""
-    kinds = [("context/", spec.context)]
-    kinds += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
-    kinds += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
-    for key, features in kinds:
-        yield from (key + name for name, field_spec in features.items() if field_spec.dtype == "uint64")
+def _kinds(spec: GraphSpec) -> Iterator[tuple[str, str]]:
+    """Features and the kinds of their values."""
+    holders = [("context/", spec.context)]
+    holders += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
+    holders += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
+    for key, features in holders:
+        for name, of in features.items():
+            number = {"f": "float32"}.get(of.numpy_dtype.kind, "uint64" if of.dtype == "uint64" else "int64")
+            yield key + name, "strings" if of.is_string else number
 
 
 def _sums(lists: ValueLists) -> IntArray:
