@@ -205,6 +205,23 @@ def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema,
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "none").status == 0
 
 
+def test_absurd_shapes_are_told(run_command, tmp_path):
+    path = tmp_path / "s.pbtxt"
+    feature = 'node_sets {{ key: "a" value {{ features {{ key: "x" value {{ dtype: {} shape {{ {} }} }} }} }} }}'
+    for dtype in ("DT_FLOAT", "DT_STRING"):
+        for dims in ("dim { size: 1099511627776 }", "dim { size: -1 } dim { size: 33554432 } dim { size: 9 }"):
+            path.write_text(feature.format(dtype, dims))
+            result = run_command("tfgnn", "validate", path)
+            assert result.status == 0 and result.out.startswith("remark")
+            assert "feature 'x' has shape [" in result.out and "values for each item" in result.out
+            result = run_command("tfgnn", "random", path, "--out", tmp_path / "out", "--min-row", 1)
+            assert result.status == 2 and "nodes/a.x: " in result.err and "a random graph has at most" in result.err
+    assert not list(tmp_path.glob("*out*"))
+    path.write_text(feature.format("DT_FLOAT", "dim { size: -2 }"))
+    result = run_command("tfgnn", "validate", path)
+    assert result.status == 1 and "feature 'x' has shape [-2]; sizes are 0 or more, or -1" in result.out
+
+
 def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_path):
     out = tmp_path / "data" / "t"
     assert run_command("tfgnn", "random", schema, "--out", f"{out}@2").status == 0
