@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -139,6 +141,23 @@ def test_stats(run_command, schema, examples, tmp_path):
     assert (feature["nan"], feature["min"], feature["max"]) == (2, pytest.approx(0.1), 2.0)
 
 
+def test_bytes_are_plotted_over_the_range_seen(run_command, tmp_path):
+    def bins_of(*lengths):
+        path = write_examples(tmp_path / "e", *({"context/x": [b"a" * length]} for length in lengths))
+        assert run_command("tfgnn", "stats", path, "--html", tmp_path / "page.html").status == 0
+        page = (tmp_path / "page.html").read_text()
+        figure = page[page.index("bytes of an example") : page.index("</figure>")]
+        sizes = sorted(len(record) for record in read_records(path))
+        return sizes, re.findall(r'row"[^>]*>([\d,]+)(?: to ([\d,]+))?</th><td[^>]*>(\d+)</td>', figure)
+
+    for lengths in ((1000, 1003, 1060), (3, 5000)):
+        sizes, rows = bins_of(*lengths)
+        ends = [tuple(int((end or row[0]).replace(",", "")) for end in row[:2]) for row in rows]
+        assert [int(row[2]) for row in rows] == [sum(a <= size <= b for size in sizes) for a, b in ends]
+        assert ends[0][0] <= sizes[0] <= ends[0][1] and ends[-1][0] <= sizes[-1] <= ends[-1][1]
+        assert len(rows) > 5
+
+
 def test_stats_of_odd_names(run_command, tmp_path):
     path = write_examples(tmp_path / "odd", {"nodes/<b>.#size": [1], "nodes/<b>.[red]x": [1.0]})
     result = run_command("tfgnn", "stats", path, "--html", tmp_path / "page.html")
@@ -225,7 +244,10 @@ def test_absurd_shapes_are_told(run_command, tmp_path):
 def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_path):
     out = tmp_path / "data" / "t"
     assert run_command("tfgnn", "random", schema, "--out", f"{out}@2").status == 0
-    for given, what in ((out, f"is not there; there is {out}@2"), (out.parent, f"is a folder; name files, such as {out}@2")):
+    for given, what in (
+        (out, f"is not there; there is {out}@2"),
+        (out.parent, f"is a folder; name files, such as {out}@2"),
+    ):
         for verb in (("validate", schema, "--examples"), ("print",), ("stats",)):
             result = run_command("tfgnn", *verb, given)
             assert result.status == 2 and f"{given} {what}" in result.err

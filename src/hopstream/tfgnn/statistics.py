@@ -16,6 +16,7 @@ from hopstream.tfgnn.example import ValueLists
 from hopstream.tfgnn.example_lists import NamedLists
 from hopstream.tfgnn.graph_lists import list_names
 from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, kind_text
+from hopstream.tfgnn.range_bins import RangeBins
 from hopstream.tfgnn.spec import GraphSpec
 
 _BOUNDS = 1 << np.arange(62, dtype=np.int64)
@@ -130,6 +131,7 @@ class ExampleStatistics:
         prefix: What stands before every name.
         num_examples: How many there are.
         example_bytes: Their sizes.
+        byte_bins: The same in bins of one width.
         sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
         features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
         unknown: Names that the schema does not have.
@@ -139,6 +141,7 @@ class ExampleStatistics:
     prefix: str = ""
     num_examples: int = 0
     example_bytes: SizeStatistics = field(default_factory=SizeStatistics)
+    byte_bins: RangeBins = field(default_factory=RangeBins)
     sets: dict[str, SizeStatistics] = field(default_factory=dict)
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -146,7 +149,9 @@ class ExampleStatistics:
     def add(self, lists: Mapping[str, ValueLists], records: Sequence[bytes]) -> None:
         """Add some examples, whose lists are those of ``decode_examples``."""
         num_examples = len(records)
-        self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
+        num_bytes = np.fromiter(map(len, records), np.int64, num_examples)
+        self.example_bytes.add(num_bytes)
+        self.byte_bins.add(num_bytes)
         sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
         none = np.zeros(num_examples, np.int64)
         for name in {*self.sets, *(key.removeprefix(self.prefix) for key in sizes)}:
@@ -162,9 +167,10 @@ class ExampleStatistics:
             name = key.removeprefix(self.prefix)
             if not name.endswith(("." + SIZE, "." + SOURCE, "." + TARGET)):
                 of_set = sizes.get(self.prefix + self._set_of(name))
-                if kinds.get(name) == "uint64" and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
+                kind = kinds.get(name, "int64")
+                if kind == "uint64" and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
                     of = replace(of, values=of.values.view(np.uint64))  # as which they were written
-                self.features.setdefault(name, FeatureStatistics(kinds.get(name, "int64"))).add(of, of_set)
+                self.features.setdefault(name, FeatureStatistics(kind)).add(of, of_set)
         self.num_examples += num_examples
 
     def num_missing(self, name: str) -> int:
