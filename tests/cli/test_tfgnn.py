@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -76,10 +78,12 @@ def test_validate_checks_examples(run_command, schema, examples, tmp_path):
     )
     assert result.status == 1
     lines = [line for line in result.out.splitlines() if line.startswith("wrong")]
-    assert len(lines) == 4
-    assert "bad: record 1: edges/cites.#target has index 5; paper has 2 nodes" in lines[0]
+    assert len(lines) == 3
+    assert lines[0].endswith(
+        "bad: record 1: edges/cites.#target has index 5; paper has 2 nodes (and so is 1 other record)"
+    )
     assert "bad: record 2: nodes/paper.#size" in lines[1] and "it has 2 components, wanted 1" in lines[1]
-    assert "cut: record 1: edges/cites.#target" in lines[2] and "ends in the middle of record 2" in lines[3]
+    assert "cut ends in the middle of record 2" in lines[2]
     assert (
         run_command("tfgnn", "validate", schema, "--examples", tmp_path / "bad", "--max-findings", 1).out.count("wrong")
         == 1
@@ -137,6 +141,23 @@ def test_stats(run_command, schema, examples, tmp_path):
     assert (feature["nan"], feature["min"], feature["max"]) == (2, pytest.approx(0.1), 2.0)
 
 
+def test_bytes_are_plotted_over_the_range_seen(run_command, tmp_path):
+    def bins_of(*lengths):
+        path = write_examples(tmp_path / "e", *({"context/x": [b"a" * length]} for length in lengths))
+        assert run_command("tfgnn", "stats", path, "--html", tmp_path / "page.html").status == 0
+        page = (tmp_path / "page.html").read_text()
+        figure = page[page.index("bytes of an example") : page.index("</figure>")]
+        sizes = sorted(len(record) for record in read_records(path))
+        return sizes, re.findall(r'row"[^>]*>([\d,]+)(?: to ([\d,]+))?</th><td[^>]*>(\d+)</td>', figure)
+
+    for lengths in ((1000, 1003, 1060), (3, 5000)):
+        sizes, rows = bins_of(*lengths)
+        ends = [tuple(int((end or row[0]).replace(",", "")) for end in row[:2]) for row in rows]
+        assert [int(row[2]) for row in rows] == [sum(a <= size <= b for size in sizes) for a, b in ends]
+        assert ends[0][0] <= sizes[0] <= ends[0][1] and ends[-1][0] <= sizes[-1] <= ends[-1][1]
+        assert len(rows) > 5
+
+
 def test_stats_of_odd_names(run_command, tmp_path):
     path = write_examples(tmp_path / "odd", {"nodes/<b>.#size": [1], "nodes/<b>.[red]x": [1.0]})
     result = run_command("tfgnn", "stats", path, "--html", tmp_path / "page.html")
@@ -161,6 +182,21 @@ def test_random_examples_are_valid_and_repeat(run_command, tmp_path):
     assert run_command("tfgnn", "random", tmp_path, "--out", tmp_path / "d", "--max-nodes", 0).status == 2
 
 
+def test_random_makes_folders_and_replaces_nothing(run_command, schema, tmp_path):
+    out = tmp_path / "new" / "deep" / "t@2"
+    assert run_command("tfgnn", "random", schema, "--out", out).status == 0
+    first = out.with_name("t-00000-of-00002")
+    before = first.read_bytes()
+    again = run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9)
+    assert again.status == 2 and f"{first} is already there; give --overwrite" in again.err
+    assert first.read_bytes() == before
+    assert run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9, "--overwrite").status == 0
+    assert first.read_bytes() != before
+    for given, what in ((tmp_path / "new", "is a folder"), (schema / "x", "cannot be made")):
+        refused = run_command("tfgnn", "random", schema, "--out", given, "--overwrite")
+        assert refused.status == 2 and what in refused.err
+
+
 def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     rows = [
         {k: v.tolist() if k != "nodes/paper.name" else [b"a", b"b"] for k, v in decode_example(r).items()}
@@ -172,6 +208,66 @@ def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "e.parquet").status == 0
     mixed = run_command("tfgnn", "stats", tmp_path / "e.parquet", examples)
     assert mixed.status == 2 and "is no Parquet file" in mixed.err
+
+
+def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema, tmp_path):
+    without = {name: of for name, of in LISTS.items() if name != "nodes/paper.x"}
+    short = {**LISTS, "nodes/paper.name": [b"a"]}
+    path = write_examples(tmp_path / "e", without, without, short, without, LISTS)
+    (tmp_path / "none").touch()
+    result = run_command("tfgnn", "validate", schema, "--examples", path, "--examples", tmp_path / "none")
+    lines = [line for line in result.out.splitlines() if not line.startswith("done")]
+    assert len(lines) == 3 and result.status == 1
+    assert lines[0].startswith("remark") and lines[0].endswith("none has no examples")
+    assert "record 0: nodes/paper.x is not there; 2 items of shape [] have 2 (and so are 2 other records)" in lines[1]
+    assert lines[2].endswith("record 2: nodes/paper.name has 1 values; 2 items of shape [] have 2")
+    assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "none").status == 0
+
+
+def test_absurd_shapes_are_told(run_command, tmp_path):
+    path = tmp_path / "s.pbtxt"
+    feature = 'node_sets {{ key: "a" value {{ features {{ key: "x" value {{ dtype: {} shape {{ {} }} }} }} }} }}'
+    for dtype in ("DT_FLOAT", "DT_STRING"):
+        for dims in ("dim { size: 1099511627776 }", "dim { size: -1 } dim { size: 33554432 } dim { size: 9 }"):
+            path.write_text(feature.format(dtype, dims))
+            result = run_command("tfgnn", "validate", path)
+            assert result.status == 0 and result.out.startswith("remark")
+            assert "feature 'x' has shape [" in result.out and "values for each item" in result.out
+            result = run_command("tfgnn", "random", path, "--out", tmp_path / "out", "--min-row", 1)
+            assert result.status == 2 and "nodes/a.x: " in result.err and "a random graph has at most" in result.err
+    assert not list(tmp_path.glob("*out*"))
+    path.write_text(feature.format("DT_FLOAT", "dim { size: -2 }"))
+    result = run_command("tfgnn", "validate", path)
+    assert result.status == 1 and "feature 'x' has shape [-2]; sizes are 0 or more, or -1" in result.out
+
+
+def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_path):
+    out = tmp_path / "data" / "t"
+    assert run_command("tfgnn", "random", schema, "--out", f"{out}@2").status == 0
+    for given, what in (
+        (out, f"is not there; there is {out}@2"),
+        (out.parent, f"is a folder; name files, such as {out}@2"),
+    ):
+        for verb in (("validate", schema, "--examples"), ("print",), ("stats",)):
+            result = run_command("tfgnn", *verb, given)
+            assert result.status == 2 and f"{given} {what}" in result.err
+    assert "is a folder; name files" in run_command("tfgnn", "print", tmp_path).err
+
+
+def test_validate_lists_damaged_parquet(run_command, schema, tmp_path):
+    path = tmp_path / "e.parquet"
+    rows = [{"nodes/paper.#size": [2], "nodes/paper.x": [1.0, 2.0], "nodes/paper.name": ["a", "b"]}]
+    pq.write_table(pa.Table.from_pylist(rows), path, write_page_checksum=True)
+    whole = path.read_bytes()
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    hurt = bytearray(whole)
+    hurt[chunk.data_page_offset + 20] ^= 1
+    for data in (bytes(hurt), whole[:-9], whole[:200] + whole[-40:]):
+        path.write_bytes(data)
+        result = run_command("tfgnn", "validate", schema, "--examples", path)
+        (line,) = [line for line in result.out.splitlines() if line.startswith("wrong")]
+        assert result.status == 1 and f"{path} cannot be read as Parquet" in line
+        assert run_command("tfgnn", "stats", path).status == 2
 
 
 def test_the_group_has_help(run_command):
@@ -192,11 +288,9 @@ def test_records_that_ask_for_memory_or_are_no_messages_are_told_one_by_one(run_
             writer.write(record)
     result = run_command("tfgnn", "validate", schema, "--examples", path, "--examples", tmp_path / "u")
     lines = [line for line in result.out.splitlines() if line.startswith("wrong")]
-    assert result.status == 1 and len(lines) == 5
-    for line, where in zip(
-        lines, ("t: record 1:", "t: record 2:", "t: record 4:", "u: record 1:", "u: record 2:"), strict=True
-    ):
-        assert where in line
+    assert result.status == 1 and len(lines) == 3
+    for line, where in zip(lines, ("t: record 1:", "t: record 4:", "u: record 1:"), strict=True):
+        assert where in line and line.endswith("(and so is 1 other record)") == ("4:" not in where)
     for flags in ((), ("--schema", schema)):
         result = run_command("tfgnn", "print", tmp_path / "u", *flags)
         assert result.status == 2 and "u: record 1: not a tf.Example" in result.err

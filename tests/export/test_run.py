@@ -19,6 +19,7 @@ from hopstream.export.samples import SeedSampling, trees_of
 from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.ingest.example_tables import ExampleTables
 from hopstream.store import open_store
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import read_schema
@@ -148,6 +149,17 @@ def test_parquet_has_the_lists_of_the_messages(world: Path):
         for name, values in lists.items():
             got = [value.decode() if isinstance(value, bytes) else value for value in row[name]]
             assert got == values.tolist(), name
+
+
+def test_parquet_has_checksums(world: Path):
+    path = exported(world, "table", file_format="parquet").paths[0]
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    hurt = bytearray(path.read_bytes())
+    hurt[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1  # without a dictionary, its last page's end
+    path.write_bytes(hurt)
+    tables = ExampleTables([path], None)
+    with pytest.raises(FormatError, match=rf"{path.name} cannot be read as Parquet.*CRC"):
+        tables.read(np.arange(1))
 
 
 def test_schema_says_what_is_written(world: Path):

@@ -138,3 +138,16 @@ def test_a_fingerprint_names_the_content(rng: np.random.Generator) -> None:
         assert dataclasses.replace(graph, nodes={**graph.nodes, "paper": paper}).fingerprint() != found, name
     swapped = {t: EdgeTable(src_keys=e.src_keys[::-1], dst_keys=e.dst_keys[::-1]) for t, e in graph.edges.items()}
     assert dataclasses.replace(graph, edges=swapped).fingerprint() != found
+
+
+def test_a_graph_is_shown_in_a_few_lines():
+    lines = repr(make_graph()).splitlines()
+    assert lines == [
+        "Graph(",
+        "  nodes 'author': 2, name string",
+        "  nodes 'paper': 3, x float32[rows, 4]",
+        "  edges ('author', 'writes', 'paper'): 4, w float64[rows]",
+        "  splits of 'paper': train 2, test 0",
+        ")",
+    ]
+    assert str(make_graph()) == repr(make_graph())

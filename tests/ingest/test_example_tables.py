@@ -71,7 +71,7 @@ def test_chosen_columns_and_rows_that_are_not_there(paths):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("PAR1 no")
     assert is_parquet(tmp_path / "text")
-    with pytest.raises(FormatError, match="cannot be read as Parquet"):
+    with pytest.raises(FormatError, match="text cannot be read as Parquet; it may be damaged"):
         ExampleTables([tmp_path / "text"], None)
     pq.write_table(pa.table({"x": pa.array([[[1]]])}), tmp_path / "deep")
     with pytest.raises(FormatError, match=r"column 'x' holds list<.*>; wanted numbers or strings"):
@@ -79,3 +79,35 @@ def test_other_files_are_refused(tmp_path):
     pq.write_table(pa.table({"x": pa.array([[1, None]])}), tmp_path / "null")
     with pytest.raises(FormatError, match="column 'x' has a null inside a list"):
         ExampleTables([tmp_path / "null"], None).read(np.array([0]))
+
+
+def test_damage_is_told_in_one_line_with_the_file(tmp_path, rng):
+    values = rng.integers(0, 2**40, (50, 30))
+    table = pa.table({"x": pa.array(values.tolist(), pa.large_list(pa.int64()))})
+    pq.write_table(table, tmp_path / "whole", row_group_size=20, use_dictionary=False, write_page_checksum=True)
+    whole = (tmp_path / "whole").read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    path, num_refused, num_same = tmp_path / "hurt", 0, 0
+    for trial in range(300):
+        hurt = bytearray(whole)
+        if trial % 3 == 2:
+            hurt = hurt[: rng.integers(4, len(whole))]
+        else:
+            hurt[rng.integers(footer, len(whole)) if trial % 3 else rng.integers(4, footer)] ^= 1 << rng.integers(8)
+        path.write_bytes(hurt)
+        try:
+            tables = ExampleTables([path], None)
+            lists = tables.read(np.arange(len(tables)))
+        except FormatError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            num_refused += 1
+        else:  # in the footer, which has no checksum, or what nobody reads
+            is_same = "x" in lists and np.array_equal(lists["x"].values, values.reshape(-1))
+            assert is_same or trial % 3 == 1
+            num_same += is_same
+    assert num_refused > 150 and num_same < 150
+
+
+def test_a_file_that_is_not_there_is_no_damage(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        ExampleTables([tmp_path / "none"], None)

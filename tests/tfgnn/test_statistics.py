@@ -129,3 +129,15 @@ def test_names_of_foreign_files_are_kept_up_to_a_bound(spec, graphs, monkeypatch
     statistics = statistics_of([*records, known], 4, spec=spec)  # what the schema has is always there
     assert len(statistics.unknown) == 5 and "nodes/paper.DT_FLOAT" in statistics.features
     assert not statistics_of([known], 4, spec=spec).left_out_text()
+
+
+def test_kinds_without_values_are_those_of_the_schema(spec):
+    nothing = RandomSettings(min_nodes=0, max_nodes=0, max_edges=0)
+    something = RandomSettings(min_nodes=3, max_edges=30, min_row=1)
+    kinds = []
+    for settings in (nothing, something):
+        encoded = encode_graphs(random_graphs(spec, range(20), settings=settings))
+        statistics = statistics_of([encoded[i] for i in range(20)], 20, spec=spec)
+        kinds.append({name: of.kind for name, of in statistics.features.items() if not name.startswith("context/")})
+    assert {"float32", "uint64", "strings", "int64"} <= set(kinds[0].values())
+    assert kinds[0] == {name: kind for name, kind in kinds[1].items() if name in kinds[0]}

@@ -99,7 +99,8 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
 
 
 def test_names_of_shards(tmp_path):
-    assert sharded_name("a/b@15") == ("a/b", 15) and sharded_name("a@b") == ("a@b", None)
+    assert sharded_name("a/b@15") == ("a/b", 15) and sharded_name("a@b/c") == ("a@b/c", None)
+    assert sharded_name("me@home.csv") == ("me@home.csv", None)
     names = [path.name for path in shard_paths(tmp_path / "n.tfrecords", 2)]
     assert names == ["n.tfrecords-00000-of-00002", "n.tfrecords-00001-of-00002"]
     for name in names:
@@ -131,3 +132,9 @@ def test_names_of_shards(tmp_path):
     for number in ("0", "999999"):
         with pytest.raises(SettingsError, match=rf"names {number} files; use 1 to"):
             sharded_name(f"x@{number}")
+
+
+@pytest.mark.parametrize("tail", ["1000000", "-1", "y", "", "1 "])
+def test_what_is_almost_a_number_of_files_is_refused(tail):
+    with pytest.raises(SettingsError, match=rf"out/s6@{tail} ends in @{tail}; behind @ stands a number of files"):
+        sharded_name(f"out/s6@{tail}")

@@ -74,23 +74,32 @@ def degree_plot(summary: DegreeSummary) -> str:
     return histogram_plot(summary.histogram, HistogramWords("Degree distribution", "node", "edge", axis, description))
 
 
-def histogram_plot(bins: Sequence[int], words: HistogramWords) -> str:
-    """Bars over bins for 0, 1, 2 to 3, 4 to 7 and so on; both axes are logarithmic."""
+def histogram_plot(bins: Sequence[int], words: HistogramWords, bounds: Sequence[int] | None = None) -> str:
+    """Bars of logarithmic height over bins.
+
+    Args:
+        bins: What is counted in each.
+        words: What the plot says.
+        bounds: Where bins begin, and where the last one ends; None: they are for 0, 1, 2 to 3, 4 to 7 and so on.
+    """
     decades = max(1, math.ceil(math.log10(max(*bins, 1) * 1.05)))
     step = (FRAME.right - FRAME.left) / max(len(bins), MIN_BINS)
     marks = [_count_axis(decades, words.counted + "s")]
     # Labels are a power of two apart; every second or fourth where they would run into each other.
-    skip = next(n for n in (1, 2, 4, 8) if step * n >= 30)
+    skip = next(n for n in (1, 2, 4, 8) if step * n >= (30 if bounds is None else 44))
     for i, count in enumerate(bins):
         left = FRAME.left + i * step
-        label = bin_text(i)
+        label = bin_text(i) if bounds is None else span_text(bounds[i], bounds[i + 1])
         if count:
             # A bin of one has a height of its own, though the logarithm of one is nothing.
             height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
-            css = "bar empty" if i == 0 else "bar"
+            css = "bar empty" if i == 0 and bounds is None else "bar"
             title = f"{full_plural_text(count, words.counted)} with {label} {words.per}{'' if label == '1' else 's'}"
             marks.append(_rectangle(css, (left + 1, FRAME.bottom - height, step - 2, height), title))
-        if i == 0 or (i - 1) % skip == 0:
+        if bounds is not None:
+            if i % skip == 0:
+                marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, f"{bounds[i]:,}"))
+        elif i == 0 or (i - 1) % skip == 0:
             text = "0" if i == 0 else _power_text(i - 1)
             marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, text))
     marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, words.axis))
@@ -177,6 +186,11 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
 def bin_text(index: int) -> str:
     """The degrees that a bin of a histogram counts: ``0``, ``1``, ``2 to 3``, ``4 to 7``."""
     return str(index) if index < 2 else f"{1 << (index - 1):,} to {(1 << index) - 1:,}"
+
+
+def span_text(start: int, end: int) -> str:
+    """The numbers from ``start`` to before ``end``."""
+    return f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
 
 
 def _count_axis(decades: int, counted: str) -> str:

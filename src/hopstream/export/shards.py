@@ -107,7 +107,8 @@ class TableShard:
             compression: How pages are compressed.
             none: No subgraphs; they tell which columns there are.
         """
-        self._writer = pq.ParquetWriter(path, _batch(graph_lists(none)).schema, compression=compression)
+        schema = _batch(graph_lists(none)).schema
+        self._writer = pq.ParquetWriter(path, schema, compression=compression, write_page_checksum=True)
 
     def encode(self, pieces: GraphPieces) -> Rows:
         """Rows of lists."""

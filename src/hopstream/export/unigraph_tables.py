@@ -154,7 +154,7 @@ class _Groups(_Arrow):
 
     def __init__(self, path: Path, schemas: Mapping[str, FeatureSchema]) -> None:
         super().__init__(schemas)
-        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False)
+        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
 
     def _array(self, name: str, column: Column) -> pa.Array:
         if isinstance(column, RaggedArray) and column.is_string:

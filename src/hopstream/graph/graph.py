@@ -74,6 +74,19 @@ class Graph:
             label_types=self.label_types,
         )
 
+    def __repr__(self) -> str:
+        """Types, counts and columns, a line per type."""
+        lines = []
+        for node_type, nodes in self.nodes.items():
+            lines.append(f"  nodes {node_type!r}: {nodes.num_nodes:,}{_columns_text(nodes.features)}")
+        for edge_type, edges in self.edges.items():
+            lines.append(f"  edges {edge_type!r}: {edges.num_edges:,}{_columns_text(edges.features)}")
+        for of_type, splits in (*self.splits.items(), *self.edge_splits.items()):
+            if splits:
+                counts = ", ".join(f"{name} {len(keys):,}" for name, keys in splits.items())
+                lines.append(f"  splits of {of_type!r}: {counts}")
+        return "\n".join(["Graph(", *lines, ")"])
+
     def fingerprint(self) -> str:
         """32 hexadecimal digits that name the graph's content, however it is cut into parts later.
 
@@ -161,3 +174,7 @@ def _check_keys(where: str, keys: IntArray, num_rows: int, what: str = "node") -
         row = int(np.flatnonzero((keys < 0) | (keys >= num_rows))[0])
         wanted = f"keys are 0..{num_rows - 1}" if num_rows else f"the {what} type has no {what}s"
         raise IdRangeError(f"{where}[{row}] is {int(keys[row])}; {wanted}")
+
+
+def _columns_text(columns: Mapping[str, Column]) -> str:
+    return "".join(f", {name} {column_schema(column)}" for name, column in columns.items())

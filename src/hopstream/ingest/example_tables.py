@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError
+from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
 from hopstream.tfgnn.example import ValueLists, Values
 from hopstream.tfgnn.record_files import RowCache
 
@@ -43,11 +45,10 @@ class ExampleTables:
         self._names = None if names is None else list(names)
         sizes, groups, starts = [], [], []
         for file, path in enumerate(self.paths):
-            metadata = _opened(path).metadata
-            sizes.append(metadata.num_rows)
-            for group in range(metadata.num_row_groups):
-                groups.append((file, group))
-                starts.append(metadata.row_group(group).num_rows)
+            group_rows = _group_rows(path)
+            sizes.append(sum(group_rows))
+            groups += [(file, group) for group in range(len(group_rows))]
+            starts += group_rows
         self.sizes = tuple(sizes)
         """Rows of each file."""
         self._offsets = offsets_of(np.array(self.sizes, np.int64))
@@ -68,7 +69,7 @@ class ExampleTables:
 
         Raises:
             IdRangeError: There is no such row.
-            FormatError: A column holds neither numbers nor strings, nor lists of them.
+            FormatError: A file is damaged, or a column holds neither numbers nor strings, nor lists of them.
         """
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise IdRangeError(f"rows {int(numbers.min())}..{int(numbers.max())} of files that have {len(self)}")
@@ -87,20 +88,41 @@ class ExampleTables:
     def _table(self, group: int) -> pa.Table:
         def load() -> tuple[pa.Table, int]:
             file, number = self._groups[group]
-            opened = _opened(self.paths[file])
-            there = opened.schema_arrow.names
-            wanted = there if self._names is None else [name for name in self._names if name in set(there)]
-            table = opened.read_row_group(number, columns=wanted)
-            return table, int(self._group_offsets[group + 1] - self._group_offsets[group])
+            num_rows = int(self._group_offsets[group + 1] - self._group_offsets[group])
+            with _reading(self.paths[file]):
+                opened = pq.ParquetFile(self.paths[file], page_checksum_verification=True)
+                there = opened.schema_arrow.names
+                wanted = there if self._names is None else [name for name in self._names if name in set(there)]
+                table = opened.read_row_group(number, columns=wanted)
+            if wanted and table.num_rows != num_rows:
+                got = f"{self.paths[file]} has {table.num_rows} rows in row group {number}"
+                raise FormatError(f"{got}; its footer says {num_rows}")
+            return table, num_rows
 
         return self._cache.get(group, load)
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say what Arrow says of a damaged file in one line, with the file's name."""
     try:
-        return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise FormatError(f"{path} cannot be read as Parquet: {error}") from error
+        yield
+    except PARQUET_ERRORS as error:
+        if isinstance(error, OSError) and error.errno:  # the file is not there, or may not be read
+            raise
+        what = " ".join(str(error).split())
+        raise FormatError(f"{path} cannot be read as Parquet; it may be damaged or cut off ({what})") from error
+
+
+def _group_rows(path: Path) -> list[int]:
+    """Rows of each row group, as the footer says."""
+    with _reading(path):
+        footer = pq.read_metadata(path)
+    # Of a row group, nothing but its rows is asked: Arrow ends the process over a damaged column.
+    group_rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if min(group_rows, default=0) < 0 or sum(group_rows) != footer.num_rows:
+        raise FormatError(f"{path} has row groups of {sum(group_rows)} rows; its footer says {footer.num_rows}")
+    return group_rows
 
 
 def _lists(column: pa.ChunkedArray, name: str, path: Path) -> ValueLists:

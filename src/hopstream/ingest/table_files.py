@@ -158,7 +158,9 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: in
 def _read_parquet(
     files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, block_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as reader:
+    with pq.ParquetFile(
+        path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+    ) as reader:
         names = reader.schema_arrow.names
         columns = _check_columns(files, path, names, columns)
         row_groups = list(range(reader.num_row_groups) if groups is None else range(*groups))

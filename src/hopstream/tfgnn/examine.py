@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hopstream.tfgnn.readable import num_components_of
 from hopstream.tfgnn.readout import check_readout, is_readout
 from hopstream.tfgnn.spec import GraphSpec
 
+_VERB = re.compile(r" (?:has|is|adds|points) ")
+_NUMBER = re.compile(r"\d+")
+
 
 class Examination:
     """Reads examples and tells what is wrong with them; files are read in bounded memory."""
@@ -23,25 +27,42 @@ class Examination:
         self._spec, self._num_components, self._prefix = spec, num_components, prefix
         self.num_examples = 0
         """Examples that have been looked at."""
+        self.empty_paths: list[Path] = []
+        """Files that have none."""
 
     def problems(
-        self, paths: Sequence[Path], blocks_of: Callable[[Sequence[Path]], Iterator[Block]] = record_blocks
-    ) -> Iterator[str]:
+        self, paths: Sequence[Path], blocks_of: Callable[[Sequence[Path]], Iterator[Block]] = record_blocks,
+        *, max_problems: int = 100,
+    ) -> list[str]:  # fmt: skip
         """What is wrong, a line each, with file and record; a file is left where it cannot be read on.
+
+        Of records that differ from the schema in the same way, the first is named and the others are counted.
 
         Args:
             paths: The files.
             blocks_of: How they are read.
+            max_problems: How many to tell.
         """
+        found: dict[tuple[str, ...], tuple[str, int]] = {}
         for path in paths:
+            num_before = self.num_examples
             try:
                 for block in blocks_of([path]):
-                    yield from self._problems_of(block)
+                    for place, text in self._problems_of(block):
+                        kind = _kind_of(text)
+                        if kind in found or len(found) < max_problems:
+                            line, count = found.get(kind, (f"{place}: {text}", 0))
+                            found[kind] = (line, count + 1)
                     self.num_examples += len(block.records)
+                if self.num_examples == num_before:
+                    self.empty_paths.append(path)
             except FormatError as error:  # the file itself; that of a record is caught below
-                yield str(error)
+                if len(found) < max_problems:
+                    found[str(path), str(error)] = (str(error), 1)
+        return [line + _alike(count - 1) for line, count in found.values()]
 
-    def _problems_of(self, block: Block) -> Iterator[str]:
+    def _problems_of(self, block: Block) -> Iterator[tuple[str, str]]:
+        """The places and the texts."""
         try:
             self._check(block.records)
             return
@@ -51,7 +72,8 @@ class Examination:
             try:
                 self._check([record])
             except (FormatError, SchemaError) as error:
-                yield f"{block.path}: record {number}: {str(error).removeprefix('message 0: ')}{self._hint(record)}"
+                text = str(error).removeprefix("message 0: ")
+                yield f"{block.path}: record {number}", text + self._hint(record)
 
     def _check(self, records: Sequence[bytes]) -> None:
         wanted = self._num_components
@@ -65,3 +87,14 @@ class Examination:
         except FormatError:
             return ""
         return f"; it has {found} components, wanted {self._num_components}" if found != self._num_components else ""
+
+
+def _kind_of(text: str) -> tuple[str, str]:
+    """The feature that is named first, and what is said of it but for numbers."""
+    match = _VERB.search(text)
+    at = match.start() if match else 0
+    return text[:at], _NUMBER.sub("0", text[at:])
+
+
+def _alike(count: int) -> str:
+    return "" if not count else f" (and so {'is 1 other record' if count == 1 else f'are {count:,} other records'})"

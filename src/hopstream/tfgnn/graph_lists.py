@@ -13,7 +13,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError
 from hopstream.tfgnn.example import ValueLists
-from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.example_lists import NamedLists, decode_examples
 from hopstream.tfgnn.graph_tensor import (
     MAX_ITEMS,
     MAX_LEFT_OUT,
@@ -207,9 +207,13 @@ class _Reader:
             lengths = _filled(lengths, ~is_left_out, num_rows)
             dims.append(lengths)
             num_rows = self._sums(name, lengths, num_rows)
-        refuse(
-            num_values != num_rows, f"{key} has another number of values than items of shape {list(spec.shape)} have"
-        )
+        is_wrong = num_values != num_rows
+        if bool(np.any(is_wrong)):
+            m = int(np.argmax(is_wrong))
+            is_there = bool(lists.is_there[m]) if isinstance(lists, NamedLists) else num_values[m] > 0
+            got = f"{key} has {num_values[m]} values" if is_there else f"{key} is not there"
+            wanted = f"{num_items[m]} items of shape {list(spec.shape)} have {num_rows[m]}"
+            raise FormatError(f"message {m}: {got}; {wanted}")
         return FeatureValues(loaded_values(key, lists.values, spec), int(num_items.sum()), tuple(dims))
 
     def refuse_many_nodes(self, key: str, num_nodes: IntArray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema, type_label
-from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET
+from hopstream.tfgnn.graph_tensor import MAX_ITEMS, SIZE, SOURCE, TARGET
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
@@ -152,6 +153,10 @@ def schema_remarks(schema: Any) -> Iterator[str]:
         for name, feature in sorted(features.items()):
             if [dim.size for dim in feature.shape.dim] == [1]:
                 yield f"{where}: feature {name!r} has shape [1]; leave the shape out for one value per item"
+            sizes = [max(1, dim.size) for dim in feature.shape.dim]
+            if math.prod(sizes) > MAX_ITEMS:
+                got = f"{where}: feature {name!r} has shape {[dim.size for dim in feature.shape.dim]}"
+                yield f"{got}, which is {math.prod(sizes):,} values for each item"
             if feature.dtype and field_dtype(feature) == "float64":
                 yield f"{where}: feature {name!r} is DT_DOUBLE, which is stored as DT_FLOAT"
 
@@ -182,6 +187,9 @@ def _feature_problems(where: str, features: Mapping[str, Any], reserved: tuple[s
         if any(dim.name for dim in feature.shape.dim):
             named = next(dim.name for dim in feature.shape.dim if dim.name)
             yield f"{what} has a dimension with the name {named!r}; a description belongs to the feature"
+        sizes = [dim.size for dim in feature.shape.dim]
+        if min(sizes, default=0) < -1:
+            yield f"{what} has shape {sizes}; sizes are 0 or more, or -1 for one that varies"
         try:
             spec = field_of(feature, what) if feature.dtype else FieldSpec(dtype=STRING)
         except SchemaError as error:

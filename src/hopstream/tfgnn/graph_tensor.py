@@ -271,7 +271,8 @@ def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: 
         num_rows = int(lengths.sum())
     if len(values) != num_rows:
         where = f"{num_items} items of shape {list(spec.shape)}"
-        raise FormatError(f"{key} has {len(values)} values; {where} have {num_rows}")
+        got = f"{key} has {len(values)} values" if key in lists else f"{key} is not there"
+        raise FormatError(f"{got}; {where} have {num_rows}")
     return FeatureValues(loaded_values(key, values, spec), num_items, tuple(dims))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.errors import SchemaError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces, concatenate_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
@@ -15,6 +16,7 @@ from hopstream.tfgnn.spec import FieldSpec, GraphSpec
 from hopstream.tfgnn.values import Dim, FeatureValues
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
+MAX_VALUES = 1 << 26
 INT_BOUND = 100
 """Integers are drawn below it, so that all dtypes hold them."""
 
@@ -34,7 +36,7 @@ def random_graphs(
         settings: How large they are.
 
     Raises:
-        SchemaError: There are no numbers.
+        SchemaError: There are no numbers, or a feature would have absurdly many values.
     """
     chosen = settings or RandomSettings()
     return concatenate_graphs([_Draw(spec, chosen, derive_seed("graph", rng_seed, n)).graph() for n in numbers])
@@ -66,11 +68,11 @@ class _Draw:
                 self._draw_readout(name)
         return GraphPieces(
             component_offsets=np.array([0, num_components], np.int64),
-            context=self._features(spec.context, num_components),
+            context=self._features("context/", spec.context, num_components),
             node_sets={
                 name: NodePieces(
                     sizes=self._node_sizes[name],
-                    features=self._features(of.features, int(self._node_sizes[name].sum())),
+                    features=self._features(f"nodes/{name}.", of.features, int(self._node_sizes[name].sum())),
                 )
                 for name, of in spec.node_sets.items()
             },
@@ -78,7 +80,7 @@ class _Draw:
                 name: EdgePieces(
                     sizes=self._edges[name][0], source=self._edges[name][1], target=self._edges[name][2],
                     source_set=of.source, target_set=of.target,
-                    features=self._features(of.features, len(self._edges[name][1])),
+                    features=self._features(f"edges/{name}.", of.features, len(self._edges[name][1])),
                 )
                 for name, of in spec.edge_sets.items()
             },
@@ -117,20 +119,22 @@ class _Draw:
                 sizes = (has_all & (chosen == number)).astype(np.int64)
                 self._edges[name] = (sizes, self._ends(sizes, sizes_of[name]), predictions[sizes > 0])
 
-    def _features(self, features: Mapping[str, FieldSpec], num_items: int) -> dict[str, FeatureValues]:
-        return {name: self._values(spec, num_items) for name, spec in features.items()}
+    def _features(self, key: str, features: Mapping[str, FieldSpec], num_items: int) -> dict[str, FeatureValues]:
+        return {name: self._values(key + name, spec, num_items) for name, spec in features.items()}
 
-    def _values(self, spec: FieldSpec, num_items: int) -> FeatureValues:
+    def _values(self, key: str, spec: FieldSpec, num_items: int) -> FeatureValues:
         dims: list[Dim] = []
         num_rows = num_items
         for size in spec.shape:
             if size is not None:
                 dims.append(size)
                 num_rows *= size
+                _check_size(key, spec, num_items, num_rows)
                 continue
             lengths = self._rng.integers(self._settings.min_row, self._settings.max_row + 1, num_rows, np.int64)
             dims.append(lengths)
             num_rows = int(lengths.sum())
+            _check_size(key, spec, num_items, num_rows)
         return FeatureValues(self._flat(spec, num_rows), num_items, tuple(dims))
 
     def _flat(self, spec: FieldSpec, num_values: int) -> Array | RaggedArray:
@@ -142,3 +146,11 @@ class _Draw:
             return self._rng.standard_normal(num_values).astype(spec.numpy_dtype)
         bound = 2 if spec.dtype == "bool" else INT_BOUND
         return self._rng.integers(0, bound, num_values).astype(spec.numpy_dtype)
+
+
+def _check_size(key: str, spec: FieldSpec, num_items: int, num_values: int) -> None:
+    if num_values > MAX_VALUES:
+        raise SchemaError(
+            f"{key}: {num_items} items of shape {list(spec.shape)} have {num_values:,} values; "
+            f"a random graph has at most {MAX_VALUES:,} of a feature"
+        )

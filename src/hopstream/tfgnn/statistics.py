@@ -16,6 +16,7 @@ from hopstream.tfgnn.example import ValueLists
 from hopstream.tfgnn.example_lists import NamedLists
 from hopstream.tfgnn.graph_lists import list_names
 from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, kind_text
+from hopstream.tfgnn.range_bins import RangeBins
 from hopstream.tfgnn.spec import GraphSpec
 
 MAX_NAMES, MAX_NAME_LENGTH = 10_000, 1_000
@@ -97,7 +98,8 @@ class FeatureStatistics:
     """The values of one feature.
 
     Attributes:
-        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so.
+        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so,
+            which also says it where there are no values.
         num_examples: Examples that have it.
         num_filled: Examples that have it and whose set has items.
         lengths: Values per example that has it.
@@ -131,6 +133,7 @@ class ExampleStatistics:
         prefix: What stands before every name.
         num_examples: How many there are.
         example_bytes: Their sizes.
+        byte_bins: The same in bins of one width.
         sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
         features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
         unknown: Names that the schema does not have.
@@ -141,6 +144,7 @@ class ExampleStatistics:
     prefix: str = ""
     num_examples: int = 0
     example_bytes: SizeStatistics = field(default_factory=SizeStatistics)
+    byte_bins: RangeBins = field(default_factory=RangeBins)
     sets: dict[str, SizeStatistics] = field(default_factory=dict)
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -152,7 +156,9 @@ class ExampleStatistics:
         num_examples = len(records)
         known = None if self.spec is None else set(list_names(self.spec, self.prefix))
         lists = {key: of for key, of in lists.items() if (known and key in known) or self._keeps(key, of)}
-        self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
+        num_bytes = np.fromiter(map(len, records), np.int64, num_examples)
+        self.example_bytes.add(num_bytes)
+        self.byte_bins.add(num_bytes)
         sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
         none = np.zeros(num_examples, np.int64)
         for name in {*self.sets, *(key.removeprefix(self.prefix) for key in sizes)}:
@@ -160,16 +166,17 @@ class ExampleStatistics:
                 self.sets[name] = SizeStatistics()
                 self.sets[name].add(np.zeros(self.num_examples, np.int64))
             self.sets[name].add(sizes.get(self.prefix + name, none))
-        unsigned = set() if self.spec is None else set(_unsigned_names(self.spec))
+        kinds = {} if self.spec is None else dict(_kinds(self.spec))
         for key, of in lists.items():
             if known is not None and key not in known:
                 self.unknown.add(key)
             name = key.removeprefix(self.prefix)
             if not name.endswith(("." + SIZE, "." + SOURCE, "." + TARGET)):
                 of_set = sizes.get(self.prefix + self._set_of(name))
-                if name in unsigned and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
+                kind = kinds.get(name, "int64")
+                if kind == "uint64" and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
                     of = replace(of, values=of.values.view(np.uint64))  # as which they were written
-                self.features.setdefault(name, FeatureStatistics()).add(of, of_set)
+                self.features.setdefault(name, FeatureStatistics(kind)).add(of, of_set)
         self.num_examples += num_examples
 
     def num_missing(self, name: str) -> int:
@@ -212,13 +219,15 @@ class ExampleStatistics:
         return sorted(name for name in names if not name.endswith(ends) and name not in self.features)
 
 
-def _unsigned_names(spec: GraphSpec) -> Iterator[str]:
-    """Features that lists hold as int64 and that are uint64."""
-    kinds = [("context/", spec.context)]
-    kinds += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
-    kinds += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
-    for key, features in kinds:
-        yield from (key + name for name, field_spec in features.items() if field_spec.dtype == "uint64")
+def _kinds(spec: GraphSpec) -> Iterator[tuple[str, str]]:
+    """Features and the kinds of their values."""
+    holders = [("context/", spec.context)]
+    holders += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
+    holders += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
+    for key, features in holders:
+        for name, of in features.items():
+            number = {"f": "float32"}.get(of.numpy_dtype.kind, "uint64" if of.dtype == "uint64" else "int64")
+            yield key + name, "strings" if of.is_string else number
 
 
 def _sums(lists: ValueLists) -> IntArray:

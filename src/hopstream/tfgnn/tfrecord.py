@@ -31,6 +31,7 @@ SMALL_BYTES = 4 << 10
 _GZIP = b"\x1f\x8b"
 _MASK = 0xA282EAD8
 _SHARDED = re.compile(r"(.+)@(\d{1,6})")
+_ALMOST_SHARDED = re.compile(r".*@[^@/.*?\[]*")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
@@ -163,10 +164,14 @@ def sharded_name(name: str) -> tuple[str, int | None]:
     """A name and its number of shards, from ``name@15``; None where it is the name of one file.
 
     Raises:
-        SettingsError: The number is 0, or larger than anybody can mean.
+        SettingsError: The number is 0, larger than anybody can mean, or none.
     """
     match = _SHARDED.fullmatch(name)
     if match is None:
+        if _ALMOST_SHARDED.fullmatch(name):
+            raise SettingsError(
+                f"{name} ends in @{name.rpartition('@')[2]}; behind @ stands a number of files, 1 to {MAX_SHARDS}"
+            )
         return name, None
     if not 1 <= int(match[2]) <= MAX_SHARDS:
         raise SettingsError(f"{name} names {match[2]} files; use 1 to {MAX_SHARDS}")

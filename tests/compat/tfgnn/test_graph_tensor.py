@@ -224,3 +224,11 @@ def test_a_graph_of_one_node_set_and_one_edge_set():
     with pytest.raises(SchemaError, match=r"node sets \['a', 'b'\] and edge sets \[\]; wanted one of each"):
         nodes = tfgnn.NodeSet.from_fields(sizes=[1])
         tfgnn.get_homogeneous_node_and_edge_set_name(tfgnn.GraphTensor.from_pieces(node_sets={"a": nodes, "b": nodes}))
+
+
+def test_a_graph_tensor_is_shown_in_a_few_lines():
+    lines = repr(two_components()).splitlines()
+    assert lines[:2] == ["GraphTensor(shape=()", "  context: 2 components, name string[2]"]
+    assert "  node set 'users': 4 nodes, h float64[4, 2]" in lines
+    assert "  edge set 'knows', 'users' -> 'users': 3 edges, w int32[3]" in lines
+    assert lines[-1] == ")" and len(lines) < 8

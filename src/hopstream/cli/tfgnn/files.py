@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ SchemaOption = Annotated[
     Path | None,
     typer.Option("--schema", help="the GraphSchema of the examples, or the folder that holds it", show_default=False),
 ]
+_FIRST_SHARD = re.compile(r"(.+)-00000-of-(\d{5})")
 ROWS = 64
 """Rows of Parquet files that are read at once; a subgraph may have megabytes."""
 PrefixOption = Annotated[str, typer.Option("--prefix", help="what stands before every name in the examples")]
@@ -50,11 +52,26 @@ def paths_of(files: Sequence[str]) -> list[Path]:
     """The files that are named.
 
     Raises:
-        FormatError: One of them is missing, or they are of two kinds.
+        FormatError: One of them is missing, a folder, or the name of shards without their number; or they are of two
+            kinds.
     """
     from hopstream.load.example_reader import example_paths
 
+    for name in files:
+        path = Path(name)
+        if path.is_dir():
+            names = _sharded_names(path, "")
+            raise FormatError(f"{name} is a folder; name files" + (f", such as {names[0]}" if names else ""))
+        names = [] if path.exists() else _sharded_names(path.parent, path.name)
+        if names:
+            raise FormatError(f"{name} is not there; there is {' and '.join(names)}")
     return example_paths(files)
+
+
+def _sharded_names(folder: Path, stem: str) -> list[str]:
+    """Names such as ``train@8`` of the shards in a folder, of one stem or of any."""
+    found = (_FIRST_SHARD.fullmatch(path.name) for path in folder.glob("*-00000-of-*"))
+    return sorted(f"{folder / match[1]}@{int(match[2])}" for match in found if match and stem in ("", match[1]))
 
 
 def blocks_of(paths: Iterable[Path]) -> Iterator[Block]:

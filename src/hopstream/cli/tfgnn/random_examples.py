@@ -11,6 +11,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.tfgnn.files import PrefixOption, read_spec
 from hopstream.cli.units import bytes_text, plural_text
+from hopstream.errors import SettingsError
 from hopstream.tfgnn.random_settings import RandomSettings
 
 
@@ -26,6 +27,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     rng_seed: Annotated[int, typer.Option("--rng-seed", help="seed of every random choice", min=0)] = 0,
     gzip: Annotated[bool, typer.Option("--gzip", help="compress each file as a whole")] = False,
     prefix: PrefixOption = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files that are already there")] = False,
     json: JsonFlag = False,
     *,
     settings: RandomSettings,
@@ -39,6 +41,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     spec = read_spec(schema)[1]
     stem, num_shards = sharded_name(out)
     paths = [Path(stem)] if num_shards is None else shard_paths(stem, num_shards)
+    _make_room(paths, overwrite=overwrite)
     num_bytes = 0
     for shard, path in enumerate(paths):
         partial = path.with_name(f".{path.name}.partial")
@@ -55,3 +58,19 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     text = f"{plural_text(examples, 'example')} in {plural_text(len(paths), 'file')}, {bytes_text(num_bytes)}"
     facts: Facts = {"examples": examples, "files": len(paths), "bytes": num_bytes, "out": out}
     output.stage("write", "random", text, facts, clock.cost())
+
+
+def _make_room(paths: list[Path], *, overwrite: bool) -> None:
+    """Make the folder of files that are to be written.
+
+    Raises:
+        SettingsError: One of them is there and is not to be replaced, or the folder cannot be made.
+    """
+    there = [path for path in paths if path.exists()]
+    if there and (not overwrite or there[0].is_dir()):
+        kind = "is a folder; name a file" if there[0].is_dir() else "is already there; give --overwrite to replace it"
+        raise SettingsError(f"{there[0]} {kind}")
+    try:
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{paths[0].parent} cannot be made: {error.strerror}") from error

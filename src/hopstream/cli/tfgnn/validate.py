@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +43,10 @@ def run(
     text = f"{plural_text(len(problems), 'problem')}, {plural_text(len(remarks), 'remark')}"
     if examples and not problems:
         examination = Examination(GraphSpec.of_schema(message), num_components=components, prefix=prefix)
-        found = list(islice(examination.problems(paths_of(examples), blocks_of), max_findings))
+        found = examination.problems(paths_of(examples), blocks_of, max_problems=max_findings)
+        for empty in examination.empty_paths:
+            line = f"{empty} has no examples"
+            output.stage("remark", "example", line, {"text": line})
         for line in found:
             output.stage("wrong", "example", line, {"text": line})
         problems += found

@@ -11,7 +11,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.compat.tfgnn.adjacency import Adjacency
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
-from hopstream.compat.tfgnn.specs import GraphTensorSpec
+from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
 from hopstream.errors import SchemaError
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 
@@ -73,6 +73,16 @@ class GraphTensor:
             node_sets={name: _as_dtype(of, dtype) for name, of in nodes.items()},
             edge_sets={name: _edges_as_dtype(of, dtype) for name, of in edges.items()},
         )
+
+    def __repr__(self) -> str:
+        """Sets, counts and features, a line per set."""
+        lines = [f"  context: {self.total_num_components} components{_features_text(self.context)}"]
+        for name, nodes in self.node_sets.items():
+            lines.append(f"  node set {name!r}: {nodes.total_size:,} nodes{_features_text(nodes)}")
+        for name, edges in self.edge_sets.items():
+            ends = f"{edges.adjacency.source_name!r} -> {edges.adjacency.target_name!r}"
+            lines.append(f"  edge set {name!r}, {ends}: {edges.total_size:,} edges{_features_text(edges)}")
+        return "\n".join([f"GraphTensor(shape={self.shape}", *lines, ")"])
 
     @property
     def rank(self) -> int:
@@ -283,3 +293,8 @@ def _without(piece: Piece, names: Iterable[str], where: str) -> Piece:
 def _all_without(sets: Mapping[str, Set], names: Mapping[str, Iterable[str]], what: str) -> dict[str, Set]:
     _check_names(names, sets, what)
     return {name: _without(of, names.get(name, ()), f"{what} {name!r}") for name, of in sets.items()}
+
+
+def _features_text(piece: Context | NodeSet | EdgeSet) -> str:
+    specs = ((name, TensorSpec.of(values)) for name, values in piece.items.items())
+    return "".join(f", {name} {spec.dtype}{list(spec.shape)}" for name, spec in specs)
