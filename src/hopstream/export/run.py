@@ -37,7 +37,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text
-from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
+from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text
 from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 
 FORMAT = 2
@@ -60,7 +60,7 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     Args:
         source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them, or
             the ``.pbtxt`` of a unigraph or its folder, of which a dataset is prepared in the export's hidden folder.
-        spec: A ``SamplingSpec``: its file or the message.
+        spec: A ``SamplingSpec``: its file, its text or the message.
         out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` at its end asks for 16 files.
             They are called ``train.tfrecord-00003-of-00016``, and the schema ``train.tfrecord.pbtxt``.
         seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
@@ -89,13 +89,13 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     """
     settings = replace(settings or ExportSettings(), **options)
     place, settings = _place_of(out, settings)
-    text = message_text(read_spec(spec) if isinstance(spec, str | Path) else spec)
+    text = spec_text(spec)
     with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_source(source) as opened:
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source)})
         return _Run(
-            work=work, place=place, source=opened, spec=text, seeds=seeds, settings=settings, overwrite=overwrite,
-            progress=progress or _no_progress, on_plan=on_plan,
+            work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
+            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
@@ -123,6 +123,7 @@ class _Run:
     place: Path
     source: ExportSource
     spec: str
+    spec_name: str
     seeds: Seeds
     settings: ExportSettings
     overwrite: bool
@@ -133,7 +134,7 @@ class _Run:
     def run(self) -> ExportReport:
         """Write everything, the schema last."""
         sampling = self._sampling()
-        plan = sampling.plan_over(self.source.schema)
+        plan = sampling.plan_over(self.source.schema, self.spec_name)
         self.source.check_plan(plan)
         schema_of_samples(sampling, self.source.schema)
         if self.source.store is not None:

@@ -16,6 +16,7 @@ from hopstream.engine.job import digest_of
 from hopstream.engine.settings import Progress, WorkSettings
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import SettingsError
+from hopstream.export.plan import op_name_of
 from hopstream.export.settings import ExportSettings
 from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
@@ -55,8 +56,8 @@ class ExportSource:
         late = [op.name for op in plan.ops if op.strategy == "last"]
         if self.store is None and late:
             raise SettingsError(
-                f"op {late[0]!r} draws by time, and a unigraph does not say which feature that is; prepare it with "
-                "time_attr, and give the dataset"
+                f"op {op_name_of(late[0])!r} draws by time, and a unigraph does not say which feature that is; write "
+                "a dataset of it with time_attr='…', and export from that"
             )
 
     @contextmanager

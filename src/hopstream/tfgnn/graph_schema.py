@@ -18,6 +18,8 @@ from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
 
 TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
+MAX_SHOWN = 160
+"""Characters of what protobuf says of a syntax error."""
 MAX_SCHEMA_BYTES = 64 << 20
 AUXILIARY = re.compile(r"[_#!%.^~]")
 """How names of sets begin that are no objects or relations of their own, such as ``_readout``."""
@@ -39,7 +41,11 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
     try:
         text_format.Parse(text, message, allow_unknown_extension=True, descriptor_pool=pool())
     except (text_format.ParseError, UnicodeError, RecursionError) as error:
-        raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {error}") from error
+        shown = str(error).splitlines()[0] if str(error) else type(error).__name__
+        shown = (
+            shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+        )  # protobuf repeats the line, of any length
+        raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {shown}") from error
     return message
 
 
