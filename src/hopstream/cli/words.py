@@ -16,6 +16,14 @@ _WORDS = (
     ("keep_raw_ids=False", "--no-keep-raw-ids"),
     ("write the parts with direction 'out' or 'both'", "write the parts with --direction out or --direction both"),
     ("write the parts with direction 'in' or 'both'", "write the parts with --direction in or --direction both"),
+    (
+        "and file_format is 'tfrecord'; give file_format='parquet'",
+        "and --file-format is tfrecord; give --file-format parquet",
+    ),
+    (
+        "and file_format is 'parquet'; give file_format='tfrecord'",
+        "and --file-format is parquet; give --file-format tfrecord",
+    ),
     ("weight_attr='…'", "--weight-attr NAME"),
     ("time_attr='…'", "--time-attr NAME"),
     ('on_duplicate="drop"', "--on-duplicate drop"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ class SeedSampling:
         seed_ids: Graphs have ``context/seed_id`` and ``context/sample_id``.
     """
 
-    spec: str | Path | Any
+    spec: Any
     rng_seed: int = 0
     leave_out: tuple[str, ...] = ()
     id_feature: str | None = None

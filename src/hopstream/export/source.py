@@ -15,7 +15,7 @@ from pathlib import Path
 from hopstream.engine.job import digest_of
 from hopstream.engine.settings import Progress, WorkSettings
 from hopstream.engine.work_folder import WorkFolder
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.export.plan import op_name_of
 from hopstream.export.settings import ExportSettings
 from hopstream.ingest.chunking.run import table_states
@@ -104,6 +104,11 @@ def open_source(source: str | Path) -> Iterator[ExportSource]:
     """
     located = _located(source)
     schema = None if "://" in located else _unigraph_schema(Path(located))
+    if schema is None and "://" not in located and Path(located).is_dir() and not (Path(located) / MANIFEST).is_file():
+        raise FormatError(
+            f"{source} is no dataset (it has no {MANIFEST}) and no unigraph (it has no .pbtxt, or a metadata.json "
+            f"beside it); write a dataset of its tables: hopstream partition {source} --direction out --out parts"
+        )
     if schema is None:
         with open_store(located) as store:
             yield ExportSource(located=located, graph_id=store.graph_id, schema=store.schema, store=store)

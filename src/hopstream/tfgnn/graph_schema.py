@@ -84,6 +84,16 @@ def parse_schema(text: str) -> Any:
     return parse_message(text, GRAPH_SCHEMA)
 
 
+def names_tables(path: Path) -> bool:
+    """Whether a file is a ``GraphSchema`` that names the files of tables, as that of a unigraph does."""
+    try:
+        schema = read_message(path, GRAPH_SCHEMA)
+    except FormatError:
+        return False
+    sets = (schema.context, *schema.node_sets.values(), *schema.edge_sets.values())
+    return any(one.metadata.filename for one in sets)
+
+
 def schema_path(given: str | Path) -> Path:
     """The file of a schema: the one given, or the only ``.pbtxt`` of a folder.
 
