@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -224,3 +226,12 @@ def test_a_graph_of_one_node_set_and_one_edge_set():
     with pytest.raises(SchemaError, match=r"node sets \['a', 'b'\] and edge sets \[\]; wanted one of each"):
         nodes = tfgnn.NodeSet.from_fields(sizes=[1])
         tfgnn.get_homogeneous_node_and_edge_set_name(tfgnn.GraphTensor.from_pieces(node_sets={"a": nodes, "b": nodes}))
+
+
+def test_names_of_sets_that_are_not_there_are_answered_with_those_that_are():
+    graph = tfgnn.GraphTensor.from_pieces(node_sets={"songs": tfgnn.NodeSet.from_fields(sizes=[2], features={})})
+    with pytest.raises(UnknownNameError, match="there is no node set 'song'; known: songs"):
+        graph.node_sets["song"]
+    with pytest.raises(KeyError, match="there is no edge set 'by'; known: none"):
+        graph.edge_sets["by"]
+    assert graph.node_sets.get("song") is None and list(copy.deepcopy(graph).node_sets) == ["songs"]
