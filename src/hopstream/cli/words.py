@@ -20,10 +20,6 @@ _WORDS = (
         "and file_format is 'tfrecord'; give file_format='parquet'",
         "and --file-format is tfrecord; give --file-format parquet",
     ),
-    (
-        "and file_format is 'parquet'; give file_format='tfrecord'",
-        "and --file-format is parquet; give --file-format tfrecord",
-    ),
     ("weight_attr='…'", "--weight-attr NAME"),
     ("time_attr='…'", "--time-attr NAME"),
     ('on_duplicate="drop"', "--on-duplicate drop"),

@@ -44,7 +44,7 @@ from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 FORMAT = 2
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
 """What names say of formats."""
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
