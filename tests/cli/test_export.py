@@ -108,3 +108,33 @@ def test_flags_of_the_sampler_that_mean_nothing(run_command: RunCommand, world: 
     result = run_command(*sampler_words(world, *more))
     assert result.status == 2 and result.err.startswith(message), result.err
     assert not (world / "same").exists()
+
+
+def test_places_and_sources_that_cannot_be_are_one_line(run_command: RunCommand, world: Path):
+    (world / "file").write_text("")
+    result = run_command(*words_of(world, "--out", world / "file/x"))
+    assert result.status == 2 and result.err.count("\n") == 1
+    assert f"--out is {world}/file/x, where nothing can be written" in result.err
+    result = run_command(*words_of(world, "--out", "/proc/none/x"))
+    assert result.status == 2 and "--out is /proc/none/x, where nothing can be written" in result.err
+    result = run_command(*words_of(world, "--out", world / "x.parquet"))
+    assert result.status == 2 and "--file-format is tfrecord; give --file-format parquet" in result.err
+    (world / "none").mkdir()
+    words = ("export", world / "none", "--spec", world / "spec.pbtxt", "--out", world / "x", "--workers", 0)
+    result = run_command(*words)
+    assert result.status == 2 and f"hopstream partition {world}/none --direction out" in result.err
+
+
+def test_the_schema_of_a_unigraph_is_not_replaced(run_command: RunCommand, world: Path):
+    schema = world / "schema.pbtxt"
+    schema.write_text('node_sets { key: "n" value { metadata { filename: "n.csv" } } }')
+    before = schema.read_bytes()
+    result = run_command(*words_of(world, "--out", schema.with_suffix(""), "--overwrite"))
+    assert result.status == 2 and "is no export's schema: it is a unigraph's; give another name" in result.err
+    assert schema.read_bytes() == before
+
+
+def test_directions_are_named_by_flags(run_command: RunCommand, world: Path):
+    assert run_command("partition", world / "parts", "--out", world / "in").status == 0
+    result = run_command("export", world / "in", "--spec", world / "spec.pbtxt", "--out", world / "x", "--workers", 0)
+    assert result.status == 2 and "write the parts with --direction out or --direction both" in result.err

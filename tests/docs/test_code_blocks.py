@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from hopstream import ExampleLoader
+from hopstream.cli import main
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
 FENCE = re.compile(r"^```(\w*)\s*$")
@@ -102,6 +105,18 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
         if block.language == "python" and block.skip_reason is None:
             source = "\n" * (block.line - 1) + block.text
             exec(compile(source, str(path), "exec"), namespace)
+
+
+def test_the_commands_of_the_tfgnn_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = read_blocks((ROOT / "docs/guide-tfgnn.md").read_text())
+    exec(next(block.text for block in blocks if block.language == "python"), {})
+    for block in blocks:
+        if block.language == "bash":
+            for _, *words in read_commands(block):
+                assert main([*words, "--workers", "0"]) == 0
+    with ExampleLoader("samples/train@2", batch_size=3) as loader:
+        assert next(iter(loader)).num_graphs == 3
 
 
 def test_shown_commands_exist():

@@ -104,7 +104,7 @@ def test_what_cannot_be_prepared_leaves_nothing(shop: Path):
     with pytest.raises(IdRangeError, match="seed 'nobody' is no user"):
         exported(shop, shop, "out", seeds=shop / "seeds.csv")
     (shop.parent / "spec.pbtxt").write_text(SPEC.replace("STRATEGY", "LATEST_K"))
-    with pytest.raises(SettingsError, match="op '0/a' draws by time, and a unigraph does not say"):
+    with pytest.raises(SettingsError, match="op 'a' draws by time, and a unigraph does not say"):
         exported(shop, shop, "out")
     with pytest.raises(SettingsError, match="on_dangling is 'keep'; it must be one of error, drop"):
         exported(shop, shop, "out", on_dangling="keep")

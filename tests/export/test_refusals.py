@@ -11,9 +11,9 @@ import re
 import numpy as np
 import pytest
 
-from hopstream import graph_from_arrays
+from hopstream import export_subgraphs, graph_from_arrays
 from hopstream.arrays import RaggedArray
-from hopstream.errors import IdRangeError, SchemaError, SettingsError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.export.samples import SeedSampling
 from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset, write_parts
@@ -85,7 +85,7 @@ def test_weights_are_those_that_specs_mean(tmp_path):
     spec = SEED.replace("customer", "card") + op("shops", ["seed"], "paid", 2, "TOP_K")
     with (
         LocalStore(open_dataset(tmp_path / "parts")) as amounts,
-        pytest.raises(SettingsError, match=r"op '0/shops' draws by #weight or weight; .* with weight_attr='amount'"),
+        pytest.raises(SettingsError, match=r"op 'shops' draws by #weight or weight; .* with weight_attr='amount'"),
     ):
         SeedSampler(amounts, SeedSampling(spec=spec))
 
@@ -101,3 +101,27 @@ def test_an_unknown_seed_is_named(store):
 def test_an_edge_to_a_node_that_is_not_there_is_named():
     with pytest.raises(IdRangeError, match=r"customer__owns__card.*7|7.*customer__owns__card"):
         graph_from_arrays({OWNS: np.array([[0, 1], [0, 7]])}, num_nodes={"customer": 2, "card": 3})
+
+
+def test_ops_in_a_circle_are_called_so(store):
+    with pytest.raises(SchemaError, match="op 'a': input op 'a' is the op itself; ops start from the seed op"):
+        SeedSampler(store, SeedSampling(spec=SEED + op("a", ["a"], "owns", 3)))
+    circle = op("a", ["b"], "owns", 3) + op("b", ["a"], "paid", 3)
+    with pytest.raises(SchemaError, match="op 'a': input op 'b' is reached from the op itself, in a circle"):
+        SeedSampler(store, SeedSampling(spec=SEED + circle))
+
+
+def test_errors_of_specs_name_the_file_and_ops_as_it_does(tmp_path):
+    parts = tmp_path / "parts"
+    write_parts(card_graph(), parts, num_parts=1, direction="in")
+    spec = tmp_path / "mine.pbtxt"
+    spec.write_text(SEED + op("cards", ["seed"], "owned", 3))
+    with pytest.raises(SchemaError, match=r"mine\.pbtxt: op 'cards': unknown edge set 'owned'"):
+        export_subgraphs(parts, spec, tmp_path / "x", num_workers=0)
+    spec.write_text(SEED + GOOD)
+    with pytest.raises(SettingsError, match=r"^op 'cards' follows direction 'out'; the dataset holds in; write the"):
+        export_subgraphs(parts, spec, tmp_path / "x", num_workers=0)
+    spec.write_text("x" * 10_000)
+    with pytest.raises(FormatError, match=r"mine\.pbtxt: not a SamplingSpec: 1:1 .*") as error:
+        export_subgraphs(parts, spec, tmp_path / "x", num_workers=0)
+    assert len(str(error.value)) < 400

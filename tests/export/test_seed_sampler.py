@@ -11,10 +11,12 @@ from hopstream.export.samples import SeedSampling, schema_of_samples
 from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
-from hopstream.tfgnn.graph_schema import check_schema
+from hopstream.tfgnn.graph_schema import check_schema, parse_schema
 from hopstream.tfgnn.graph_tensor import decode_graph
 from hopstream.tfgnn.readout import structured_readout
+from hopstream.tfgnn.sampling_spec import parse_spec
 from hopstream.tfgnn.spec import GraphSpec
+from hopstream.tfgnn.spec_builder import SamplingSpecBuilder
 from tests.export.seed_graphs import LINK_SPEC, NUM_PAPERS, SPEC, name_of, write_papers
 
 
@@ -88,7 +90,7 @@ def test_what_cannot_be_is_refused(store):
         SeedSampler(store, SeedSampling(spec=LINK_SPEC, readout=True))
     with pytest.raises(SettingsError, match=r"labels are \['labels'\], and there is no readout"):
         SeedSampling(spec=SPEC, labels=("labels",))
-    with pytest.raises(SettingsError, match="rng_seed is -1; give 0"):
+    with pytest.raises(SettingsError, match="rng_seed is -1; give an integer from 0"):
         SeedSampling(spec=SPEC, rng_seed=-1)
     with pytest.raises(UnknownNameError, match="paper has no feature 'x'"):
         SeedSampler(store, SeedSampling(spec=SPEC, readout=True, labels=("x",)))
@@ -99,3 +101,27 @@ def test_what_cannot_be_is_refused(store):
         SeedSampler(store, SeedSampling(spec=SPEC, readout=True, labels=("tags",)))
     with pytest.raises(FormatError, match="not a SamplingSpec"):
         SeedSampler(store, SeedSampling(spec="seed { }"))
+
+
+def test_a_spec_is_a_file_a_text_or_a_message(tmp_path):
+    file = tmp_path / "spec.pbtxt"
+    file.write_text(SPEC)
+    given = [SPEC, file, str(file), parse_spec(SPEC)]
+    assert len({SeedSampling(spec=spec).spec for spec in given}) == 1
+    with pytest.raises(FormatError, match=r"none\.pbtxt is not there"):
+        SeedSampling(spec="none.pbtxt")
+    builder = SamplingSpecBuilder(parse_schema('node_sets { key: "n" value {} }'))
+    with pytest.raises(SettingsError, match=r"spec is a SamplingStep; give .*; call build\(\) on the last step"):
+        SeedSampling(spec=builder.seed())
+    with pytest.raises(SettingsError, match="rng_seed is 'x'; give an integer"):
+        SeedSampling(spec=SPEC, rng_seed="x")
+
+
+def test_numbers_are_one_per_seed(store):
+    sampler = SeedSampler(store, SeedSampling(spec=SPEC))
+    assert sampler.sample([], []) == []
+    with pytest.raises(SettingsError, match="numbers has 2 values for 1 seeds"):
+        sampler.sample([name_of(3)], [0, 1])
+    for wrong in (-1, 1.5, "0"):
+        with pytest.raises(SettingsError, match=r"numbers has .*; give 0 for the first"):
+            sampler.sample([name_of(3)], [wrong])

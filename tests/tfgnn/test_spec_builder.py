@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.schema import GraphSchema
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, TOP_K, check_spec, parse_spec
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder, make_sampling_spec_tree
@@ -99,6 +100,32 @@ def test_wrong_steps_are_refused():
         seed.sample(0, "cites")
     with pytest.raises(SettingsError, match=r"one step or more of one builder"):
         seed.join([SamplingSpecBuilder(schema).seed("paper")])
+
+
+@pytest.mark.parametrize("size", [2**40, 2.5, "3", True, [], [3, 0], None])
+def test_sizes_that_are_none_are_refused(size):
+    seed = SamplingSpecBuilder(parse_schema(SCHEMA)).seed("paper")
+    with pytest.raises(SettingsError, match=r"sample_size is .*; give"):
+        seed.sample(size, "cites")
+    assert not seed.build().sampling_ops
+
+
+def test_what_is_no_strategy_schema_step_or_new_name_is_refused():
+    schema = parse_schema(SCHEMA)
+    with pytest.raises(SettingsError, match=r"strategy is 99; known: TOP_K \(0\), RANDOM_UNIFORM \(1\)"):
+        SamplingSpecBuilder(schema).seed("paper").sample(1, "cites", 99)
+    with pytest.raises(SettingsError, match=r"strategy is 'TOP_K'; known"):
+        SamplingSpecBuilder(schema, "TOP_K")
+    for wrong in ("schema.pbtxt", GraphSchema(nodes={"a": {}}, edges={})):
+        with pytest.raises(SettingsError, match=r"give a GraphSchema message: read_schema\(path\) reads one"):
+            SamplingSpecBuilder(wrong)
+    seed = SamplingSpecBuilder(schema).seed("paper", "start")
+    with pytest.raises(SettingsError, match=r"join got no other steps"):
+        seed.join([])
+    with pytest.raises(SettingsError, match=r"join takes steps, .*; got str"):
+        seed.join(["start"])
+    with pytest.raises(SettingsError, match=r"op_name is 'start', and another op is called so"):
+        seed.sample(1, "cites", op_name="start")
 
 
 def test_what_is_built_can_be_written_and_read():

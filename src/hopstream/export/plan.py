@@ -27,7 +27,12 @@ LINK_SEEDS = "symmetric_link_seed_op"
 
 
 def plan_of_spec(
-    spec: Any, schema: GraphSchema, *, subgraph_type: SubgraphType = "directional", link_set: str | None = None
+    spec: Any,
+    schema: GraphSchema,
+    *,
+    subgraph_type: SubgraphType = "directional",
+    link_set: str | None = None,
+    where: str = "spec",
 ) -> SamplePlan:
     """The plan of a spec over a dataset: edges are followed from source to target, and every seed grows its own tree.
 
@@ -40,6 +45,7 @@ def plan_of_spec(
         subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
         link_set: The node set of both ends of links; None: where the ops that follow the seed op start from, or the
             only one there is.
+        where: What errors call the spec.
 
     Raises:
         SchemaError: The spec contradicts itself or the schema, or does not say which nodes links join.
@@ -49,7 +55,7 @@ def plan_of_spec(
     if is_of_links:
         ends = _link_set(spec, message) if link_set is None else link_set
         declare_link_readout(message, ends, ends)
-    check_spec(spec, message)
+    check_spec(spec, message, where)
     seed_name, seed_set = seed_of(spec, message)
     edge_types = edge_set_names(schema)
     names = {seed_name: SEEDS}
@@ -87,6 +93,18 @@ def _link_set(spec: Any, schema: Any) -> str:
     return str(starts[0])
 
 
+def op_name_of(name: str) -> str:
+    """What the spec calls an op of a plan."""
+    return name.partition("/")[2]
+
+
+def in_words_of_spec(message: str, plan: SamplePlan) -> str:
+    """A message about a plan, with ops called as the spec calls them."""
+    for op in plan.ops:
+        message = message.replace(f"op {op.name!r}", f"op {op_name_of(op.name)!r}")
+    return message
+
+
 def starts_from_links(plan: SamplePlan) -> bool:
     """Whether each tree of a plan grows from the two ends of a link."""
     return len(plan.seed_types) == 2
@@ -101,7 +119,7 @@ def check_weights(plan: SamplePlan, store: Store) -> None:
     by_weight = [op for op in plan.ops if op.strategy in ("top_k", "weighted")]
     if by_weight and store.weight_attr is not None and store.weight_attr not in WEIGHT_NAMES:
         raise SettingsError(
-            f"op {by_weight[0].name!r} draws by {' or '.join(WEIGHT_NAMES)}; the dataset was written with "
+            f"op {op_name_of(by_weight[0].name)!r} draws by {' or '.join(WEIGHT_NAMES)}; the dataset was written with "
             f"weight_attr={store.weight_attr!r}; write it again with the other"
         )
 

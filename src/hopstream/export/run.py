@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -36,13 +37,15 @@ from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan,
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
-from hopstream.tfgnn.graph_schema import message_text
-from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
+from hopstream.tfgnn.graph_schema import message_text, names_tables
+from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text
 from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 
 FORMAT = 2
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
+"""What names say of formats."""
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
 
@@ -60,7 +63,7 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     Args:
         source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them, or
             the ``.pbtxt`` of a unigraph or its folder, of which a dataset is prepared in the export's hidden folder.
-        spec: A ``SamplingSpec``: its file or the message.
+        spec: A ``SamplingSpec``: its file, its text or the message.
         out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` at its end asks for 16 files.
             They are called ``train.tfrecord-00003-of-00016``, and the schema ``train.tfrecord.pbtxt``.
         seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
@@ -89,13 +92,13 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     """
     settings = replace(settings or ExportSettings(), **options)
     place, settings = _place_of(out, settings)
-    text = message_text(read_spec(spec) if isinstance(spec, str | Path) else spec)
-    with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_source(source) as opened:
+    text = spec_text(spec)
+    with errors_named(place), _open_place(place) as work, open_source(source) as opened:
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source)})
         return _Run(
-            work=work, place=place, source=opened, spec=text, seeds=seeds, settings=settings, overwrite=overwrite,
-            progress=progress or _no_progress, on_plan=on_plan,
+            work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
+            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
@@ -103,16 +106,46 @@ def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
+@contextmanager
+def _open_place(place: Path) -> Iterator[WorkFolder]:
+    """Work beside the schema of an export.
+
+    Raises:
+        SettingsError: No folder can be made there.
+    """
+    with ExitStack() as opened:
+        try:
+            work = opened.enter_context(open_work(place.with_name(f"{place.name}.pbtxt")))
+        except (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError) as error:
+            raise SettingsError(
+                f"out is {place}, where nothing can be written: {error.strerror}; give a place in a folder that may be "
+                "written to"
+            ) from error
+        yield work
+
+
 def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
     """The path that names begin with, and settings with the number of shards that it asks for."""
     stem, num_shards = sharded_name(str(out))
     if not Path(stem).name or Path(stem).is_dir():
         raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
+    _check_suffix(stem, settings.file_format)
     if num_shards is None:
         return Path(stem).absolute(), settings
     if settings.num_shards not in (None, num_shards):
         raise SettingsError(f"out is {out}, and num_shards is {settings.num_shards}; say it once")
     return Path(stem).absolute(), replace(settings, num_shards=num_shards)
+
+
+def _check_suffix(stem: str, file_format: str) -> None:
+    """Refuse a name that says another format than is written."""
+    suffix = Path(stem).suffix
+    said = SUFFIXES.get(suffix, file_format)
+    if said != file_format:
+        raise SettingsError(
+            f"out is {stem}, which ends in {suffix}, and file_format is {file_format!r}; give file_format={said!r} or "
+            "another name"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +156,7 @@ class _Run:
     place: Path
     source: ExportSource
     spec: str
+    spec_name: str
     seeds: Seeds
     settings: ExportSettings
     overwrite: bool
@@ -133,7 +167,7 @@ class _Run:
     def run(self) -> ExportReport:
         """Write everything, the schema last."""
         sampling = self._sampling()
-        plan = sampling.plan_over(self.source.schema)
+        plan = sampling.plan_over(self.source.schema, self.spec_name)
         self.source.check_plan(plan)
         schema_of_samples(sampling, self.source.schema)
         if self.source.store is not None:
@@ -304,6 +338,8 @@ class _Run:
             SettingsError: There is one.
         """
         is_complete = self.work.root.exists()
+        if is_complete and names_tables(self.work.root):
+            raise SettingsError(f"{self.work.root} is no export's schema: it is a unigraph's; give another name")
         was_ended = job_digest(self.job_work.path) is not None and any(self.job_work.path.glob(f"*/{BEGUN}"))
         files = self._files()
         if self.overwrite or not (is_complete or files) or (was_ended and not is_complete):

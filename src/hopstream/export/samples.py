@@ -15,7 +15,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
-from hopstream.export.plan import plan_of_spec, starts_from_links
+from hopstream.export.plan import in_words_of_spec, plan_of_spec, starts_from_links
 from hopstream.export.raw_ids import num_keys
 from hopstream.export.readout import (
     add_seed_readout,
@@ -32,7 +32,7 @@ from hopstream.store.contract import MAX_TREES, FetchRequest, Store
 from hopstream.store.requests import SEED_STOP
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
-from hopstream.tfgnn.sampling_spec import parse_spec
+from hopstream.tfgnn.sampling_spec import parse_spec, spec_text
 from hopstream.tfgnn.values import FeatureValues
 
 
@@ -41,7 +41,7 @@ class SeedSampling:
     """What is made of each seed.
 
     Attributes:
-        spec: A ``SamplingSpec`` in text form.
+        spec: A ``SamplingSpec`` in text form; a file or a message may be given, and is read when the record is made.
         rng_seed: 64 bits; other draws come of another one.
         leave_out: Features that are not written, such as ``paper.title`` or ``author__writes__paper.year``.
         id_feature: The feature that holds the raw ids of the seeds' node type; None for ``#id`` or ``id``, and where
@@ -53,7 +53,7 @@ class SeedSampling:
         seed_ids: Graphs have ``context/seed_id`` and ``context/sample_id``.
     """
 
-    spec: str
+    spec: Any
     rng_seed: int = 0
     leave_out: tuple[str, ...] = ()
     id_feature: str | None = None
@@ -65,15 +65,17 @@ class SeedSampling:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if not 0 <= self.rng_seed < SEED_STOP:
-            raise SettingsError(f"rng_seed is {self.rng_seed}; give 0 to 2**64 - 1")
+        object.__setattr__(self, "spec", spec_text(self.spec))
+        is_integer = isinstance(self.rng_seed, int) and not isinstance(self.rng_seed, bool)
+        if not is_integer or not 0 <= self.rng_seed < SEED_STOP:
+            raise SettingsError(f"rng_seed is {self.rng_seed!r}; give an integer from 0 to 2**64 - 1")
         if self.labels and not self.readout:
             raise SettingsError(f"labels are {list(self.labels)}, and there is no readout to move them to; set readout")
         for name in ("leave_out", "labels"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
-    def plan_over(self, schema: GraphSchema) -> SamplePlan:
-        """The plan over a dataset.
+    def plan_over(self, schema: GraphSchema, where: str = "spec") -> SamplePlan:
+        """The plan over a dataset; errors call the spec ``where``.
 
         Raises:
             FormatError: The spec is none.
@@ -81,7 +83,8 @@ class SeedSampling:
             SettingsError: Links are asked for a readout of seeds.
         """
         plan = plan_of_spec(
-            parse_spec(self.spec), schema, subgraph_type=self.subgraph_type, link_set=self.link_set
+            parse_spec(self.spec), schema, subgraph_type=self.subgraph_type, link_set=self.link_set,
+            where=where,
         )  # fmt: skip
         if starts_from_links(plan) and self.readout:
             raise SettingsError("readout is for specs that start from nodes; links are read out at their ends")
@@ -165,7 +168,10 @@ class SampleMaker:
                 f"the context's table has {num_keys(store, CONTEXT)} rows, and each sample has one context; leave out "
                 f"{', '.join(f'{CONTEXT}.{name}' for name in self._of_context)}"
             )
-        self._maker = SubgraphMaker(store, plan, features)
+        try:
+            self._maker = SubgraphMaker(store, plan, features)
+        except SettingsError as error:
+            raise SettingsError(in_words_of_spec(str(error), plan)) from error
 
     @property
     def gather_s(self) -> float:

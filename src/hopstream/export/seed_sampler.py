@@ -48,9 +48,13 @@ class SeedSampler:
 
         Raises:
             IdRangeError: A seed is no node.
-            SettingsError: A seed is no raw id, or not a pair of them where the spec starts from links.
+            SettingsError: A seed is no raw id, or not a pair of them where the spec starts from links; or there are
+                not as many numbers as seeds, or one is negative or no integer.
             StoreError: The store failed.
         """
+        _check_numbers(numbers, len(seeds))
+        if not len(seeds):
+            return []
         seed_ids, keys = self._names_and_keys(seeds)
         sample_ids = [sample_id_of(one, number) for one, number in zip(seed_ids, numbers, strict=True)]
         counted = np.array(numbers, np.int64)
@@ -68,6 +72,16 @@ class SeedSampler:
         links = [_pair(seed) for seed in seeds]
         keys = self._index.keys_of([end for link in links for end in link])
         return [link_name(as_bytes(source), as_bytes(target)) for source, target in links], keys.reshape(-1, 2)
+
+
+def _check_numbers(numbers: Sequence[int], num_seeds: int) -> None:
+    if len(numbers) != num_seeds:
+        raise SettingsError(f"numbers has {len(numbers)} values for {num_seeds} seeds; give one for each")
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < 1 << 63:
+            raise SettingsError(
+                f"numbers has {number!r}; give 0 for the first sample of a seed, 1 for the second, and so on"
+            )
 
 
 def _one(seed: Seed) -> RawId:

@@ -15,7 +15,8 @@ from pathlib import Path
 from hopstream.engine.job import digest_of
 from hopstream.engine.settings import Progress, WorkSettings
 from hopstream.engine.work_folder import WorkFolder
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
+from hopstream.export.plan import op_name_of
 from hopstream.export.settings import ExportSettings
 from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
@@ -55,8 +56,8 @@ class ExportSource:
         late = [op.name for op in plan.ops if op.strategy == "last"]
         if self.store is None and late:
             raise SettingsError(
-                f"op {late[0]!r} draws by time, and a unigraph does not say which feature that is; prepare it with "
-                "time_attr, and give the dataset"
+                f"op {op_name_of(late[0])!r} draws by time, and a unigraph does not say which feature that is; write "
+                "a dataset of it with time_attr='…', and export from that"
             )
 
     @contextmanager
@@ -103,6 +104,11 @@ def open_source(source: str | Path) -> Iterator[ExportSource]:
     """
     located = _located(source)
     schema = None if "://" in located else _unigraph_schema(Path(located))
+    if schema is None and "://" not in located and Path(located).is_dir() and not (Path(located) / MANIFEST).is_file():
+        raise FormatError(
+            f"{source} is no dataset (it has no {MANIFEST}) and no unigraph (it has no .pbtxt, or a metadata.json "
+            f"beside it); write a dataset of its tables: hopstream partition {source} --direction out --out parts"
+        )
     if schema is None:
         with open_store(located) as store:
             yield ExportSource(located=located, graph_id=store.graph_id, schema=store.schema, store=store)

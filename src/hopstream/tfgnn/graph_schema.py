@@ -19,6 +19,8 @@ from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
 
 TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
+MAX_SHOWN = 160
+"""Characters of what protobuf says of a syntax error."""
 MAX_SCHEMA_BYTES = 64 << 20
 AUXILIARY = re.compile(r"[_#!%.^~]")
 """How names of sets begin that are no objects or relations of their own, such as ``_readout``."""
@@ -40,7 +42,11 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
     try:
         text_format.Parse(text, message, allow_unknown_extension=True, descriptor_pool=pool())
     except (text_format.ParseError, UnicodeError, RecursionError) as error:
-        raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {error}") from error
+        shown = str(error).splitlines()[0] if str(error) else type(error).__name__
+        shown = (
+            shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+        )  # protobuf repeats the line, of any length
+        raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {shown}") from error
     return message
 
 
@@ -77,6 +83,16 @@ def parse_schema(text: str) -> Any:
         FormatError: It is none; the error names line and column.
     """
     return parse_message(text, GRAPH_SCHEMA)
+
+
+def names_tables(path: Path) -> bool:
+    """Whether a file is a ``GraphSchema`` that names the files of tables, as that of a unigraph does."""
+    try:
+        schema = read_message(path, GRAPH_SCHEMA)
+    except FormatError:
+        return False
+    sets = (schema.context, *schema.node_sets.values(), *schema.edge_sets.values())
+    return any(one.metadata.filename for one in sets)
 
 
 def schema_path(given: str | Path) -> Path:

@@ -6,12 +6,15 @@ distinct node that its inputs reached, up to ``sample_size`` edges of one edge s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopstream.errors import FormatError, SchemaError
-from hopstream.tfgnn.graph_schema import parse_message, read_message
+from google.protobuf.message import Message
+
+from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.tfgnn.graph_schema import message_text, parse_message, read_message
 from hopstream.tfgnn.messages import SAMPLING_SPEC, enum_names
 from hopstream.tfgnn.readout import READOUT
 
@@ -19,6 +22,8 @@ TOP_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, LATEST_K = range(4)
 WEIGHTED = (TOP_K, RANDOM_WEIGHTED)
 WEIGHT_NAMES = ("#weight", "weight")
 """What the feature that holds an edge set's weights is called."""
+_TEXT = re.compile(r"[\n<{]|:\s")
+"""What the text form of a spec has, and hardly any path."""
 LINK_ENDS = (f"{READOUT}/source", f"{READOUT}/target")
 
 
@@ -46,6 +51,41 @@ def read_spec(path: str | Path) -> Any:
     if not Path(path).is_file():
         raise FormatError(f"{path} is not there; give a SamplingSpec in text form")
     return read_message(Path(path), SAMPLING_SPEC)
+
+
+def spec_text(spec: Any) -> str:
+    """The text form of a spec that is given as a file, as text, or as a message.
+
+    Args:
+        spec: The path of a file, as a ``Path`` or as a string; the text
+            form itself; or a ``SamplingSpec`` message, as ``SamplingSpecBuilder.build`` gives it.
+
+    Raises:
+        FormatError: There is no such file, or it is no ``SamplingSpec``.
+        SettingsError: It is none of these.
+        OSError: The file cannot be read.
+    """
+    if isinstance(spec, str) and (_TEXT.search(spec) or not spec.strip()) and not _is_file(spec):
+        return message_text(parse_spec(spec, "spec"))
+    if isinstance(spec, str | Path):
+        return message_text(read_spec(spec))
+    if isinstance(spec, Message) and spec.DESCRIPTOR.full_name == SAMPLING_SPEC:
+        return message_text(spec)
+    hint = "; call build() on the last step" if hasattr(spec, "sample") or hasattr(spec, "build") else ""
+    raise SettingsError(f"spec is a {type(spec).__name__}; give a file, its text, or a SamplingSpec message{hint}")
+
+
+def spec_name(spec: Any) -> str:
+    """What errors call a spec that ``spec_text`` takes: its file, if it is one."""
+    return str(spec) if isinstance(spec, Path) or (isinstance(spec, str) and _is_file(spec)) else "spec"
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the path of a file that is there."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or no path at all
+        return False
 
 
 def seed_of(spec: Any, schema: Any) -> tuple[str, str]:
@@ -97,7 +137,7 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
         if seed_set not in schema.node_sets:
             yield f"seed op {seed_name!r}: unknown node set {seed_set!r}; known: {_names(schema.node_sets)}"
         reached[seed_name] = seed_set if seed_set in schema.node_sets else None
-    later = {op.op_name for op in spec.sampling_ops}
+    inputs = {op.op_name: tuple(op.input_op_names) for op in spec.sampling_ops}
     for number, op in enumerate(spec.sampling_ops):
         what = f"op {op.op_name!r}" if op.op_name else f"sampling_ops[{number}]"
         if not op.op_name:
@@ -106,7 +146,7 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
             yield f"{what} is there twice"
         edges = schema.edge_sets.get(op.edge_set_name, None)
         yield from _edge_problems(what, op, edges, schema)
-        yield from _input_problems(what, op, edges, reached, later)
+        yield from _input_problems(what, op, edges, reached, inputs)
         reached[op.op_name] = None if edges is None else edges.target
 
 
@@ -122,21 +162,41 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
 
 
 def _input_problems(
-    what: str, op: Any, edges: Any, reached: Mapping[str, str | None], later: set[str]
+    what: str, op: Any, edges: Any, reached: Mapping[str, str | None], inputs: Mapping[str, tuple[str, ...]]
 ) -> Iterator[str]:
     if not op.input_op_names:
         yield f"{what} has no input_op_names"
     for name in op.input_op_names:
         if name not in reached:
-            known = (
-                "comes later; put ops behind their inputs" if name in later else f"is none; known: {_names(reached)}"
-            )
-            yield f"{what}: input op {name!r} {known}"
+            yield f"{what}: input op {name!r} {_why_not_reached(name, op.op_name, reached, inputs)}"
         elif edges is not None and reached[name] not in (None, edges.source):
             yield (
                 f"{what}: input op {name!r} reaches node set {reached[name]!r}; edge set {op.edge_set_name!r} starts "
                 f"from {edges.source!r}"
             )
+
+
+def _why_not_reached(
+    name: str, op_name: str, reached: Mapping[str, str | None], inputs: Mapping[str, tuple[str, ...]]
+) -> str:
+    if name == op_name:
+        return "is the op itself; ops start from the seed op or from other ops"
+    if name not in inputs:
+        return f"is none; known: {_names(reached)}"
+    if op_name in _all_inputs(name, inputs):
+        return "is reached from the op itself, in a circle; ops form a tree that starts from the seed op"
+    return "comes later; put ops behind their inputs"
+
+
+def _all_inputs(name: str, inputs: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """The ops that an op hangs on, at any distance."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = [one for one in inputs.get(waiting.pop(), ()) if one not in found]
+        found.update(new)
+        waiting += new
+    return found
 
 
 def weight_feature(features: Any) -> str | None:

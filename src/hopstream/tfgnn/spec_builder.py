@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
 
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.tfgnn.graph_schema import AUXILIARY
-from hopstream.tfgnn.messages import SAMPLING_SPEC, message_class
-from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM, TOP_K
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, SAMPLING_SPEC, message_class
+from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, TOP_K, strategy_name
+
+MAX_SAMPLE_SIZE = 2**31 - 1
+"""What the message's int32 holds."""
+STRATEGY_NUMBERS = range(TOP_K, LATEST_K + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +48,21 @@ class SamplingStep:
 
         Raises:
             UnknownNameError: There is no such edge set.
-            SettingsError: A size is below 1, or the edge set starts from another node set.
+            SettingsError: A size is no integer of 1 to 2**31 - 1, the edge set starts from another node set, there is
+                no such strategy, or another op is called so.
         """
         return self.builder._sample((self,), sample_size, edge_set_name, strategy, op_name)
 
     def join(self, others: Iterable[SamplingStep]) -> JoinedSteps:
-        """This step and others, to be sampled from together."""
-        return JoinedSteps((self, *others))
+        """This step and others, to be sampled from together.
+
+        Raises:
+            SettingsError: There are no others, or they belong to another builder or reach another node set.
+        """
+        joined = (*others,)
+        if not joined:
+            raise SettingsError("join got no other steps; give one or more, or call sample without join")
+        return JoinedSteps((self, *joined))
 
     def build(self) -> Any:
         """The ``SamplingSpec`` of all steps of the builder."""
@@ -66,6 +81,9 @@ class JoinedSteps:
 
     def __post_init__(self) -> None:
         """Refuse steps of different builders, or that reach different node sets."""
+        for step in self.steps:
+            if not isinstance(step, SamplingStep):
+                raise SettingsError(f"join takes steps, which seed and sample give; got {type(step).__name__}")
         if not self.steps or len({id(step.builder) for step in self.steps}) > 1:
             raise SettingsError("join takes one step or more of one builder")
         reached = sorted({step.node_set_name for step in self.steps})
@@ -87,13 +105,16 @@ class SamplingSpecBuilder:
         """Begin.
 
         Args:
-            graph_schema: A ``GraphSchema`` message.
+            graph_schema: A ``GraphSchema`` message, as ``read_schema`` or ``schema_message`` give it.
             default_strategy: For ops that name none.
+
+        Raises:
+            SettingsError: It is no such message, or there is no such strategy.
         """
-        self._schema = graph_schema
-        self._default_strategy = default_strategy
+        self._schema = _checked_schema(graph_schema)
+        self._default_strategy = _checked_strategy(default_strategy)
         self._spec = message_class(SAMPLING_SPEC)()
-        self._names: Counter[str] = Counter()
+        self._names: set[str] = set()
         self._seed: tuple[str, str] | None = None  # the name of the seed op, and its node set
 
     @staticmethod
@@ -138,11 +159,12 @@ class SamplingSpecBuilder:
         self, steps: tuple[SamplingStep, ...], sample_size: int | Sequence[int], edge_set_name: str | None,
         strategy: int | None, op_name: str | None,
     ) -> SamplingStep:  # fmt: skip
-        sizes = [sample_size] if isinstance(sample_size, int) else list(sample_size)
-        if not sizes or min(sizes) < 1:
-            raise SettingsError(f"sample_size is {sample_size}; give 1 or more edges per node")
-        for number, size in enumerate(sizes):
-            name = op_name if op_name is None or not number else f"{op_name}.{number + 1}"
+        sizes = _checked_sizes(sample_size)
+        _checked_strategy(strategy if strategy is not None else self._default_strategy)
+        names = [op_name if op_name is None or not n else f"{op_name}.{n + 1}" for n in range(len(sizes))]
+        for name in names:
+            self._check_name(name)
+        for name, size in zip(names, sizes, strict=True):
             steps = (self._one_step(steps, size, edge_set_name, strategy, name),)
         return steps[0]
 
@@ -172,12 +194,22 @@ class SamplingSpecBuilder:
         if self._seed is not None:
             raise SettingsError(f"the spec starts from {self._seed[1]!r} already; it has one seed op")
         node_set = self._only("node set", self._schema.node_sets, node_set_name)
+        self._check_name(op_name)
         self._seed = self._distinct(op_name or f"SEED->{node_set}"), node_set
         return self._seed
 
+    def _check_name(self, op_name: str | None) -> None:
+        if op_name is not None and not isinstance(op_name, str):
+            raise SettingsError(f"op_name is {op_name!r}; give a string")
+        if op_name in self._names:
+            raise SettingsError(f"op_name is {op_name!r}, and another op is called so; give another name, or none")
+
     def _distinct(self, name: str) -> str:
-        self._names[name] += 1
-        return name if self._names[name] == 1 else f"{name}.{self._names[name]}"
+        """A name that was made up, with the first number from 2 that makes it another one."""
+        numbered = (f"{name}.{number}" for number in count(2))
+        found = name if name not in self._names else next(other for other in numbered if other not in self._names)
+        self._names.add(found)
+        return found
 
     def _only(self, what: str, known: Any, name: str | None) -> str:
         if name is None and len(known) != 1:
@@ -186,6 +218,34 @@ class SamplingSpecBuilder:
         if found not in known:
             raise UnknownNameError(f"unknown {what} {found!r}; known: {', '.join(sorted(known))}")
         return str(found)
+
+
+def _checked_schema(given: Any) -> Any:
+    if not isinstance(given, Message) or given.DESCRIPTOR.full_name != GRAPH_SCHEMA:
+        raise SettingsError(
+            f"graph_schema is a {type(given).__name__}; give a GraphSchema message: read_schema(path) reads one, "
+            "schema_message(graph.schema) makes one of a graph"
+        )
+    return given
+
+
+def _checked_strategy(strategy: object) -> int:
+    if isinstance(strategy, bool) or not isinstance(strategy, int) or strategy not in STRATEGY_NUMBERS:
+        known = ", ".join(f"{strategy_name(number)} ({number})" for number in STRATEGY_NUMBERS)
+        raise SettingsError(f"strategy is {strategy!r}; known: {known}")
+    return strategy
+
+
+def _checked_sizes(sample_size: object) -> list[int]:
+    """The sample size of each op; numbers of NumPy are numbers too."""
+    many = isinstance(sample_size, Sequence | np.ndarray) and not isinstance(sample_size, str | bytes)
+    sizes: list[Any] = list(sample_size) if many else [sample_size]  # type: ignore[call-overload]
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= MAX_SAMPLE_SIZE:
+            raise SettingsError(f"sample_size is {sample_size!r}; give integers from 1 to 2**31 - 1: edges per node")
+    if not sizes:
+        raise SettingsError("sample_size is []; give 1 or more edges per node")
+    return [int(size) for size in sizes]
 
 
 def make_sampling_spec_tree(

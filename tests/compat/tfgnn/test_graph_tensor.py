@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -232,3 +234,12 @@ def test_a_graph_tensor_is_shown_in_a_few_lines():
     assert "  node set 'users': 4 nodes, h float64[4, 2]" in lines
     assert "  edge set 'knows', 'users' -> 'users': 3 edges, w int32[3]" in lines
     assert lines[-1] == ")" and len(lines) < 8
+
+
+def test_names_of_sets_that_are_not_there_are_answered_with_those_that_are():
+    graph = tfgnn.GraphTensor.from_pieces(node_sets={"songs": tfgnn.NodeSet.from_fields(sizes=[2], features={})})
+    with pytest.raises(UnknownNameError, match="there is no node set 'song'; known: songs"):
+        graph.node_sets["song"]
+    with pytest.raises(KeyError, match="there is no edge set 'by'; known: none"):
+        graph.edge_sets["by"]
+    assert graph.node_sets.get("song") is None and list(copy.deepcopy(graph).node_sets) == ["songs"]

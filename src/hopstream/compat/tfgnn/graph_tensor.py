@@ -12,11 +12,25 @@ from hopstream.arrays import IntArray, offsets_of
 from hopstream.compat.tfgnn.adjacency import Adjacency
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 
 Piece = TypeVar("Piece", Context, NodeSet, EdgeSet)
 Set = TypeVar("Set", NodeSet, EdgeSet)
+
+
+class _Sets(dict[str, Any]):
+    """Sets by name, which say what there is where a name is not there."""
+
+    def __init__(self, what: str, sets: Mapping[str, Any]) -> None:
+        super().__init__(sets)
+        self._what = what
+
+    def __missing__(self, name: str) -> Any:
+        raise UnknownNameError(f"there is no {self._what} {name!r}; known: {', '.join(self) or 'none'}")
+
+    def __reduce__(self) -> Any:
+        return _Sets, (self._what, dict(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,6 +46,11 @@ class GraphTensor:
     context: Context
     node_sets: Mapping[str, NodeSet]
     edge_sets: Mapping[str, EdgeSet]
+
+    def __post_init__(self) -> None:
+        """Have names that are not there answered with those that are."""
+        object.__setattr__(self, "node_sets", _Sets("node set", self.node_sets))
+        object.__setattr__(self, "edge_sets", _Sets("edge set", self.edge_sets))
 
     @classmethod
     def from_pieces(
