@@ -13,7 +13,8 @@ from apache_beam.testing.util import assert_that
 from hopstream.engine.on_beam import RUNNER_HERE
 from hopstream.errors import FormatError, SettingsError
 from hopstream.export.on_beam import OPENED, SampleSubgraphs, _Place, _Sample
-from hopstream.export.seed_sampler import SeedSampler, SeedSampling
+from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.tfrecord import read_records
@@ -23,7 +24,7 @@ DEADLINE_S = 100
 HERE = [f"--runner={RUNNER_HERE}"]
 PROCESSES = [*HERE, "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
 SEEDS = [name_of(key) for key in (3, 9, 3, 41, 77, 3, 12, 0)]
-SAMPLING = SeedSampling(spec=SPEC, has_seed_ids=True, rng_seed=8)
+SAMPLING = SeedSampling(spec=SPEC, seed_ids=True, rng_seed=8)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_a_process_opens_a_dataset_once_and_closes_it(papers):
         function.teardown()
         function.teardown()
     assert OPENED.num_open() == before
-    broken = _Sample(_Place(str(papers), SeedSampling(spec=SPEC, reads_seeds=True, labels=("x",))))
+    broken = _Sample(_Place(str(papers), SeedSampling(spec=SPEC, readout=True, labels=("x",))))
     with pytest.raises(LookupError, match="paper has no feature 'x'"):
         broken.setup()
     assert OPENED.num_open() == before

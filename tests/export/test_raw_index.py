@@ -67,7 +67,7 @@ def test_unknown_seeds_are_named(store):
 
 
 def test_what_cannot_be_is_refused(store):
-    with pytest.raises(SettingsError, match=r"id_feature is 'list', and text.list is int64\[2\]; raw ids are single"):
+    with pytest.raises(SettingsError, match=r"id_feature is 'list', which is int64\[rows, 2\]; ids are single"):
         RawIndex.of(store, "text", "list")
     with pytest.raises(UnknownNameError, match="text has no feature 'x'"):
         RawIndex.of(store, "text", "x")

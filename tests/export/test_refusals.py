@@ -14,7 +14,8 @@ import pytest
 from hopstream import graph_from_arrays
 from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
-from hopstream.export.seed_sampler import SeedSampler, SeedSampling
+from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.local import LocalStore
 from tests.export.test_mag import op

@@ -116,7 +116,7 @@ def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in
 
     def end(self):
         if is_removed_in_part:
-            (self.path / JOB_FILE).unlink()
+            (self.top / "export" / JOB_FILE).unlink()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -11,12 +11,14 @@ import pytest
 
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, StateError
-from hopstream.export import tasks, workplace
+from hopstream.export import samples, tasks
 from hopstream.export.plan import plan_of_spec
+from hopstream.export.repeats import repeats_of
 from hopstream.export.run import export_subgraphs
+from hopstream.export.samples import SeedSampling, trees_of
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.kernels.hashing import derive_seed
 from hopstream.store import open_store
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import read_schema
@@ -44,13 +46,23 @@ def records_of(report) -> list[bytes]:
     return [record for path in report.paths for record in read_records(path)]
 
 
-def made_at_once(world: Path, keys: np.ndarray, subgraph_type="directional", rng_seed: int = RNG_SEED, tree: int = 0):
+def made_at_once(world: Path, keys: np.ndarray, subgraph_type="directional"):
     """The subgraphs of all seeds in one run of the plan."""
     with open_store(world / "parts") as store:
         plan = plan_of_spec(read_spec(world / "spec.pbtxt"), store.schema, subgraph_type=subgraph_type)
         features = {owner: tuple(of) for owner, of in {**store.schema.nodes, **store.schema.edges}.items()}
-        encoded = encode_graphs(SubgraphMaker(store, plan, features).make(keys, rng_seed, tree))
+        encoded = encode_graphs(
+            SubgraphMaker(store, plan, features).make_trees(keys, RNG_SEED, trees_of(keys, repeats_of(keys)))
+        )
         return [encoded[number] for number in range(len(encoded))]
+
+
+def sampled_one_by_one(world: Path, seeds: list, **options) -> list[bytes]:
+    """The samples of raw seeds, each alone."""
+    sampling = SeedSampling(spec=(world / "spec.pbtxt").read_text(), rng_seed=RNG_SEED, **options)
+    with open_store(world / "parts") as store:
+        sampler = SeedSampler(store, sampling)
+        return [sampler.sample([seed], [seeds[:at].count(seed)])[0][1] for at, seed in enumerate(seeds)]
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
@@ -148,16 +160,11 @@ def test_schema_says_what_is_written(world: Path):
     decode_graph(records_of(report)[0], GraphSpec.of_schema(schema))
 
 
-def test_positions_above_the_number_of_trees(world: Path, monkeypatch):
-    """Trees begin anew with another seed, and no block goes over the end."""
-    monkeypatch.setattr(tasks, "MAX_TREES", 40)
-    monkeypatch.setattr(workplace, "MAX_TREES", 40)
-    keys = np.array([int(seed.split()[1]) for seed in some_seeds()])
-    wanted = []
-    for turn, first in enumerate(range(0, 150, 40)):
-        rng_seed = derive_seed("export", RNG_SEED, turn) if turn else RNG_SEED
-        wanted += made_at_once(world, keys[first : first + 40], rng_seed=rng_seed)
-    assert records_of(exported(world)) == wanted
+def test_seeds_that_fall_into_one_tree(world: Path, monkeypatch):
+    """Blocks are cut where one would be there twice."""
+    monkeypatch.setattr(samples, "MAX_TREES", 40)
+    found = records_of(exported(world, seed_ids=True))
+    assert found == sampled_one_by_one(world, some_seeds(), seed_ids=True)
 
 
 def test_what_is_there_is_replaced_only_when_asked(world: Path):
@@ -225,7 +232,7 @@ def test_what_is_refused(world: Path, options, error, message: str):
 def test_places_that_cannot_be(world: Path):
     with pytest.raises(SettingsError, match=r"out is .*, a folder; give what names of files begin with"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", world)
-    with pytest.raises(SettingsError, match=r"which lies in .*, the dataset"):
+    with pytest.raises(SettingsError, match=r"which lies in .*, the source"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", world / "parts" / "x")
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hopstream.errors import FormatError, IdRangeError, SettingsError, UnknownNameError
-from hopstream.export import seed_sampler
-from hopstream.export.seed_sampler import SeedSampler, SeedSampling, schema_of_samples
+from hopstream.export import samples
+from hopstream.export.samples import SeedSampling, schema_of_samples
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import check_schema
@@ -42,14 +43,14 @@ def test_a_sample_does_not_depend_on_its_batch(store, tmp_path, rng):
 
 def test_seeds_that_fall_into_one_tree_are_sampled_apart(store, monkeypatch):
     seeds, numbers = [name_of(key) for key in (4, 9, 9, 30)], [0, 0, 1, 0]
-    monkeypatch.setattr(seed_sampler, "MAX_TREES", 2)
+    monkeypatch.setattr(samples, "MAX_TREES", 2)
     sampler = SeedSampler(store, SeedSampling(spec=SPEC))
     together = sampler.sample(seeds, numbers)
     assert together == [sampler.sample([seed], [number])[0] for seed, number in zip(seeds, numbers, strict=True)]
 
 
 def test_readout_labels_and_ids_are_in_samples_and_their_schema(store):
-    sampling = SeedSampling(spec=SPEC, reads_seeds=True, labels=("labels",), has_seed_ids=True)
+    sampling = SeedSampling(spec=SPEC, readout=True, labels=("labels",), seed_ids=True)
     schema = schema_of_samples(sampling, store.schema)
     check_schema(schema)
     spec = GraphSpec.of_schema(schema)
@@ -60,12 +61,12 @@ def test_readout_labels_and_ids_are_in_samples_and_their_schema(store):
         assert structured_readout(read, "seed", "#id").tolist() == [b"paper 007"]
         assert read.node_sets["_readout"].features["labels"].tolist() == [[7]]
         assert "labels" not in read.node_sets["paper"].features
-    bare = SeedSampling(spec=SPEC, features={"paper": ("labels",)})
+    bare = SeedSampling(spec=SPEC, leave_out=("paper.#id", "paper.tags"))
     assert sorted(schema_of_samples(bare, store.schema).node_sets["paper"].features) == ["labels"]
 
 
 def test_links_are_pairs_of_raw_ids(store):
-    sampling = SeedSampling(spec=LINK_SPEC, has_seed_ids=True)
+    sampling = SeedSampling(spec=LINK_SPEC, seed_ids=True)
     spec = GraphSpec.of_schema(schema_of_samples(sampling, store.schema))
     links = [(name_of(3), name_of(8)), (name_of(8), name_of(3)), (name_of(5), name_of(5))]
     found = SeedSampler(store, sampling).sample(links, [0, 0, 0])
@@ -83,18 +84,18 @@ def test_what_cannot_be_is_refused(store):
         SeedSampler(store, SeedSampling(spec=SPEC)).sample([("a", "b")], [0])
     with pytest.raises(SettingsError, match="seed 'a' is no pair; the spec starts from links"):
         SeedSampler(store, SeedSampling(spec=LINK_SPEC)).sample(["a"], [0])
-    with pytest.raises(SettingsError, match="reads_seeds is for specs that start from nodes"):
-        SeedSampler(store, SeedSampling(spec=LINK_SPEC, reads_seeds=True))
+    with pytest.raises(SettingsError, match="readout is for specs that start from nodes"):
+        SeedSampler(store, SeedSampling(spec=LINK_SPEC, readout=True))
     with pytest.raises(SettingsError, match=r"labels are \['labels'\], and there is no readout"):
         SeedSampling(spec=SPEC, labels=("labels",))
     with pytest.raises(SettingsError, match="rng_seed is -1; give 0"):
         SeedSampling(spec=SPEC, rng_seed=-1)
     with pytest.raises(UnknownNameError, match="paper has no feature 'x'"):
-        SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("x",)))
-    unwritten = SeedSampling(spec=SPEC, reads_seeds=True, labels=("labels",), features={"paper": ("#id",)})
+        SeedSampler(store, SeedSampling(spec=SPEC, readout=True, labels=("x",)))
+    unwritten = SeedSampling(spec=SPEC, readout=True, labels=("labels",), leave_out=("paper.labels", "paper.tags"))
     with pytest.raises(SettingsError, match="label 'labels' is not among the features of 'paper': #id"):
         SeedSampler(store, unwritten)
     with pytest.raises(SettingsError, match="label 'tags' holds lists of different lengths"):
-        SeedSampler(store, SeedSampling(spec=SPEC, reads_seeds=True, labels=("tags",)))
+        SeedSampler(store, SeedSampling(spec=SPEC, readout=True, labels=("tags",)))
     with pytest.raises(FormatError, match="not a SamplingSpec"):
         SeedSampler(store, SeedSampling(spec="seed { }"))

@@ -12,7 +12,8 @@ import pytest
 
 from hopstream import read_graph
 from hopstream.errors import SchemaError
-from hopstream.export.seed_sampler import SeedSampler, SeedSampling, schema_of_samples
+from hopstream.export.samples import SeedSampling, schema_of_samples
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.example import decode_example
@@ -66,7 +67,7 @@ def test_the_card_graph_is_sampled_by_its_own_spec(tmp_path):
     owns = rows_of(folder / "owns_card.csv")
     customers = {row["id"]: row for row in rows_of(folder / "customer.csv")}
     issuers = {row["id"]: row["issuer"] for row in rows_of(folder / "creditcard.csv")}
-    sampling = SeedSampling(spec=(folder / "sampling_spec.pbtxt").read_text(), has_seed_ids=True)
+    sampling = SeedSampling(spec=(folder / "sampling_spec.pbtxt").read_text(), seed_ids=True)
     with LocalStore(open_dataset(tmp_path / "parts")) as store:
         schema = schema_of_samples(sampling, store.schema)
         check_schema(schema)
@@ -106,9 +107,8 @@ def test_citrus_fruits_are_sampled_as_the_golden_file_has_them(tmp_path, strateg
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out", weight_attr="weight")
     wanted = golden_examples(folder / "sampler_golden.ascii")
     spec = 'seed_op < op_name: "seed" node_set_name: "fruits" >' + op("a", ["seed"], "tastelike", 10, strategy)
-    features = {"fruits": ("name",), ("fruits", "tastelike", "fruits"): ("weight",)}
     with LocalStore(open_dataset(tmp_path / "parts")) as store:
-        sampler = SeedSampler(store, SeedSampling(spec=spec, features=features, has_seed_ids=True))
+        sampler = SeedSampler(store, SeedSampling(spec=spec, leave_out=("fruits.#id",), seed_ids=True))
         seeds = [one["context/seed_id"][0] for one in wanted]
         assert len(seeds) == 9
         for (_, message), golden in zip(sampler.sample(seeds, [0] * 9), wanted, strict=True):

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @with_settings("settings", ExportSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
-        str, typer.Argument(help="the folder of a dataset, a cluster.json, or addresses of servers", show_default=False)
+        str,
+        typer.Argument(
+            help="the folder of a dataset, a cluster.json, addresses of servers, or a unigraph", show_default=False
+        ),
     ],
     spec: Annotated[Path, typer.Option("--spec", help="a TF-GNN SamplingSpec in text form", show_default=False)],
     out: Annotated[

@@ -10,13 +10,13 @@ import typer
 from hopstream.cli.export import export_and_show
 from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Output
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import SettingsError
 from hopstream.export.settings import ExportSettings
 
 EDGES = {"edge": "directional", "node": "induced"}
 """What ``--edge_aggregation_method`` says, to our words."""
 ELSEWHERE = {
-    "data_path": "tables are read before, by hopstream prepare; give the folder of the dataset as --graph_schema",
+    "data_path": "tables lie beside the schema",
     "artifacts_path": "what was ended goes on by itself, when the same command is given again",
     "direct_num_workers": "give --workers",
     "direct_running_mode": "give --workers, each of which is a process",
@@ -40,7 +40,12 @@ def _refused(name: str) -> Any:
 def run(  # noqa: PLR0913, PLR0917  flags of another program
     graph_schema: Annotated[
         Path,
-        typer.Option("--graph_schema", "--graph-schema", help="the folder of a dataset", show_default=False),
+        typer.Option(
+            "--graph_schema",
+            "--graph-schema",
+            help="the .pbtxt of a unigraph, its folder, or that of a dataset",
+            show_default=False,
+        ),
     ],
     sampling_spec: Annotated[
         Path,
@@ -87,6 +92,22 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     seed_ids: Annotated[
         bool, typer.Option("--seed_ids", "--seed-ids", help="also write context/seed_id and context/sample_id")
     ] = False,
+    readout: Annotated[bool, typer.Option(help="also write a readout of the seed: _readout, _readout/seed")] = False,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
+        ),
+    ] = None,
+    link_set: Annotated[
+        str | None,
+        typer.Option("--link_set", "--link-set", help="node set of links, where the spec does not say it"),
+    ] = None,
+    on_dangling: Annotated[
+        str,
+        typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are no nodes"),
+    ] = "error",
+    memory: Annotated[str, typer.Option(help="memory that preparing a unigraph may take, for example 4GiB")] = "4GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")] = False,
     json: JsonFlag = False,
     beam_options: Annotated[
@@ -112,21 +133,10 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         num_workers=num_workers, num_shards=num_shards, rng_seed=rng_seed, seed_ids=seed_ids,
         engine="local" if runner is None else "beam", beam_options=(*options, *(beam_options or ())),
         subgraph_type=EDGES[edge_aggregation_method],  # type: ignore[arg-type]
+        readout=readout, labels=tuple(labels or ()), link_set=link_set, memory=memory,
+        on_dangling=on_dangling,  # type: ignore[arg-type]
     )  # fmt: skip
-    _check_dataset(graph_schema)
     export_and_show(
         str(graph_schema), sampling_spec, output_samples, seeds, settings, overwrite=overwrite,
         output=Output(is_json=json),
     )  # fmt: skip
-
-
-def _check_dataset(path: Path) -> None:
-    """Refuse what is no dataset, such as the tables of a unigraph.
-
-    Raises:
-        FormatError: It is none.
-    """
-    if not (path / "manifest.json").is_file():
-        raise FormatError(
-            f"{path} is no dataset; give the folder that hopstream partition or prepare writes of the graph's tables"
-        )

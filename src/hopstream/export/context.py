@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopstream.errors import SchemaError
+from hopstream.export.raw_ids import strings_of
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.messages import pool
 from hopstream.tfgnn.values import FeatureValues
@@ -38,7 +39,7 @@ def with_seed_ids(
             )
         if name in context:
             raise SchemaError(f"context has a feature {name!r} already")
-        context[name] = FeatureValues.of([bytes(one) for one in ids])
+        context[name] = FeatureValues(strings_of(ids), len(ids))
     return replace(pieces, context=context)
 
 

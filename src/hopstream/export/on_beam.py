@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.export.plan import plan_of_spec
-from hopstream.export.raw_index import RawIndex, as_bytes
-from hopstream.export.seed_sampler import Seed, SeedSampler, SeedSampling
+from hopstream.export.raw_ids import as_bytes
+from hopstream.export.raw_index import RawIndex
+from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import Seed, SeedSampler
 from hopstream.store import Store, check_source, open_store
 from hopstream.tfgnn.sampling_spec import parse_spec
 
@@ -147,7 +148,7 @@ class _Opened:
                 store = open_store(place.source)
                 try:
                     sampling = place.sampling
-                    plan = plan_of_spec(parse_spec(sampling.spec), store.schema, link_set=sampling.link_set)
+                    plan = sampling.plan_over(store.schema)
                     self._held[name] = store, RawIndex.of(store, plan.seed_types[0], sampling.id_feature)
                 except BaseException:
                     store.close()

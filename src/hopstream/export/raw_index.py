@@ -3,8 +3,9 @@
 [Algorithm] Hashes of all raw ids of a node type, sorted, with their keys; what the hash finds is compared with the raw
     id itself, which the store is asked for. Integers are their own hashes.
 [Cost] 16 bytes per node, however long raw ids are, and a sort when it is built.
-[Not chosen] A dictionary of Python objects: ten times the memory. A pass over all ids for each batch of seeds: right
-    where seeds come by the million, and far too slow where they come by the hundred.
+[Not chosen] A dictionary of Python objects: ten times the memory. A pass over all ids for each batch of seeds, as
+    ``seeds.NodeIds`` makes: it keeps nothing and is right for an export, whose seeds come by the million, and far too
+    slow where they come by the hundred, as in a pipeline.
 """
 
 from __future__ import annotations
@@ -12,22 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
-from hopstream.errors import IdRangeError, SettingsError
+from hopstream.arrays import Column, IntArray, RaggedArray
+from hopstream.errors import IdRangeError
+from hopstream.export.raw_ids import RawId, as_bytes, fetch_ids, id_feature_of, num_keys, strings_of, texts_of
 from hopstream.kernels.raw_ids import hash_strings
-from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.contract import Store
 
 NODES_AT_ONCE = 1 << 18
-ID_NAMES = ("#id", "id")
-"""What the feature is called that keeps raw ids, where nothing else is said."""
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
-
-RawId = bytes | str | int
 UintArray = NDArray[np.uint64]
 
 
@@ -64,25 +61,15 @@ class RawIndex:
             SettingsError: The feature holds neither single strings nor single integers.
             StoreError: The store failed.
         """
-        store.schema.check_node_type(node_type)
-        features = store.schema.nodes[node_type]
-        if feature is None:
-            feature = next((name for name in ID_NAMES if name in features), None)
+        feature = id_feature_of(store.schema, node_type, feature)
         if feature is None:
             nothing = np.empty(0, np.int64)
             return cls(store, node_type, None, nothing.view(np.uint64), nothing)
-        held = store.schema.feature(node_type, feature)
-        is_integer = not held.is_string and np.dtype(held.dtype).kind in "iu"
-        if held.shape or held.is_ragged or not (held.is_string or is_integer):
-            raise SettingsError(
-                f"id_feature is {feature!r}, and {node_type}.{feature} is {held.dtype}{list(held.shape)}; raw ids are "
-                "single strings or integers"
-            )
-        num_nodes = _num_keys(store, node_type)
+        num_nodes = num_keys(store, node_type)
         hashes: UintArray = np.empty(num_nodes, np.uint64)
         for first in range(0, num_nodes, NODES_AT_ONCE):
             block = np.arange(first, min(first + NODES_AT_ONCE, num_nodes), dtype=np.int64)
-            hashes[block] = _hashed(_raw_of(store, node_type, feature, block))
+            hashes[block] = _hashed(fetch_ids(store, node_type, feature, block))
         keys = np.argsort(hashes, kind="stable")
         return cls(store, node_type, feature, hashes[keys], keys)
 
@@ -96,13 +83,13 @@ class RawIndex:
         asked = [as_bytes(one) for one in raw]
         if self.feature is None:
             keys = _integers(asked)
-            keys[keys >= _num_keys(self.store, self.node_type)] = -1
+            keys[keys >= num_keys(self.store, self.node_type)] = -1
         else:
             keys = self._find(asked)
         if len(keys) and int(keys.min()) < 0:
             wanted = f"{self.node_type}.{self.feature} has no such value"
             if self.feature is None:
-                wanted = f"it has no raw ids, and its keys are 0..{_num_keys(self.store, self.node_type) - 1}"
+                wanted = f"it has no raw ids, and its keys are 0..{num_keys(self.store, self.node_type) - 1}"
             raise IdRangeError(
                 f"seed {raw[int(np.argmax(keys < 0))]!r} is no node of type {self.node_type!r}: {wanted}"
             )
@@ -111,7 +98,7 @@ class RawIndex:
     def _find(self, asked: Sequence[bytes]) -> IntArray:
         """int64[n], the key of each raw id, -1 where there is none; of equal raw ids the first node's."""
         is_string = self.store.schema.feature(self.node_type, self.feature or "").is_string
-        column: Column = _strings(asked) if is_string else _integers(asked)
+        column: Column = strings_of(asked) if is_string else _integers(asked)
         hashes = _hashed(column)
         keys = np.full(len(asked), -1, np.int64)
         places = np.searchsorted(self.hashes, hashes)
@@ -121,36 +108,12 @@ class RawIndex:
             is_same = at < len(self.hashes)
             is_same[is_same] = self.hashes[at[is_same]] == hashes[open_ones[is_same]]
             open_ones, at = open_ones[is_same], at[is_same]
-            found = _raw_of(self.store, self.node_type, self.feature or "", self.keys[at])
+            found = fetch_ids(self.store, self.node_type, self.feature or "", self.keys[at])
             is_it = _equal(found, asked, open_ones)
             keys[open_ones[is_it]] = self.keys[at[is_it]]
             places[open_ones] += 1
             open_ones = open_ones[~is_it]
         return keys
-
-
-def as_bytes(raw: RawId) -> bytes:
-    """A raw id as text in UTF-8, as ``context/seed_id`` has it.
-
-    Raises:
-        SettingsError: It is neither text nor an integer.
-    """
-    if isinstance(raw, bytes):
-        return raw
-    if isinstance(raw, str):
-        return raw.encode()
-    if isinstance(raw, int | np.integer) and not isinstance(raw, bool):
-        return b"%d" % raw
-    raise SettingsError(f"seed {raw!r} is {type(raw).__name__}; raw ids are bytes, str or int")
-
-
-def _num_keys(store: Store, node_type: str) -> int:
-    return int(store.book.key_offsets(node_type)[-1])
-
-
-def _raw_of(store: Store, node_type: str, feature: str, keys: IntArray) -> Column:
-    ids = store.lookup(node_type, keys)
-    return store.fetch([FetchRequest(owner=node_type, names=(feature,), ids=ids)])[0][feature]
 
 
 def _hashed(column: Column) -> UintArray:
@@ -164,19 +127,10 @@ def _hashed(column: Column) -> UintArray:
 def _equal(found: Column, asked: Sequence[bytes], places: IntArray) -> NDArray[np.bool_]:
     """bool[n], whether each raw id found is the one asked for."""
     wanted = [asked[place] for place in places.tolist()]
-    if isinstance(found, RaggedArray):
-        data, bounds = found.values.tobytes(), found.offsets.tolist()
-        got = [data[first:last] for first, last in pairwise(bounds)]
-        return np.array([one == other for one, other in zip(got, wanted, strict=True)], np.bool_)
-    return np.array([b"%d" % number == text for number, text in zip(found.tolist(), wanted, strict=True)], np.bool_)
+    return np.array([one == other for one, other in zip(texts_of(found), wanted, strict=True)], np.bool_)
 
 
 def _integers(asked: Sequence[bytes]) -> IntArray:
     """int64[n], -1 for what is no integer of 64 bits."""
     numbers = [int(text) if _INTEGER.fullmatch(text) else -1 for text in asked]
     return np.array([number if -(2**63) <= number < 2**63 else -1 for number in numbers], np.int64)
-
-
-def _strings(asked: Sequence[bytes]) -> RaggedArray:
-    lengths = np.fromiter(map(len, asked), np.int64, len(asked))
-    return RaggedArray(np.frombuffer(b"".join(asked), np.uint8), offsets_of(lengths), is_string=True)

@@ -14,6 +14,8 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError
+from hopstream.schema import FeatureSchema, GraphSchema
+from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.readout import READOUT, add_readout, add_readout_from_first_node, structured_readout
 from hopstream.tfgnn.sampling_spec import LINK_ENDS
@@ -110,6 +112,16 @@ def declare_link_readout(schema: Any, source_set: str, target_set: str) -> None:
     """Say in a ``GraphSchema`` message what ``add_link_readout`` does to graphs; what it says already is kept."""
     for name, node_set in zip(LINK_ENDS, (source_set, target_set), strict=True):
         _declare_edges(schema, name, node_set)
+
+
+def declare_readout_values(schema: Any, values: Mapping[str, FeatureSchema]) -> None:
+    """Say in a ``GraphSchema`` message which features ``with_readout_values`` adds.
+
+    Raises:
+        SchemaError: A feature is of a kind that TF-GNN does not store.
+    """
+    declared = schema_message(GraphSchema(nodes={READOUT: dict(values)}, edges={}))
+    schema.node_sets[READOUT].features.MergeFrom(declared.node_sets[READOUT].features)
 
 
 def _declare_edges(schema: Any, name: str, source_set: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,25 +22,25 @@ from hopstream.engine.job import DONE_FOLDER, Job, digest_of, job_digest
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import Progress
 from hopstream.engine.work_folder import WorkFolder, open_work
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
-from hopstream.export.plan import plan_of_spec
+from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
+from hopstream.export.link_values import LinkValues, written_values
+from hopstream.export.plan import starts_from_links
 from hopstream.export.repeats import repeats_of
+from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples
 from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
-from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.export.source import ExportSource, open_source
 from hopstream.export.tasks import STAGES, write_shard
-from hopstream.export.workplace import PLAN, REPEATS, SEEDS, ExportPlan, close_workplace, features_of, output_schema
+from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
-from hopstream.sample.plan import SamplePlan
-from hopstream.store import open_store
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text
 from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
 from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 
-FORMAT = 1
+FORMAT = 2
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
@@ -58,12 +58,14 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     dataset. If the process is ended, the same call goes on where it was.
 
     Args:
-        source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them.
+        source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them, or
+            the ``.pbtxt`` of a unigraph or its folder, of which a dataset is prepared in the export's hidden folder.
         spec: A ``SamplingSpec``: its file or the message.
         out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` at its end asks for 16 files.
             They are called ``train.tfrecord-00003-of-00016``, and the schema ``train.tfrecord.pbtxt``.
         seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
-            pattern) or an array of raw ids. One that is there several times gets as many subgraphs, with draws of
+            pattern) or an array of raw ids, for links ``[n, 2]``. A table of links may have further columns, which go
+            to the readout. One that is there several times gets as many subgraphs, with draws of
             their own. None for the nodes of ``settings.split``, or for all of the node set.
         settings: How; the defaults if it is not given.
         overwrite: Replace an export of this name.
@@ -88,13 +90,12 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     settings = replace(settings or ExportSettings(), **options)
     place, settings = _place_of(out, settings)
     text = message_text(read_spec(spec) if isinstance(spec, str | Path) else spec)
-    located = _located(source)
-    if "://" not in located:
-        check_apart(place, {"the dataset": located})
-    with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_store(located) as store:
+    with errors_named(place), open_work(place.with_name(f"{place.name}.pbtxt")) as work, open_source(source) as opened:
+        if "://" not in opened.located:
+            check_apart(place, {"the source": str(source)})
         return _Run(
-            work=work, place=place, source=located, store=store, spec=text, seeds=seeds, settings=settings,
-            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
+            work=work, place=place, source=opened, spec=text, seeds=seeds, settings=settings, overwrite=overwrite,
+            progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
@@ -114,26 +115,13 @@ def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSe
     return Path(stem).absolute(), replace(settings, num_shards=num_shards)
 
 
-def _located(source: str | Path) -> str:
-    """What workers open, whatever their folder is."""
-    if isinstance(source, str) and "://" in source:
-        return source
-    if not isinstance(source, str | Path):
-        raise SettingsError(
-            f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
-            "addresses"
-        )
-    return str(Path(source).absolute())
-
-
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """One call."""
 
     work: WorkFolder
     place: Path
-    source: str
-    store: Store
+    source: ExportSource
     spec: str
     seeds: Seeds
     settings: ExportSettings
@@ -144,38 +132,64 @@ class _Run:
 
     def run(self) -> ExportReport:
         """Write everything, the schema last."""
-        spec = parse_spec(self.spec)
-        plan = plan_of_spec(spec, self.store.schema, subgraph_type=self.settings.subgraph_type)
-        SubgraphMaker(self.store, plan, features_of(self.store.schema, self.settings.leave_out))
-        is_linked = spec.WhichOneof("seed_type") != "seed_op"
-        self._check_seeds(is_linked)
-        schema = message_text(output_schema(self.store.schema, self.settings.leave_out, has_ids=self.settings.seed_ids))
-        digest = self._digest()
+        sampling = self._sampling()
+        plan = sampling.plan_over(self.source.schema)
+        self.source.check_plan(plan)
+        schema_of_samples(sampling, self.source.schema)
+        if self.source.store is not None:
+            SampleMaker(self.source.store, sampling)
+        self._check_seeds(starts_from_links(plan))
+        digest = self._digest(sampling)
         placed = self._placed(digest)
         if placed is not None:
             return placed
         self._check_place(digest)
-        num_before = num_done(self.work, digest)
+        try:
+            with self.source.opened(self.work, plan, self.settings, self.progress) as (located, store):
+                return self._export(located, store, sampling, digest)
+        except NoRoomError:
+            raise
+        except INPUT_ERRORS:
+            self._clear(digest)
+            raise
+
+    def _sampling(self) -> SeedSampling:
+        """What is made of each seed; labels of links are columns of their table."""
+        settings = self.settings
+        is_linked = parse_spec(self.spec).WhichOneof("seed_type") != "seed_op"
+        return SeedSampling(
+            spec=self.spec, rng_seed=settings.rng_seed, leave_out=settings.leave_out, id_feature=settings.id_feature,
+            link_set=settings.link_set, subgraph_type=settings.subgraph_type, readout=settings.readout,
+            labels=() if is_linked else settings.labels, seed_ids=settings.seed_ids,
+        )  # fmt: skip
+
+    def _export(self, located: str, store: Store, sampling: SeedSampling, digest: str) -> ExportReport:
+        """Write all shards, and the schema."""
+        maker = SampleMaker(store, sampling)
+        num_before = num_done(self.job_work, digest)
         settings = self.settings
         with open_engine(
             settings.engine, num_workers=settings.worker_count, beam_options=settings.beam_options
         ) as engine:
-            job = resumed_job(self.work, digest, engine, self.progress)
-            folder = job_folder(self.work, digest)
+            job = resumed_job(self.job_work, digest, engine, self.progress)
+            folder = job_folder(self.job_work, digest)
             try:
-                export_plan = self._planned(folder, plan, is_linked)
+                plan = self._planned(folder, located, store, sampling, maker)
                 if self.on_plan is not None:
-                    self.on_plan(export_plan, num_before)
-                report = self._write(job, folder, export_plan)
-            except INPUT_ERRORS:
-                self._clear(folder)
-                raise
+                    self.on_plan(plan, num_before)
+                report = self._write(job, folder, plan)
             finally:
                 close_workplace(folder)
-        write_text(folder / "schema.pbtxt", schema)
+        values = LinkValues(folder / VALUES).schema if (folder / VALUES).exists() else None
+        write_text(folder / "schema.pbtxt", message_text(schema_of_samples(sampling, store.schema, values)))
         call = [digest, report.num_seeds, len(report.paths), report.num_bytes]
-        self.work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
+        self.job_work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
         return report
+
+    @property
+    def job_work(self) -> WorkFolder:
+        """Where the job works, beside the dataset of a unigraph."""
+        return self.work.inside("export")
 
     def _placed(self, digest: str) -> ExportReport | None:
         """What the same call had written that was ended when all was in its place."""
@@ -199,11 +213,14 @@ class _Run:
                 if is_linked:
                     raise SettingsError("seed_column is for seeds that are nodes; links are in #source and #target")
                 columns = ((settings.seed_column,),)
-            self.table = SeedTable.of(self.seeds, columns)
+            values = (settings.labels or None) if is_linked else ()
+            self.table = SeedTable.of(self.seeds, columns, values)
+        elif is_linked and settings.labels:
+            raise SettingsError(f"labels are {list(settings.labels)}, and there is no table of links that has them")
         elif settings.seed_column is not None:
             raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
 
-    def _digest(self) -> str:
+    def _digest(self, sampling: SeedSampling) -> str:
         """Of all that decides over the bytes."""
         settings = self.settings
         seeds: list[Any] | None = None if self.table is None else self.table.states()
@@ -211,44 +228,47 @@ class _Run:
             given = np.ascontiguousarray(self.seeds)
             seeds = [str(given.dtype), given.shape, hashlib.sha256(given.data).hexdigest()]
         decides = (
-            settings.num_shards, settings.file_format, settings.compression, settings.subgraph_type, settings.rng_seed,
-            settings.split, settings.seed_column, settings.id_feature, settings.leave_out, settings.seed_ids,
+            settings.num_shards, settings.file_format, settings.compression, settings.split, settings.seed_column,
+            settings.labels, settings.on_dangling,
         )  # fmt: skip
-        return digest_of([FORMAT, str(self.place), self.store.graph_id, self.spec, seeds, list(map(str, decides))])
+        return digest_of(
+            [FORMAT, str(self.place), self.source.graph_id, asdict(sampling), seeds, list(map(str, decides))]
+        )  # fmt: skip
 
-    def _planned(self, folder: Path, plan: SamplePlan, is_linked: bool) -> ExportPlan:
+    def _planned(
+        self, folder: Path, located: str, store: Store, sampling: SeedSampling, maker: SampleMaker
+    ) -> ExportPlan:
         """What is written; who the seeds are is found out and kept in the job's folder."""
-        num_seeds = self._find_seeds(folder, plan.seed_types[0], is_linked)
+        num_seeds = self._find_seeds(folder, store, maker)
         settings = self.settings
         num_shards = settings.num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
         found = ExportPlan(
-            source=self.source, spec=self.spec, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
-            has_keys=(folder / SEEDS).exists(), is_linked=is_linked, subgraph_type=settings.subgraph_type,
-            rng_seed=settings.rng_seed, file_format=settings.file_format, compression=settings.compression,
-            leave_out=settings.leave_out, seed_ids=settings.seed_ids, id_feature=settings.id_feature,
+            source=located, sampling=sampling, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
+            has_keys=(folder / SEEDS).exists(), file_format=settings.file_format, compression=settings.compression,
             num_threads=settings.num_threads,
         )  # fmt: skip
         write_text(folder / PLAN, json.dumps(found.to_json()))
         return found
 
-    def _find_seeds(self, folder: Path, node_type: str, is_linked: bool) -> int:
+    def _find_seeds(self, folder: Path, store: Store, maker: SampleMaker) -> int:
         """How many seeds there are; the keys of those that are not simply all nodes are written."""
         settings, path = self.settings, folder / SEEDS
-        ids = NodeIds(self.store, node_type, settings.id_feature)
+        ids = NodeIds(store, maker.seed_type, settings.id_feature)
         if self.seeds is None and settings.split is None:
             if not ids.num_nodes:
-                raise SettingsError(f"{node_type} has no nodes, so there is nothing to export")
+                raise SettingsError(f"{maker.seed_type} has no nodes, so there is nothing to export")
             return ids.num_nodes
-        num_columns = 2 if is_linked else 1
+        num_columns = 2 if maker.is_of_links else 1
         if not path.exists():
             if self.table is not None:
-                write_seeds(path, self.table.batches(), ids, str(self.seeds))
+                batches = written_values(folder / VALUES, self.table.batches(), str(self.seeds))
+                write_seeds(path, batches, ids, str(self.seeds))
             elif self.seeds is not None:
                 write_seeds(path, array_batches(np.asarray(self.seeds), "seeds", num_columns), ids, "seeds")
             else:
-                write_numbers(path, split_seeds(self.store, node_type, str(settings.split)))
+                write_numbers(path, split_seeds(store, maker.seed_type, str(settings.split)))
         keys = read_seeds(path, num_columns)
-        if settings.seed_ids and not (folder / REPEATS).exists():
+        if not (folder / REPEATS).exists():
             write_numbers(folder / REPEATS, repeats_of(keys))
         return len(keys)
 
@@ -263,7 +283,7 @@ class _Run:
         ]
         for one, path in zip(tasks, plan.paths, strict=True):
             if not path.exists():  # somebody removed it since
-                (self.work.path / DONE_FOLDER / f"{one.name}.json").unlink(missing_ok=True)
+                (self.job_work.path / DONE_FOLDER / f"{one.name}.json").unlink(missing_ok=True)
         results = list(job.run("export", tasks).values())
         return ExportReport(
             paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
@@ -284,7 +304,7 @@ class _Run:
             SettingsError: There is one.
         """
         is_complete = self.work.root.exists()
-        was_ended = job_digest(self.work.path) is not None and any(self.work.path.glob(f"*/{BEGUN}"))
+        was_ended = job_digest(self.job_work.path) is not None and any(self.job_work.path.glob(f"*/{BEGUN}"))
         files = self._files()
         if self.overwrite or not (is_complete or files) or (was_ended and not is_complete):
             return
@@ -297,8 +317,8 @@ class _Run:
         for path in self._files():
             path.unlink(missing_ok=True)
 
-    def _clear(self, folder: Path) -> None:
+    def _clear(self, digest: str) -> None:
         """Leave nothing of work that cannot be gone on with."""
-        if (folder / BEGUN).exists():
+        if (job_folder(self.job_work, digest) / BEGUN).exists():
             self._remove_files()
         self.work.clear()

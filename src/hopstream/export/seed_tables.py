@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -39,10 +39,12 @@ class SeedBatch:
     Attributes:
         columns: Arrow ``int64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or two for links.
         place: Says where a row of the batch is.
+        values: What else the table says of each seed; arrays of these types, or of ``float32``.
     """
 
     columns: tuple[pa.Array, ...]
     place: Callable[[int], str]
+    values: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,21 @@ class SeedTable:
         paths: The files.
         kind: ``csv``, ``parquet``, ``tfrecord`` or ``npy``.
         columns: For each end, the names that its column may have, in order.
+        values: Columns that are read besides; None for all whose names do not begin with ``#``.
     """
 
     paths: tuple[Path, ...]
     kind: str
     columns: tuple[tuple[str, ...], ...]
+    values: tuple[str, ...] | None = ()
 
     @classmethod
-    def of(cls, name: str | Path, columns: tuple[tuple[str, ...], ...] = NODE_COLUMNS) -> SeedTable:
+    def of(
+        cls,
+        name: str | Path,
+        columns: tuple[tuple[str, ...], ...] = NODE_COLUMNS,
+        values: tuple[str, ...] | None = (),
+    ) -> SeedTable:
         """Find the files of a table: one file, ``seeds.csv@4``, or a pattern.
 
         Raises:
@@ -71,7 +80,9 @@ class SeedTable:
         kind = next((kind for suffix, kind in _SUFFIXES.items() if stem.endswith(suffix)), None)
         if kind is None:
             raise SettingsError(f"seeds are {str(name)!r}; give a name that ends in one of {', '.join(_SUFFIXES)}")
-        return cls(tuple(files_of(name)), kind, columns)
+        if kind == "npy" and values:
+            raise SettingsError(f"seeds are {str(name)!r}, which has no column {values[0]!r}; use another format")
+        return cls(tuple(files_of(name)), kind, columns, values)
 
     def states(self) -> list[list[str | int]]:
         """What tells that a file is another one than before."""
@@ -98,11 +109,14 @@ class SeedTable:
         files = TableFiles(
             root=path.parent, paths=(path,), format="csv" if is_csv else "parquet", delimiter=delimiter
         )  # fmt: skip
-        names = self._chosen(path, _csv_header(path, delimiter) if is_csv else _parquet_columns(path))
-        for batch in read_batches(files, names):
+        there = _csv_header(path, delimiter) if is_csv else _parquet_columns(path)
+        names = self._chosen(path, there)
+        others = self._others(path, there, names)
+        for batch in read_batches(files, [*names, *others]):
             columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
-            _refuse_nulls(columns, names, batch.origin.place)
-            yield SeedBatch(columns, batch.origin.place)
+            values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
+            _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
+            yield SeedBatch(columns, batch.origin.place, values)
 
     def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
         """The column of each end."""
@@ -116,21 +130,34 @@ class SeedTable:
             chosen.append(found[0])
         return chosen
 
+    def _others(self, path: Path, there: Sequence[str], chosen: Sequence[str]) -> list[str]:
+        """The columns that are read besides."""
+        if self.values is None:
+            return [name for name in there if name not in chosen and not name.startswith("#")]
+        missing = [name for name in self.values if name not in there]
+        if missing:
+            raise SchemaError(f"{path} has no column {missing[0]!r}; its columns are {list(there)}")
+        return list(self.values)
+
     def _examples(self, path: Path) -> Iterator[SeedBatch]:
-        rows: list[tuple[Any, ...]] = []
+        rows: list[dict[str, Any]] = []
         first = 0
         for number, record in enumerate(read_records(path)):
             lists = decode_example(record)
             names = self._chosen(path, sorted(lists))
-            row = tuple(_only_value(lists[name], f"{path} record {number}: {name}") for name in names)
-            if rows and tuple(map(type, rows[-1])) != tuple(map(type, row)):
-                raise SchemaError(f"{path} record {number}: {row} is of another kind than {rows[-1]} before")
+            others = self._others(path, sorted(lists), names)
+            where = f"{path} record {number}"
+            row = {
+                name: _only_value(lists[name], f"{where}: {name}", is_id=name in names) for name in (*names, *others)
+            }
+            if rows and _kinds(rows[-1]) != _kinds(row):
+                raise SchemaError(f"{where}: {row} is of another kind than {rows[-1]} before")
             rows.append(row)
             if len(rows) == BATCH_ROWS:
-                yield _example_batch(path, rows, first)
+                yield _example_batch(path, rows, first, len(self.columns))
                 rows, first = [], number + 1
         if rows:
-            yield _example_batch(path, rows, first)
+            yield _example_batch(path, rows, first, len(self.columns))
 
 
 def array_batches(values: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
@@ -178,11 +205,24 @@ def _ids_of(column: pa.Array, where: str) -> pa.Array:
     raise SchemaError(f"{where} is {kind}; seeds are integers or strings")
 
 
+def _values_of(column: pa.Array, where: str) -> pa.Array:
+    """Values as one of the Arrow types that values of links have."""
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(column.type):
+        return column.cast(pa.float32())
+    try:
+        ids = _ids_of(column, where)
+    except SchemaError as error:
+        raise SchemaError(f"{where} is {column.type}; a label is one number or string; name the others") from error
+    return ids
+
+
 def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Callable[[int], str]) -> None:
     for column, name in zip(columns, names, strict=True):
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise SchemaError(f"{place(row)}: {name} is empty; every seed has an id")
+            raise SchemaError(f"{place(row)}: {name} is empty; every seed has one")
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
@@ -202,13 +242,22 @@ def _parquet_columns(path: Path) -> list[str]:
         raise FormatError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _only_value(values: Any, where: str) -> bytes | int:
-    if len(values) != 1 or (not isinstance(values, RaggedArray) and values.dtype != np.int64):
-        kind = "strings" if isinstance(values, RaggedArray) else values.dtype
-        raise SchemaError(f"{where} has {len(values)} values ({kind}); an id is one string or one integer")
-    return values.values.tobytes() if isinstance(values, RaggedArray) else int(values[0])
+def _only_value(values: Any, where: str, *, is_id: bool) -> bytes | int | float:
+    is_string = isinstance(values, RaggedArray)
+    if len(values) != 1 or (is_id and not is_string and values.dtype != np.int64):
+        kind = "strings" if is_string else values.dtype
+        wanted = "an id is one string or one integer" if is_id else "a label is one value"
+        raise SchemaError(f"{where} has {len(values)} values ({kind}); {wanted}")
+    return values.values.tobytes() if is_string else values[0].item()  # type: ignore[no-any-return]
 
 
-def _example_batch(path: Path, rows: list[tuple[Any, ...]], first: int) -> SeedBatch:
-    columns = tuple(_ids_of(pa.array(list(column)), str(path)) for column in zip(*rows, strict=True))
-    return SeedBatch(columns, lambda row: f"{path} record {first + row}")
+def _kinds(row: Mapping[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in row.items()}
+
+
+def _example_batch(path: Path, rows: list[dict[str, Any]], first: int, num_ends: int) -> SeedBatch:
+    arrays = {name: pa.array([row[name] for row in rows]) for name in rows[0]}
+    names = list(arrays)
+    columns = tuple(_ids_of(arrays[name], str(path)) for name in names[:num_ends])
+    values = {name: _values_of(arrays[name], f"{path}: {name}") for name in names[num_ends:]}
+    return SeedBatch(columns, lambda row: f"{path} record {first + row}", values)

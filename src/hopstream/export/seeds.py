@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,52 +15,42 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
+from hopstream.export.raw_ids import fetch_ids, id_feature_of, link_name, num_keys, texts_of
 from hopstream.export.seed_tables import SeedBatch
 from hopstream.ingest.ids import INTEGER, NAME, raw_as
-from hopstream.schema import FeatureSchema
-from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.contract import Store
 
 SEEDS_AT_ONCE = 1 << 22
 """Seeds that are looked up in one pass over the ids of all nodes."""
 NODES_AT_ONCE = 1 << 19
-ID_NAMES = ("#id", "id")
 
 
 class NodeIds:
-    """The raw ids of the nodes of one type."""
+    """The raw ids of the nodes of one type, for seeds that come by the million.
+
+    All ids are read in one pass for some millions of seeds, and nothing is kept between passes. ``RawIndex`` is for
+    seeds that come a few at a time: it keeps 16 bytes per node, which an export of few seeds would make for nothing.
+    """
 
     def __init__(self, store: Store, node_type: str, feature: str | None) -> None:
-        """Find the feature that holds them.
-
-        Args:
-            store: Where the graph is.
-            node_type: The type.
-            feature: The feature; None for ``#id`` or ``id``, and where there is neither, raw ids are keys.
+        """Find the feature that holds them, as ``id_feature_of`` does.
 
         Raises:
             UnknownNameError: There is no such feature.
             SettingsError: It holds neither single strings nor single integers.
         """
         self._store, self.node_type = store, node_type
+        self.num_nodes = num_keys(store, node_type)
+        self.feature = id_feature_of(store.schema, node_type, feature)
         features = store.schema.nodes[node_type]
-        self.num_nodes = int(store.book.key_offsets(node_type)[-1])
-        if feature is not None and not _can_be_ids(store.schema.feature(node_type, feature)):
-            raise SettingsError(
-                f"id_feature is {feature!r}, which is {features[feature]}; ids are single strings or integers"
-            )
-        usable = (name for name in ID_NAMES if name in features and _can_be_ids(features[name]))
-        self.feature = feature if feature is not None else next(usable, None)
         self._type = NAME if self.feature is not None and features[self.feature].is_string else INTEGER
 
     def of_keys(self, keys: IntArray) -> list[bytes]:
-        """The raw ids of some nodes as text."""
-        if self.feature is None:
-            return [b"%d" % key for key in keys.tolist()]
-        column = self._column(keys)
-        if not isinstance(column, RaggedArray):
-            return [b"%d" % value for value in column.tolist()]
-        data, bounds = column.values.tobytes(), column.offsets.tolist()
-        return [data[start:end] for start, end in pairwise(bounds)]
+        """The raw ids of some nodes, or the names of links, int64[n, 2], as text."""
+        if keys.ndim > 1:
+            ends = (self.of_keys(np.ascontiguousarray(column)) for column in keys.T)
+            return list(map(link_name, *ends))
+        return [b"%d" % key for key in keys.tolist()] if self.feature is None else texts_of(self._column(keys))
 
     def keys_of(self, raw: pa.Array) -> IntArray:
         """int64[n], the key of each raw id, the first node's where several have it, and -1 where none has.
@@ -87,14 +76,7 @@ class NodeIds:
         return np.where(numbers >= 0, np.append(keys, -1)[numbers], -1)
 
     def _column(self, keys: IntArray) -> Array | RaggedArray:
-        ids = self._store.lookup(self.node_type, keys)
-        name = self.feature or ""
-        return self._store.fetch([FetchRequest(owner=self.node_type, names=(name,), ids=ids)])[0][name]
-
-
-def _can_be_ids(schema: FeatureSchema) -> bool:
-    is_single = not schema.shape and not schema.is_ragged
-    return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
+        return fetch_ids(self._store, self.node_type, self.feature or "", keys)
 
 
 def _arrow(column: Array | RaggedArray) -> pa.Array:

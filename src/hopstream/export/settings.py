@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from hopstream.engine.settings import EngineName, WorkerSettings
+from hopstream.engine.settings import EngineName, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.tfgnn.tfrecord import MAX_SHARDS
 
 FileFormat = Literal["tfrecord", "parquet"]
 Compression = Literal["none", "gzip"]
+OnDangling = Literal["error", "drop"]
 ExportedEdges = Literal["directional", "induced"]
 MAX_THREADS = 256
 SEEDS_PER_SHARD, USUAL_SHARDS = 1024, 10_000
@@ -52,11 +53,30 @@ class ExportSettings(WorkerSettings):
     leave_out: tuple[str, ...] = field(
         default=(), metadata={"help": "a feature not to write, such as paper.title or author__writes__paper.year"}
     )
+    readout: bool = field(
+        default=False, metadata={"help": "also write a readout of the seed: node set _readout, edge set _readout/seed"}
+    )
+    labels: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "a feature of the seeds' node set that moves to the readout; of links, a column of the table of "
+            "seeds that is written there, if not given all"
+        },
+    )
+    link_set: str | None = field(
+        default=None, metadata={"help": "node set of both ends of links, where the spec does not say it"}
+    )
     seed_ids: bool = field(
         default=False,
         metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"},
     )
     num_threads: int = field(default=1, metadata={"help": "threads of each process, for datasets on other machines"})
+    on_dangling: OnDangling = field(
+        default="error", metadata={"help": "of a unigraph: what is done with edges whose ends are no nodes"}
+    )
+    memory: str = field(
+        default="4GiB", metadata={"help": "memory that all processes together may take to prepare a unigraph"}
+    )
     beam_options: tuple[str, ...] = field(
         default=(), metadata={"help": "an option of the Beam pipeline, such as --runner=FlinkRunner"}
     )
@@ -66,6 +86,7 @@ class ExportSettings(WorkerSettings):
         WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
         for name, choices in (
             ("file_format", FileFormat), ("compression", Compression), ("subgraph_type", ExportedEdges),
+            ("on_dangling", OnDangling),
         ):  # fmt: skip
             if getattr(self, name) not in get_args(choices):
                 raise SettingsError(
@@ -73,10 +94,11 @@ class ExportSettings(WorkerSettings):
                 )
         if self.num_shards is not None:
             _check_count("num_shards", self.num_shards, MAX_SHARDS)
+        memory_bytes(self.memory)
         _check_count("num_threads", self.num_threads, MAX_THREADS)
         if isinstance(self.rng_seed, bool) or not isinstance(self.rng_seed, int) or not 0 <= self.rng_seed < 1 << 64:
             raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to 2**64 - 1")
-        for name in ("leave_out", "beam_options"):
+        for name in ("leave_out", "labels", "beam_options"):
             if isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; give a list of names")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -101,8 +123,13 @@ class ExportOptions(TypedDict, total=False):
     seed_column: str | None
     id_feature: str | None
     leave_out: tuple[str, ...]
+    readout: bool
+    labels: tuple[str, ...]
+    link_set: str | None
     seed_ids: bool
     num_threads: int
+    on_dangling: OnDangling
+    memory: str
     beam_options: tuple[str, ...]
 
 

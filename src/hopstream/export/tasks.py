@@ -18,7 +18,6 @@ from typing import Any
 from hopstream.engine import task
 from hopstream.export.shards import Encoded, ShardWriter, open_shard
 from hopstream.export.workplace import Workplace, workplace_of
-from hopstream.store.contract import MAX_TREES
 
 FIRST_BLOCK, MAX_BLOCK = 16, 1024
 """Seeds of a shard's first block, and the most of any."""
@@ -68,7 +67,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
 
 def _blocks(place: Workplace, writer: ShardWriter, first: int, last: int) -> Iterator[Block]:
     """The blocks of a stretch of seeds in order; some are made ahead by other threads, where there are any."""
-    ranges = _stretches(first, min(first + FIRST_BLOCK, last), FIRST_BLOCK)
+    ranges = place.stretches(first, min(first + FIRST_BLOCK, last), FIRST_BLOCK)
     num_bytes = 0
     for start, end in ranges:
         block = _block(place, writer, start, end)
@@ -78,7 +77,7 @@ def _blocks(place: Workplace, writer: ShardWriter, first: int, last: int) -> Ite
     if done == last:
         return
     size = max(1, min(MAX_BLOCK, BLOCK_BYTES * (done - first) // max(1, num_bytes)))
-    rest = _stretches(done, last, size)
+    rest = place.stretches(done, last, size)
     if place.plan.num_threads == 1:
         yield from (_block(place, writer, start, end) for start, end in rest)
         return
@@ -104,11 +103,3 @@ def _block(place: Workplace, writer: ShardWriter, first: int, last: int) -> Bloc
     encoded = writer.encode(pieces)
     encode_s = time.thread_time() - made
     return Block(encoded, {"sample": made - started - gather_s, "gather": gather_s, "encode": encode_s})
-
-
-def _stretches(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
-    """Stretches of at most so many seeds; none goes over a multiple of ``MAX_TREES``."""
-    while first < last:
-        end = min(first + size, last, (first // MAX_TREES + 1) * MAX_TREES)
-        yield first, end
-        first = end

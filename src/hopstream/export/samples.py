@@ -1,0 +1,244 @@
+"""What is a seed's sample, whoever makes it, when, and with which others?
+
+A sample is a function of the graph, the sampling, its seed and its number among the samples of that seed. Its tree,
+which its draws depend on, is made of the seed's keys and that number, so neither the batch nor the place in it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
+from hopstream.export.plan import plan_of_spec, starts_from_links
+from hopstream.export.raw_ids import num_keys
+from hopstream.export.readout import (
+    add_seed_readout,
+    declare_link_readout,
+    declare_readout_values,
+    declare_seed_readout,
+)
+from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.ingest.unigraph import CONTEXT
+from hopstream.kernels.hashing import hash_keys
+from hopstream.sample.plan import SamplePlan, SubgraphType
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+from hopstream.store.contract import MAX_TREES, FetchRequest, Store
+from hopstream.tfgnn.graph_schema import schema_message
+from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.sampling_spec import parse_spec
+from hopstream.tfgnn.values import FeatureValues
+
+RNG_SEEDS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedSampling:
+    """What is made of each seed.
+
+    Attributes:
+        spec: A ``SamplingSpec`` in text form.
+        rng_seed: 64 bits; other draws come of another one.
+        leave_out: Features that are not written, such as ``paper.title`` or ``author__writes__paper.year``.
+        id_feature: The feature that holds the raw ids of the seeds' node type; None for ``#id`` or ``id``, and where
+            there is neither, raw ids are keys.
+        link_set: The node set of links' ends, where the spec does not say it; see ``plan_of_spec``.
+        subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
+        readout: Graphs have a readout of their seed. Links always have one of their ends.
+        labels: Features of the seeds' node set that move to the readout.
+        seed_ids: Graphs have ``context/seed_id`` and ``context/sample_id``.
+    """
+
+    spec: str
+    rng_seed: int = 0
+    leave_out: tuple[str, ...] = ()
+    id_feature: str | None = None
+    link_set: str | None = None
+    subgraph_type: SubgraphType = "directional"
+    readout: bool = False
+    labels: tuple[str, ...] = ()
+    seed_ids: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if not 0 <= self.rng_seed < RNG_SEEDS:
+            raise SettingsError(f"rng_seed is {self.rng_seed}; give 0 to 2**64 - 1")
+        if self.labels and not self.readout:
+            raise SettingsError(f"labels are {list(self.labels)}, and there is no readout to move them to; set readout")
+        for name in ("leave_out", "labels"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def plan_over(self, schema: GraphSchema) -> SamplePlan:
+        """The plan over a dataset.
+
+        Raises:
+            FormatError: The spec is none.
+            SchemaError: It contradicts itself or the dataset.
+            SettingsError: Links are asked for a readout of seeds.
+        """
+        plan = plan_of_spec(
+            parse_spec(self.spec), schema, subgraph_type=self.subgraph_type, link_set=self.link_set
+        )  # fmt: skip
+        if starts_from_links(plan) and self.readout:
+            raise SettingsError("readout is for specs that start from nodes; links are read out at their ends")
+        return plan
+
+
+def features_of(schema: GraphSchema, leave_out: Sequence[str]) -> dict[str | EdgeType, tuple[str, ...]]:
+    """Which features are written of each type.
+
+    Raises:
+        SchemaError: What is to be left out is not there.
+    """
+    owners: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
+    known = [f"{type_label(owner)}.{name}" for owner, of in owners for name in of]
+    unknown = [name for name in leave_out if name not in known]
+    if unknown:
+        raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {known}")
+    return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in leave_out) for owner, of in owners}
+
+
+def schema_of_samples(
+    sampling: SeedSampling, schema: GraphSchema, link_values: Mapping[str, FeatureSchema] | None = None
+) -> Any:
+    """The ``GraphSchema`` message of the graphs that a sampling of a dataset gives.
+
+    ``info.root_set`` names the node set whose first node is the seed. What a unigraph says of the whole graph, the type
+    ``#context``, is the context of each sample.
+
+    Args:
+        sampling: What is made of each seed.
+        schema: That of the dataset.
+        link_values: What the readout of links holds beside, by name.
+
+    Raises:
+        SchemaError: The spec contradicts the schema, or a feature or label is not there or of a kind that TF-GNN does
+            not store.
+        FormatError: The spec is none.
+        SettingsError: Links are asked for a readout of seeds.
+    """
+    plan, kept = sampling.plan_over(schema), features_of(schema, sampling.leave_out)
+    message = schema_message(
+        GraphSchema(
+            nodes={t: {name: of[name] for name in kept[t]} for t, of in schema.nodes.items()},
+            edges={t: {name: of[name] for name in kept[t]} for t, of in schema.edges.items()},
+        )
+    )
+    if CONTEXT in message.node_sets:
+        message.context.features.MergeFrom(message.node_sets[CONTEXT].features)
+        del message.node_sets[CONTEXT]
+    if starts_from_links(plan):
+        declare_link_readout(message, *plan.seed_types)
+        declare_readout_values(message, link_values or {})
+    else:
+        message.info.root_set.append(plan.seed_types[0])
+    if sampling.readout:
+        declare_seed_readout(message, plan.seed_types[0], sampling.labels)
+    if sampling.seed_ids:
+        declare_ids(message, SEED_ID, SAMPLE_ID)
+    return message
+
+
+class SampleMaker:
+    """Makes the samples of seeds that are given by key. One thread uses one maker."""
+
+    def __init__(self, store: Store, sampling: SeedSampling) -> None:
+        """Check the sampling against the store.
+
+        Raises:
+            SchemaError: The spec contradicts itself or the dataset, or there are several rows of context.
+            FormatError: The spec is none.
+            UnknownNameError: The dataset has no such feature.
+            SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
+        """
+        plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling.leave_out)
+        self._store, self._sampling = store, sampling
+        self.seed_type, self.is_of_links = plan.seed_types[0], starts_from_links(plan)
+        _check_labels(sampling, store.schema, self.seed_type, features[self.seed_type])
+        self._of_context = features.pop(CONTEXT, ())
+        if self._of_context and num_keys(store, CONTEXT) != 1:
+            raise SchemaError(
+                f"the context's table has {num_keys(store, CONTEXT)} rows, and each sample has one context; leave out "
+                f"{', '.join(f'{CONTEXT}.{name}' for name in self._of_context)}"
+            )
+        self._maker = SubgraphMaker(store, plan, features)
+
+    @property
+    def gather_s(self) -> float:
+        """Seconds of a core that went into fetching columns."""
+        return self._maker.gather_s
+
+    def make(self, keys: IntArray, numbers: IntArray, seed_ids: Sequence[bytes] | None = None) -> GraphPieces:
+        """The samples of some seeds, in their order.
+
+        Args:
+            keys: int64[n], or int64[n, 2] where the spec starts from links.
+            numbers: int64[n], the number of each sample among those of its seed; no two samples have one tree, see
+                ``trees_of``.
+            seed_ids: What seeds are called, where the sampling wants ``seed_ids``.
+
+        Raises:
+            SettingsError: The keys have not the shape that the spec wants.
+            StoreError: The store failed.
+        """
+        sampling = self._sampling
+        pieces = self._maker.make_trees(keys, sampling.rng_seed, trees_of(keys, numbers))
+        if CONTEXT in pieces.node_sets:
+            pieces = self._with_context(pieces)
+        if sampling.readout:
+            pieces = add_seed_readout(pieces, self.seed_type, sampling.labels)
+        if sampling.seed_ids and seed_ids is not None:
+            pieces = with_seed_ids(
+                pieces, seed_ids, sample_ids=list(map(sample_id_of, seed_ids, numbers.tolist()))
+            )  # fmt: skip
+        return pieces
+
+    def _with_context(self, pieces: GraphPieces) -> GraphPieces:
+        """With the row of the type ``#context`` as context of each graph, and without the type."""
+        context = dict(pieces.context)
+        if self._of_context:
+            ids = self._store.lookup(CONTEXT, np.zeros(pieces.num_graphs, np.int64))
+            [columns] = self._store.fetch([FetchRequest(owner=CONTEXT, names=self._of_context, ids=ids)])
+            context |= {name: FeatureValues.of(columns[name]) for name in self._of_context}
+        node_sets = {name: of for name, of in pieces.node_sets.items() if name != CONTEXT}
+        return replace(pieces, context=context, node_sets=node_sets)
+
+
+def trees_of(keys: IntArray, numbers: IntArray) -> IntArray:
+    """int64[n], the tree of each sample; those of one seed have different ones, as there are fewer than trees.
+
+    Args:
+        keys: int64[n], or int64[n, 2] for links.
+        numbers: int64[n], the number of each sample among those of its seed.
+    """
+    mixed = np.zeros(len(keys), np.uint64)
+    for column in (keys,) if keys.ndim == 1 else keys.T:
+        hash_keys(column ^ mixed.view(np.int64), np.uint64(0), mixed)
+    trees: IntArray = ((mixed >> np.uint64(1)).view(np.int64) + numbers) % MAX_TREES
+    return trees
+
+
+def distinct_stretches(trees: IntArray) -> list[tuple[int, int]]:
+    """First and one behind the last of stretches in which no tree is there twice: as few as can be, mostly one."""
+    order = np.argsort(trees, kind="stable")
+    is_again = trees[order[1:]] == trees[order[:-1]]
+    later, earlier = order[1:][is_again], order[:-1][is_again]
+    starts = [0]
+    for place in np.argsort(later).tolist():
+        if earlier[place] >= starts[-1]:
+            starts.append(int(later[place]))
+    return list(zip(starts, [*starts[1:], len(trees)], strict=True)) if len(trees) else []
+
+
+def _check_labels(sampling: SeedSampling, schema: GraphSchema, seed_type: str, written: Sequence[str]) -> None:
+    for name in sampling.labels:
+        held = schema.feature(seed_type, name)
+        if name not in written:
+            raise SettingsError(f"label {name!r} is not among the features of {seed_type!r}: {', '.join(written)}")
+        if held.is_ragged:
+            raise SettingsError(f"label {name!r} holds lists of different lengths; labels have one shape")

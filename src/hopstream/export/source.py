@@ -1,0 +1,148 @@
+"""From what is exported: a dataset, servers, or a unigraph, which is made a dataset of first?
+
+The dataset of a unigraph lies in the export's hidden folder as long as the export is not finished: it has one part, by
+which nobody can tell it from others, as samples do not depend on the cut.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopstream.engine.job import digest_of
+from hopstream.engine.settings import Progress, WorkSettings
+from hopstream.engine.work_folder import WorkFolder
+from hopstream.errors import SettingsError
+from hopstream.export.settings import ExportSettings
+from hopstream.ingest.chunking.run import table_states
+from hopstream.ingest.described import description_of, is_unigraph, read_metadata
+from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.tables import TableSettings
+from hopstream.partition.paths import MANIFEST
+from hopstream.partition.prepare import prepare
+from hopstream.sample.plan import SamplePlan
+from hopstream.schema import STRING, FeatureSchema, GraphSchema
+from hopstream.store import open_store
+from hopstream.store.contract import Store
+from hopstream.tfgnn.sampling_spec import WEIGHT_NAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSource:
+    """What an export reads.
+
+    Attributes:
+        located: What ``open_store`` takes, or the schema of a unigraph.
+        graph_id: What tells that it is another graph than before.
+        schema: Its types and features.
+        store: Where the graph is; None for a unigraph.
+    """
+
+    located: str
+    graph_id: str
+    schema: GraphSchema
+    store: Store | None
+
+    def check_plan(self, plan: SamplePlan) -> None:
+        """Refuse what a unigraph cannot say.
+
+        Raises:
+            SettingsError: An op draws by time.
+        """
+        late = [op.name for op in plan.ops if op.strategy == "last"]
+        if self.store is None and late:
+            raise SettingsError(
+                f"op {late[0]!r} draws by time, and a unigraph does not say which feature that is; prepare it with "
+                "time_attr, and give the dataset"
+            )
+
+    @contextmanager
+    def opened(
+        self, work: WorkFolder, plan: SamplePlan, settings: ExportSettings, progress: Progress
+    ) -> Iterator[tuple[str, Store]]:
+        """What workers open, and the same opened here; a unigraph is prepared, or what was ended goes on.
+
+        Raises:
+            HopstreamError: The tables cannot be prepared.
+            OSError: The system failed; what was done is kept for the next call.
+        """
+        if self.store is not None:
+            yield self.located, self.store
+            return
+        weights = [name for name in WEIGHT_NAMES if any(name in of for of in self.schema.edges.values())]
+        is_weighted = any(op.strategy in ("top_k", "weighted") for op in plan.ops)
+        weight_attr = weights[0] if is_weighted and weights else None
+        tables = TableSettings(on_dangling=settings.on_dangling)
+        out = work.path / f"dataset-{digest_of([self.graph_id, weight_attr, settings.on_dangling])[:16]}"
+        for other in work.path.glob("*dataset-*"):
+            if not other.name.lstrip(".").startswith(out.name):
+                shutil.rmtree(other)
+        if not (out / MANIFEST).exists():
+            prepare(
+                self.located, out, num_parts=1, method="hash", direction="out", weight_attr=weight_attr, tables=tables,
+                work=WorkSettings(memory=settings.memory, num_workers=settings.num_workers), progress=progress,
+            )  # fmt: skip
+        with open_store(out) as store:
+            yield str(out), store
+
+
+@contextmanager
+def open_source(source: str | Path) -> Iterator[ExportSource]:
+    """Open a dataset or servers, or look at a unigraph.
+
+    Args:
+        source: What ``open_store`` takes, or the ``.pbtxt`` of a unigraph, or its folder.
+
+    Raises:
+        SettingsError: It is a store, which workers could not open.
+        FormatError: It is neither.
+        SchemaError: A unigraph contradicts itself.
+    """
+    located = _located(source)
+    schema = None if "://" in located else _unigraph_schema(Path(located))
+    if schema is None:
+        with open_store(located) as store:
+            yield ExportSource(located=located, graph_id=store.graph_id, schema=store.schema, store=store)
+        return
+    tables = read_metadata(schema)
+    states = digest_of(table_states(tables))
+    yield ExportSource(located=str(schema), graph_id=states, schema=_schema_of(tables), store=None)
+
+
+def _located(source: str | Path) -> str:
+    """What workers open, whatever their folder is."""
+    if isinstance(source, str) and "://" in source:
+        return source
+    if not isinstance(source, str | Path):
+        raise SettingsError(
+            f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
+            "addresses"
+        )
+    return str(Path(source).absolute())
+
+
+def _unigraph_schema(path: Path) -> Path | None:
+    """The schema of a unigraph, or None where the path is none."""
+    if path.is_dir() and (path / MANIFEST).is_file():
+        return None
+    described = description_of(path)
+    return described if is_unigraph(described) else None
+
+
+def _schema_of(tables: TablesMetadata) -> GraphSchema:
+    """What the tables of a unigraph will be."""
+    nodes = {
+        t: {
+            **({of.id_column: FeatureSchema(dtype=STRING)} if of.id_column is not None and of.keeps_ids else {}),
+            **{name: feature.schema for name, feature in of.features.items() if feature.schema is not None},
+        }
+        for t, of in tables.nodes.items()
+    }
+    edges = {
+        t: {name: feature.schema for name, feature in of.features.items() if feature.schema is not None}
+        for t, of in tables.edges.items()
+    }
+    return GraphSchema(nodes=nodes, edges=edges)
