@@ -100,7 +100,7 @@ def test_an_unknown_seed(run_command: RunCommand, world: Path):
         (("--direct_num_workers", 2), "error: --direct_num_workers is not for this sampler: give --workers"),
         (("--edge_aggregation_method", "graph"), "error: --edge_aggregation_method is 'graph'; it must be one of"),
         (("--", "--region=x"), "error: ['--region=x'] are options of a Beam pipeline; give --runner too"),
-        (("--on_dangling", "keep"), "error: --on-dangling is 'keep'; it must be one of error, drop"),
+        (("--on_dangling", "keep"), "error: --on_dangling is 'keep'; it must be one of error, drop"),
         (("--gcs_bucket", "x"), "error: No such option: --gcs_bucket"),
     ],
 )

@@ -154,6 +154,18 @@ def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch
     assert left_beside(shop.parent / "got") == []
 
 
+def test_the_verb_writes_what_the_function_does(shop: Path, capsys: pytest.CaptureFixture[str]):
+    exported(shop, shop, "wanted", readout=True, labels=["age"])
+    words = [
+        "tfgnn-sample", "--graph_schema", shop, "--sampling_spec", shop.parent / "spec.pbtxt", "--output_samples",
+        f"{shop.parent}/got/x@4", "--workers", 0, "--seed_ids", "--rng_seed", 3, "--memory", "1GiB", "--readout",
+        "--labels", "age",
+    ]  # fmt: skip
+    assert main([str(word) for word in words]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "plan    export   60 seeds in 4 shards of tfrecord"
+    assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
+
+
 @needs_data
 def test_the_card_graph_through_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = DATA / "creditcard"

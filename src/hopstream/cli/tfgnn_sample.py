@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -11,7 +11,7 @@ from hopstream.cli.export import export_and_show
 from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Output
 from hopstream.errors import SettingsError
-from hopstream.export.settings import ExportSettings
+from hopstream.export.settings import ExportSettings, OnDangling
 
 EDGES = {"edge": "directional", "node": "induced"}
 """What ``--edge_aggregation_method`` says, to our words."""
@@ -96,7 +96,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     labels: Annotated[
         list[str] | None,
         typer.Option(
-            "--label", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
+            "--labels", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
         ),
     ] = None,
     link_set: Annotated[
@@ -126,6 +126,8 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     del sample_size, max_num_edges, remove_parallel_edges
     if edge_aggregation_method not in EDGES:
         raise SettingsError(f"--edge_aggregation_method is {edge_aggregation_method!r}; it must be one of edge, node")
+    if on_dangling not in get_args(OnDangling):
+        raise SettingsError(f"--on_dangling is {on_dangling!r}; it must be one of {', '.join(get_args(OnDangling))}")
     if beam_options and runner is None:
         raise SettingsError(f"{beam_options} are options of a Beam pipeline; give --runner too")
     options = () if runner in (None, "DirectRunner") else (f"--runner={runner}",)
