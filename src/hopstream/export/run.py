@@ -6,19 +6,17 @@ there the export is complete.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
 from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
-from hopstream.engine.job import DONE_FOLDER, Job, digest_of, job_digest
+from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import Progress
 from hopstream.engine.work_folder import WorkFolder, open_work
@@ -27,11 +25,11 @@ from hopstream.export.link_values import LinkValues, written_values
 from hopstream.export.plan import starts_from_links
 from hopstream.export.repeats import repeats_of
 from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples
-from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches
+from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.source import ExportSource, open_source
-from hopstream.export.tasks import STAGES, write_shard
+from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
@@ -94,9 +92,17 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source)})
         return _Run(
-            work=work, place=place, source=opened, spec=text, seeds=seeds, settings=settings, overwrite=overwrite,
+            work=work, place=place, source=opened, spec=text, spec_path=spec if isinstance(spec, str | Path) else None, seeds=seeds, settings=settings, overwrite=overwrite,
             progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
+
+
+def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
+    """Whether a shard is there as its task left it."""
+    try:
+        return result is not None and path.stat().st_size == result["bytes"]
+    except FileNotFoundError:
+        return False
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -123,6 +129,7 @@ class _Run:
     place: Path
     source: ExportSource
     spec: str
+    spec_path: str | Path | None
     seeds: Seeds
     settings: ExportSettings
     overwrite: bool
@@ -139,7 +146,8 @@ class _Run:
         if self.source.store is not None:
             SampleMaker(self.source.store, sampling)
         self._check_seeds(starts_from_links(plan))
-        digest = self._digest(sampling)
+        self._check_inputs()
+        digest = self._digest(sampling, starts_from_links(plan))
         placed = self._placed(digest)
         if placed is not None:
             return placed
@@ -220,13 +228,28 @@ class _Run:
         elif settings.seed_column is not None:
             raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
 
-    def _digest(self, sampling: SeedSampling) -> str:
+    def _check_inputs(self) -> None:
+        """Refuse to write over what is read.
+
+        Raises:
+            SettingsError: A file that is read has a name that the export gives, or takes away, where it lies.
+        """
+        read = {"the spec": [self.spec_path], "the table of seeds": [] if self.table is None else self.table.paths}
+        root = Path(os.path.realpath(self.work.root))
+        for what, paths in read.items():
+            for path in (Path(os.path.realpath(path)) for path in paths if path is not None):
+                is_ours = path == root or (path.parent == root.parent and self._names().fullmatch(path.name))
+                if is_ours:
+                    raise SettingsError(
+                        f"out is {self.place}, whose files may be called {path.name}, which is {what}; give another name"
+                    )
+
+    def _digest(self, sampling: SeedSampling, is_linked: bool) -> str:
         """Of all that decides over the bytes."""
         settings = self.settings
         seeds: list[Any] | None = None if self.table is None else self.table.states()
         if self.table is None and self.seeds is not None:
-            given = np.ascontiguousarray(self.seeds)
-            seeds = [str(given.dtype), given.shape, hashlib.sha256(given.data).hexdigest()]
+            seeds = [digest_of_seeds(array_batches(self.seeds, "seeds", 2 if is_linked else 1))]
         decides = (
             settings.num_shards, settings.file_format, settings.compression, settings.split, settings.seed_column,
             settings.labels, settings.on_dangling,
@@ -264,7 +287,7 @@ class _Run:
                 batches = written_values(folder / VALUES, self.table.batches(), str(self.seeds))
                 write_seeds(path, batches, ids, str(self.seeds))
             elif self.seeds is not None:
-                write_seeds(path, array_batches(np.asarray(self.seeds), "seeds", num_columns), ids, "seeds")
+                write_seeds(path, array_batches(self.seeds, "seeds", num_columns), ids, "seeds")
             else:
                 write_numbers(path, split_seeds(store, maker.seed_type, str(settings.split)))
         keys = read_seeds(path, num_columns)
@@ -281,9 +304,11 @@ class _Run:
             for shard in range(plan.num_shards)
             for first, last in (plan.range_of(shard),)
         ]
+        for partial in folder.glob(f"*{PARTIAL}"):  # of workers that were killed
+            partial.unlink(missing_ok=True)
         for one, path in zip(tasks, plan.paths, strict=True):
-            if not path.exists():  # somebody removed it since
-                (self.job_work.path / DONE_FOLDER / f"{one.name}.json").unlink(missing_ok=True)
+            if not _is_whole(path, job.result_of(one)):  # somebody removed or cut it since
+                job.forget(one)
         results = list(job.run("export", tasks).values())
         return ExportReport(
             paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
@@ -291,10 +316,13 @@ class _Run:
             seconds={name: sum(result["seconds"][name] for result in results) for name in STAGES},
         )  # fmt: skip
 
+    def _names(self) -> re.Pattern[str]:
+        """What shards of an export of this name are called."""
+        return re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
+
     def _files(self) -> list[Path]:
         """Shards of an export of this name, complete or not."""
-        name = re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
-        folder = self.place.parent
+        name, folder = self._names(), self.place.parent
         return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
     def _check_place(self, digest: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopstream.engine import task
+from hopstream.engine.work_folder import sync
 from hopstream.export.shards import Encoded, ShardWriter, open_shard
 from hopstream.export.workplace import Workplace, workplace_of
 
@@ -23,6 +24,7 @@ FIRST_BLOCK, MAX_BLOCK = 16, 1024
 """Seeds of a shard's first block, and the most of any."""
 BLOCK_BYTES = 8 << 20
 """About what a block is to have when it is encoded."""
+PARTIAL = ".partial"
 STAGES = ("sample", "gather", "encode", "write")
 
 
@@ -41,7 +43,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
     plan, shard = place.plan, int(args["shard"])
     first, last = plan.range_of(shard)
     path = plan.paths[shard]
-    partial = place.folder / f"{shard:05}.{secrets.token_hex(8)}.partial"
+    partial = place.folder / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # a worker given up may still write
     seconds = dict.fromkeys(STAGES, 0.0)
     try:
         writer = open_shard(
@@ -57,6 +59,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
                     seconds[name] += value
         finally:
             writer.close()
+        sync(partial)  # so that no crash of the machine leaves a name with half a file
         num_bytes = partial.stat().st_size
         partial.replace(path)
     except BaseException:
