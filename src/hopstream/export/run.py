@@ -38,7 +38,7 @@ from hopstream.tfgnn.graph_schema import message_text
 from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
 from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 
-FORMAT = 2
+FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
@@ -206,7 +206,7 @@ class _Run:
             return None
         return ExportReport(
             paths=tuple(shard_paths(self.place, placed[2])), schema_path=self.work.root, num_seeds=placed[1],
-            num_bytes=placed[3], seconds={},
+            num_bytes=placed[3], seconds={}, wall_seconds={},
         )  # fmt: skip
 
     def _check_seeds(self, is_linked: bool) -> None:
@@ -314,6 +314,7 @@ class _Run:
             paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
             num_bytes=sum(result["bytes"] for result in results),
             seconds={name: sum(result["seconds"][name] for result in results) for name in STAGES},
+            wall_seconds={name: sum(result["wall_seconds"][name] for result in results) for name in STAGES},
         )  # fmt: skip
 
     def _names(self) -> re.Pattern[str]:

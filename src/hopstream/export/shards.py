@@ -10,11 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.arrays import Array, RaggedArray
+from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.export.settings import Compression, FileFormat
 from hopstream.tfgnn.example import EncodedExamples, ValueLists, encode_examples
 from hopstream.tfgnn.graph_tensor import GraphPieces, graph_lists
 from hopstream.tfgnn.tfrecord import RecordWriter, frame_records
+
+
+ROW_GROUP_BYTES = 8 << 20
+"""What the values of a row group have, or one row more."""
 
 
 class Encoded(Protocol):
@@ -86,18 +90,22 @@ class RecordShard:
 class Rows:
     """Rows of a table."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        """Hold them."""
-        self.batch = batch
+    def __init__(self, lists: Mapping[str, ValueLists], num_rows: int) -> None:
+        """Hold them, and what each of them has."""
+        self.batch = _batch(lists)
+        self.ends = np.cumsum(sum((_row_bytes(of) for of in lists.values()), np.zeros(num_rows, np.int64)))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of memory."""
-        return int(self.batch.nbytes)
+        return int(self.ends[-1]) if len(self.ends) else 0
 
 
 class TableShard:
-    """A Parquet file with a row per subgraph and a column of lists per feature of a message, named like it."""
+    """A Parquet file with a row per subgraph and a column of lists per feature of a message, named like it.
+
+    A row group ends with the row that makes it some megabytes, whatever batches rows come in.
+    """
 
     def __init__(self, path: Path, compression: Compression, none: GraphPieces) -> None:
         """Make the file.
@@ -108,19 +116,37 @@ class TableShard:
             none: No subgraphs; they tell which columns there are.
         """
         self._writer = pq.ParquetWriter(path, _batch(graph_lists(none)).schema, compression=compression)
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
 
     def encode(self, pieces: GraphPieces) -> Rows:
         """Rows of lists."""
-        return Rows(_batch(graph_lists(pieces)))
+        return Rows(graph_lists(pieces), pieces.num_graphs)
 
     def write(self, encoded: Encoded) -> None:
-        """Append them as a row group."""
-        if isinstance(encoded, Rows):
-            self._writer.write_batch(encoded.batch, row_group_size=max(1, encoded.batch.num_rows))
+        """Append them, and write the row groups that are full."""
+        if not isinstance(encoded, Rows):
+            return
+        first, before = 0, 0
+        while first < len(encoded.ends):
+            full = before + ROW_GROUP_BYTES - self._held_bytes
+            last = min(int(np.searchsorted(encoded.ends, full)) + 1, len(encoded.ends))
+            self._held.append(encoded.batch.slice(first, last - first))
+            self._held_bytes += int(encoded.ends[last - 1]) - before
+            if self._held_bytes >= ROW_GROUP_BYTES:
+                self._write_group()
+            first, before = last, int(encoded.ends[last - 1])
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write what is held, and the footer."""
+        if self._held:
+            self._write_group()
         self._writer.close()
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._held).combine_chunks()  # pages end where chunks do
+        self._held, self._held_bytes = [], 0
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
 def open_shard(
@@ -139,6 +165,15 @@ def open_shard(
 def _batch(lists: Mapping[str, ValueLists]) -> pa.RecordBatch:
     names = sorted(lists)
     return pa.RecordBatch.from_arrays([_lists_array(lists[name]) for name in names], names=names)
+
+
+def _row_bytes(lists: ValueLists) -> IntArray:
+    """int64[num_rows], the bytes of each row's list."""
+    if isinstance(lists.values, RaggedArray):
+        at: IntArray = lists.values.offsets[lists.offsets] + 8 * lists.offsets
+    else:
+        at = lists.offsets * lists.values.itemsize
+    return np.diff(at) + 8
 
 
 def _lists_array(lists: ValueLists) -> pa.Array:
