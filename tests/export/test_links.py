@@ -108,7 +108,7 @@ def test_a_graph_does_not_depend_on_its_batch_nor_on_the_cut(graph, tmp_path):
     for num_parts in (1, 4):
         _, maker = maker_of(graph, tmp_path / f"parts{num_parts}", num_parts)
         for rows in ([0, 1], [4, 2, 3], [3]):
-            part = encode_graphs(maker.make_trees(LINKS[rows], RNG_SEED, np.array(rows)))
+            part = encode_graphs(maker.make(LINKS[rows], RNG_SEED, np.array(rows)))
             assert [part[i] for i in range(len(rows))] == [whole[row] for row in rows]
 
 

@@ -52,7 +52,7 @@ def made_at_once(world: Path, keys: np.ndarray, subgraph_type="directional"):
         plan = plan_of_spec(read_spec(world / "spec.pbtxt"), store.schema, subgraph_type=subgraph_type)
         features = {owner: tuple(of) for owner, of in {**store.schema.nodes, **store.schema.edges}.items()}
         encoded = encode_graphs(
-            SubgraphMaker(store, plan, features).make_trees(keys, RNG_SEED, trees_of(keys, repeats_of(keys)))
+            SubgraphMaker(store, plan, features).make(keys, RNG_SEED, trees_of(keys, repeats_of(keys)))
         )
         return [encoded[number] for number in range(len(encoded))]
 

@@ -56,7 +56,7 @@ def made_of(graph, folder, seeds, *, num_parts=3, first_tree=0, spec=None):
     plan = plan_of_spec(spec or spec_of(graph), store.schema)
     features = {**store.schema.nodes, **store.schema.edges}
     maker = SubgraphMaker(store, plan, {owner: tuple(of) for owner, of in features.items()})
-    return plan, maker.make(seeds, RNG_SEED, first_tree)
+    return plan, maker.make(seeds, RNG_SEED, np.arange(first_tree, first_tree + len(seeds)))
 
 
 def rows_of(column, rows):

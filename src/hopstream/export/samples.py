@@ -30,12 +30,11 @@ from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan, SubgraphType
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES, FetchRequest, Store
+from hopstream.store.requests import SEED_STOP
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.sampling_spec import parse_spec
 from hopstream.tfgnn.values import FeatureValues
-
-RNG_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class SeedSampling:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if not 0 <= self.rng_seed < RNG_SEEDS:
+        if not 0 <= self.rng_seed < SEED_STOP:
             raise SettingsError(f"rng_seed is {self.rng_seed}; give 0 to 2**64 - 1")
         if self.labels and not self.readout:
             raise SettingsError(f"labels are {list(self.labels)}, and there is no readout to move them to; set readout")
@@ -196,7 +195,7 @@ class SampleMaker:
             StoreError: The store failed.
         """
         sampling = self._sampling
-        pieces = self._maker.make_trees(keys, sampling.rng_seed, trees_of(keys, numbers), max_bytes=max_bytes)
+        pieces = self._maker.make(keys, sampling.rng_seed, trees_of(keys, numbers), max_bytes=max_bytes)
         if CONTEXT in pieces.node_sets:
             pieces = self._with_context(pieces)
         if sampling.readout:

@@ -31,7 +31,10 @@ class Encoded(Protocol):
 
 
 class ShardWriter(Protocol):
-    """Writes one file. ``encode`` may be called by several threads, ``write`` and ``close`` by one."""
+    """Writes one file. ``encode`` may be called by several threads, ``write`` and ``close`` by one.
+
+    What is encoded is written once, and its memory is used again then.
+    """
 
     def encode(self, pieces: GraphPieces) -> Encoded:
         """Subgraphs as they are written."""
@@ -49,10 +52,16 @@ class ShardWriter(Protocol):
 class Records:
     """Framed messages."""
 
-    def __init__(self, examples: EncodedExamples) -> None:
-        """Fill in sizes and checksums."""
+    def __init__(self, examples: EncodedExamples, room: Array) -> None:
+        """Fill in sizes and checksums.
+
+        Args:
+            examples: The messages.
+            room: What is used again when they are written.
+        """
         frame_records(examples.data, examples.offsets)
         self.data: Array = examples.data
+        self.room = room
 
     @property
     def num_bytes(self) -> int:
@@ -63,24 +72,29 @@ class Records:
 class RecordShard:
     """A TFRecord file with a message per subgraph."""
 
-    def __init__(self, path: Path, compression: Compression, *, is_one_at_a_time: bool) -> None:
-        """Make the file; what is encoded one at a time is written before the next, and uses the same memory."""
+    def __init__(self, path: Path, compression: Compression) -> None:
+        """Make the file."""
         self._writer = RecordWriter(path, is_compressed=compression == "gzip")
-        self._room = np.empty(0, np.uint8)
-        self._is_one_at_a_time = is_one_at_a_time
+        self._rooms: list[Array] = []
+        """What was written, to be written over: fresh memory costs more than filling it, and what many threads take
+        and give back is not all given to the system."""
 
     def encode(self, pieces: GraphPieces) -> Records:
         """Messages with their checksums."""
-        room = self._room if self._is_one_at_a_time else None
+        try:
+            room = self._rooms.pop()  # by one thread, whichever others pop
+        except IndexError:
+            room = np.empty(0, np.uint8)
         examples = encode_examples(graph_lists(pieces), pieces.num_graphs, room=room)
-        if self._is_one_at_a_time and len(examples.data) > len(self._room):
-            self._room = np.empty(len(examples.data) * 5 // 4, np.uint8)
-        return Records(examples)
+        if len(examples.data) > len(room):
+            room = np.empty(len(examples.data) * 5 // 4, np.uint8)
+        return Records(examples, room)
 
     def write(self, encoded: Encoded) -> None:
         """Append them in one write."""
         if isinstance(encoded, Records):
             self._writer.write_bytes(encoded.data)
+            self._rooms.append(encoded.room)
 
     def close(self) -> None:
         """Close the file."""
@@ -149,17 +163,15 @@ class TableShard:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
-def open_shard(
-    path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces, *, is_one_at_a_time: bool
-) -> ShardWriter:
-    """Make a file to write subgraphs to.
+def open_shard(path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces) -> ShardWriter:
+    """Make a file to write subgraphs to; ``none`` tells which columns there are.
 
     Raises:
         OSError: It cannot be made.
     """
     if file_format == "parquet":
         return TableShard(path, compression, none)
-    return RecordShard(path, compression, is_one_at_a_time=is_one_at_a_time)
+    return RecordShard(path, compression)
 
 
 def _batch(lists: Mapping[str, ValueLists]) -> pa.RecordBatch:

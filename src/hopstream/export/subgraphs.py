@@ -90,34 +90,31 @@ class SubgraphMaker:
         self._row_bytes = {owner: _row_bytes(store, owner, names) for owner, names in features.items()}
         self.gathering = Seconds()  # for columns
 
-    def make(self, seed_keys: IntArray, rng_seed: int, first_tree: int = 0) -> GraphPieces:
+    def make(
+        self, seed_keys: IntArray, rng_seed: int, trees: IntArray | None = None, *, max_bytes: int | None = None
+    ) -> GraphPieces:
         """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
 
         Args:
             seed_keys: int64[n], keys, or int64[n, 2], keys of sources and targets, where the plan starts from links; a
                 seed may be there several times.
             rng_seed: 64 bits.
-            first_tree: The number of the first seed's tree.
+            trees: int64[n], the number of each seed's tree, distinct and in any order, as ``samples.trees_of`` gives
+                them; 0..n-1 if None.
+            max_bytes: Where the values of all would take more, only the first graphs are made that take no more, or
+                the first one alone; None for all. That is told before values are fetched; of lists and strings, by
+                those fetched before.
 
         Returns:
-            n graphs of one component. Seeds are the first nodes of their set; of a link's ends the source comes first,
-            then the target, one node where they are one. Links are read out by ``_readout/source`` and
-            ``_readout/target``.
+            n graphs, or the first of them, of one component. Seeds are the first nodes of their set; of a link's ends
+            the source comes first, then the target, one node where they are one. Links are read out by
+            ``_readout/source`` and ``_readout/target``.
 
         Raises:
             SettingsError: The keys have not the shape that the plan wants.
             StoreError: The store failed.
         """
-        return self.make_trees(seed_keys, rng_seed, np.arange(first_tree, first_tree + len(seed_keys), dtype=np.int64))
-
-    def make_trees(
-        self, seed_keys: IntArray, rng_seed: int, trees: IntArray, *, max_bytes: int | None = None
-    ) -> GraphPieces:
-        """As ``make``, with the number of each seed's tree: int64[n], distinct, in any order.
-
-        Where the values of all would take more than ``max_bytes``, only the first graphs are made that take no more,
-        or the first one alone. That is told before values are fetched; of lists and strings, by those fetched before.
-        """
+        trees = np.arange(len(seed_keys), dtype=np.int64) if trees is None else trees
         self._check_shape(seed_keys, trees)
         num_trees = len(trees)
         found = self._runner.run(self._seeds(seed_keys, rng_seed, trees))
@@ -189,9 +186,7 @@ class SubgraphMaker:
             direction=drawn.direction,
         )  # fmt: skip
 
-    def _num_within(
-        self, nodes: Mapping[str, Grouped], edges: Mapping[EdgeType, Grouped], max_bytes: int
-    ) -> int:  # fmt: skip
+    def _num_within(self, nodes: Mapping[str, Grouped], edges: Mapping[EdgeType, Grouped], max_bytes: int) -> int:
         """How many of the first trees have values of no more bytes; at least one."""
         total: IntArray = np.zeros(1, np.int64)
         owners: dict[str | EdgeType, Grouped] = {**nodes, **edges}

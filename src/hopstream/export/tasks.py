@@ -65,10 +65,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
     partial = place.folder / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # a worker given up may still write
     took = dict.fromkeys(STAGES, Seconds())
     try:
-        writer = open_shard(
-            partial, plan.file_format, plan.compression, place.make(first, first),
-            is_one_at_a_time=plan.num_threads == 1,
-        )  # fmt: skip
+        writer = open_shard(partial, plan.file_format, plan.compression, place.make(first, first))
         try:
             for block in _blocks(place, writer, first, last):
                 started = Seconds.now()
