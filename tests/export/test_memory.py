@@ -20,6 +20,8 @@ from tests.memory import peak_private_bytes
 MIB = 1 << 20
 SLACK = 40 * MIB
 """Far less than what is written more; what is freed is not all given back at once. 4 to 29 MiB were measured."""
+SAMPLED = 64 * MIB
+"""What a thread takes to sample a block before it is cut: 300 bytes for each edge of tasks.DRAWN_AT_ONCE, and more."""
 NUM_SEEDS = (4000, 16_000)
 PROGRAM = """
 import sys
@@ -79,7 +81,7 @@ def test_poor_seeds_do_not_make_blocks_of_rich_ones_large(tmp_path: Path, num_th
         peak_private_bytes(PROGRAM, str(tmp_path), f"{name}.npy", name, str(num_threads), "tfrecord")
         for name in ("rich", "uneven")
     )
-    assert uneven <= rich + SLACK, (rich / MIB, uneven / MIB)
+    assert uneven <= rich + num_threads * SAMPLED, (rich / MIB, uneven / MIB)
     assert rich < 300 * MIB, rich / MIB
 
 

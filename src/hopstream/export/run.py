@@ -92,8 +92,9 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source)})
         return _Run(
-            work=work, place=place, source=opened, spec=text, spec_path=spec if isinstance(spec, str | Path) else None, seeds=seeds, settings=settings, overwrite=overwrite,
-            progress=progress or _no_progress, on_plan=on_plan,
+            work=work, place=place, source=opened, spec=text,
+            spec_path=spec if isinstance(spec, str | Path) else None, seeds=seeds, settings=settings,
+            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
@@ -241,7 +242,8 @@ class _Run:
                 is_ours = path == root or (path.parent == root.parent and self._names().fullmatch(path.name))
                 if is_ours:
                     raise SettingsError(
-                        f"out is {self.place}, whose files may be called {path.name}, which is {what}; give another name"
+                        f"out is {self.place}, whose files may be called {path.name}, which is {what}; "
+                        "give another name"
                     )
 
     def _digest(self, sampling: SeedSampling, is_linked: bool) -> str:

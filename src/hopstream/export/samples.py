@@ -179,7 +179,12 @@ class SampleMaker:
         return self._maker.gathering
 
     def make(
-        self, keys: IntArray, numbers: IntArray, seed_ids: Sequence[bytes] | None = None, *, max_bytes: int | None = None
+        self,
+        keys: IntArray,
+        numbers: IntArray,
+        seed_ids: Sequence[bytes] | None = None,
+        *,
+        max_bytes: int | None = None,
     ) -> GraphPieces:
         """The samples of some seeds, in their order.
 

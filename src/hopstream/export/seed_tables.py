@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hopstream.arrays import RaggedArray
@@ -39,7 +40,8 @@ class SeedBatch:
     """Some seeds of a table.
 
     Attributes:
-        columns: Arrow ``int64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or two for links.
+        columns: Arrow ``int64``, ``uint64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or
+            two for links.
         place: Says where a row of the batch is.
         values: What else the table says of each seed; arrays of these types, or of ``float32``.
     """
@@ -234,7 +236,8 @@ def _ids_of(column: pa.Array, where: str) -> pa.Array:
         return _ids_of(column.dictionary_decode(), where)
     try:
         if pa.types.is_integer(kind):
-            return column.cast(pa.int64())
+            is_large = column.type == pa.uint64() and (pc.max(column).as_py() or 0) >= 1 << 63
+            return column if is_large else column.cast(pa.int64())
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return column
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -254,6 +257,8 @@ def _values_of(column: pa.Array, where: str) -> pa.Array:
         ids = _ids_of(column, where)
     except SchemaError as error:
         raise SchemaError(f"{where} is {column.type}; a label is one number or string; name the others") from error
+    if ids.type == pa.uint64():
+        raise SchemaError(f"{where} is uint64, with values from 2**63 on; a label of integers is int64")
     return ids
 
 

@@ -16,7 +16,6 @@ from hopstream.tfgnn.example import EncodedExamples, ValueLists, encode_examples
 from hopstream.tfgnn.graph_tensor import GraphPieces, graph_lists
 from hopstream.tfgnn.tfrecord import RecordWriter, frame_records
 
-
 ROW_GROUP_BYTES = 8 << 20
 """What the values of a row group have, or one row more."""
 

@@ -28,7 +28,6 @@ from hopstream.tfgnn.graph_schema import edge_set_names
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.values import FeatureValues
 
-
 EDGE_BYTES = 16
 """Of an edge's ends."""
 ROW_BYTES = 32
@@ -55,7 +54,6 @@ class Grouped:
         grouped = cls(np.empty(num_trees + 1, np.int64), np.empty(len(trees), np.int64), np.empty(len(trees), np.int64))
         group_by_tree(trees, grouped.offsets, grouped.order, grouped.places)
         return grouped
-
 
     def first(self, num_trees: int) -> Grouped:
         """The items of the first trees; places stay those of all items."""

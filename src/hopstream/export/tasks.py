@@ -27,8 +27,8 @@ BLOCK_BYTES = 8 << 20
 """About what a block is to have when it is encoded."""
 MOST_BYTES = 2 * BLOCK_BYTES
 """The most that the values of a block take, other than a block of one seed."""
-DRAWN_AT_ONCE = 1 << 18
-"""The most edges that are drawn for a block; each takes about 100 bytes for a moment."""
+DRAWN_AT_ONCE = 1 << 17
+"""The most edges that are drawn for a block; each takes about 300 bytes for a moment."""
 PARTIAL = ".partial"
 STAGES = ("sample", "gather", "encode", "write")
 
