@@ -46,7 +46,8 @@ def test_json(run_command: RunCommand, world: Path):
     assert [fact["stage"] for fact in result.facts] == ["plan", "write", "speed", "done"]
     assert result.fact("stage", "write")["subgraphs"] == 25
     assert result.fact("stage", "write")["bytes"] == sum(p.stat().st_size for p in (world / "out").glob("*-of-*"))
-    assert set(result.fact("stage", "speed")["core_seconds"]) == {"sample", "gather", "encode", "write"}
+    for kind in ("core_seconds", "wall_seconds"):
+        assert set(result.fact("stage", "speed")[kind]) == {"sample", "gather", "encode", "write"}
 
 
 @pytest.mark.parametrize("edges", ["edge", "node"])

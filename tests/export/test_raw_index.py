@@ -63,7 +63,9 @@ def test_unknown_seeds_are_named(store):
     with pytest.raises(IdRangeError, match=r"seed 'who' is no node of type 'text': text\.#id has no such value"):
         RawIndex.of(store, "text").keys_of([NAMES[3], "who", "what"])
     for unknown in (-49, "x", "+6", " 6", "0x6", str(2**70), "-2"):
-        with pytest.raises(IdRangeError, match=rf"seed '?{re.escape(str(unknown))}'? is no node of type 'number': number.id has no"):
+        with pytest.raises(
+            IdRangeError, match=rf"seed '?{re.escape(str(unknown))}'? is no node of type 'number': number.id has no"
+        ):
             RawIndex.of(store, "number").keys_of([-50, unknown])
     for unknown in ("1000", "x", -1):
         with pytest.raises(IdRangeError, match=r"of type 'key': it has no raw ids, and its keys are 0\.\.999"):

@@ -2,7 +2,7 @@
 
 Keys are written to a file, some millions at a time, and mapped by the processes that write shards. What holds all seeds
 is the process that plans: the keys of a split are 8 bytes per seed, and to count how often a seed was there before
-takes BYTES_PER_SEED bytes per seed, for a moment, where seeds are given.
+takes 40 to 60 bytes per seed, for a moment, where seeds are given (10 M seeds: 41).
 """
 
 from __future__ import annotations
