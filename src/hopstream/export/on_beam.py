@@ -63,7 +63,10 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
         self._batch_size, self._is_keyed = batch_size, is_keyed
 
     def expand(self, seeds: Any) -> Any:
-        """Name seeds as the dataset does, so that ``007`` and ``7`` are one where ids are integers, count equal ones, which spreads them over the workers, and sample them batch by batch."""
+        """Name seeds as the dataset does, count equal ones, and sample them batch by batch.
+
+        Where ids are integers, ``007`` and ``7`` are one. To count spreads seeds over the workers.
+        """
         samples = (
             seeds
             | "as bytes" >> beam.Map(_plain)

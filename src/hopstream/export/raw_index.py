@@ -93,7 +93,7 @@ class RawIndex:
         """
         ids = self._ids(raw)
         if self.feature is None:
-            keys = ids.fill_null(-1).to_numpy(zero_copy_only=False).copy()
+            keys: IntArray = ids.fill_null(-1).to_numpy(zero_copy_only=False).copy()
             keys[(keys < 0) | (keys >= num_keys(self.store, self.node_type))] = -1
         else:
             keys = np.full(len(raw), -1, np.int64)
