@@ -187,8 +187,8 @@ class SubgraphMaker:
     def _num_within(self, nodes: Mapping[str, Grouped], edges: Mapping[EdgeType, Grouped], max_bytes: int) -> int:
         """How many of the first trees have values of no more bytes; at least one."""
         total: IntArray = np.zeros(1, np.int64)
-        owners: dict[str | EdgeType, Grouped] = {**nodes, **edges}
-        for owner, of in owners.items():
+        owners: list[tuple[str | EdgeType, Grouped]] = [*nodes.items(), *edges.items()]
+        for owner, of in owners:
             ends = 0 if isinstance(owner, str) else EDGE_BYTES
             total = total + of.offsets * (ends + sum(self._row_bytes.get(owner, {}).values()))
         return max(1, int(np.searchsorted(total, max_bytes, side="right")) - 1)
