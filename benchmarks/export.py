@@ -78,6 +78,7 @@ def specs_of(schema: Any) -> dict[str, Any]:
 def measure(folder: Path, name: str, spec: Any, seeds: np.ndarray, num_repeats: int) -> dict[str, float]:
     """Export seeds again and again, and say what the quickest time took, of a core and with all else by the clock."""
     quickest: dict[str, float] = {}
+    by_clock: dict[str, float] = {}
     num_bytes, clock_s = 0, math.inf
     for _ in range(num_repeats + 1):  # the first one compiles
         started = time.perf_counter()
@@ -86,7 +87,7 @@ def measure(folder: Path, name: str, spec: Any, seeds: np.ndarray, num_repeats: 
         )
         num_bytes, clock_s = done.num_bytes, min(clock_s, time.perf_counter() - started)
         if not quickest or sum(done.seconds.values()) < sum(quickest.values()):
-            quickest = dict(done.seconds)
+            quickest, by_clock = dict(done.seconds), dict(done.wall_seconds)
     total = sum(quickest.values())
     shares = {f"{name}_{stage}_share": seconds / total for stage, seconds in quickest.items()}
     return {
@@ -94,6 +95,7 @@ def measure(folder: Path, name: str, spec: Any, seeds: np.ndarray, num_repeats: 
         f"{name}_subgraphs_per_s_by_clock": len(seeds) / clock_s,
         f"{name}_kb_per_subgraph": num_bytes / len(seeds) / 1e3,
         **shares,
+        **{f"{name}_{stage}_wall_s": seconds for stage, seconds in by_clock.items()},
     }
 
 

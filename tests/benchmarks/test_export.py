@@ -21,4 +21,5 @@ def test_subgraphs_per_second_of_a_core(tmp_path: Path):
     for name, least in LEAST_PER_S.items():
         assert figures[f"{name}_subgraphs_per_s"] >= least, name
         assert sum(figures[f"{name}_{stage}_share"] for stage in STAGES) == pytest.approx(1)
+        assert all(figures[f"{name}_{stage}_wall_s"] > 0 for stage in STAGES)
     assert 400 <= figures["five_ops_kb_per_subgraph"] <= 600

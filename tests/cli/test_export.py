@@ -35,10 +35,10 @@ def test_lines(run_command: RunCommand, world: Path):
     result = run_command(*words_of(world, "--seeds", world / "seeds.csv", "--seed-ids"))
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert [line.split()[0] for line in lines] == ["plan", "write", "speed", "done"]
+    assert [line.split()[0] for line in lines] == ["plan", "write", "speed", "clock", "done"]
     assert lines[0] == "plan    export   20 seeds in 2 shards of tfrecord"
     assert "20 subgraphs, " in lines[1] and "of a core: sample " in lines[2]
-    assert lines[3] == f"done    {world}/out/x.tfrecord.pbtxt"
+    assert lines[4] == f"done    {world}/out/x.tfrecord.pbtxt"
 
 
 def test_json(run_command: RunCommand, world: Path):
@@ -46,7 +46,8 @@ def test_json(run_command: RunCommand, world: Path):
     assert [fact["stage"] for fact in result.facts] == ["plan", "write", "speed", "done"]
     assert result.fact("stage", "write")["subgraphs"] == 25
     assert result.fact("stage", "write")["bytes"] == sum(p.stat().st_size for p in (world / "out").glob("*-of-*"))
-    assert set(result.fact("stage", "speed")["core_seconds"]) == {"sample", "gather", "encode", "write"}
+    for kind in ("core_seconds", "wall_seconds"):
+        assert set(result.fact("stage", "speed")[kind]) == {"sample", "gather", "encode", "write"}
 
 
 @pytest.mark.parametrize("edges", ["edge", "node"])

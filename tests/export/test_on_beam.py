@@ -6,10 +6,12 @@ import threading
 from collections import Counter
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
+from hopstream import graph_from_arrays, write_parts
 from hopstream.engine.on_beam import RUNNER_HERE
 from hopstream.errors import FormatError, SettingsError
 from hopstream.export.on_beam import OPENED, SampleSubgraphs, _Place, _Sample
@@ -79,6 +81,23 @@ def test_samples_are_the_same_in_processes_of_the_runner(papers, tmp_path):
     run_within(pipeline)
     found = [record for path in sorted(tmp_path.glob("samples-*")) for record in read_records(path)]
     assert Counter(found) == Counter(example for _, example in sampled_here(papers))
+
+
+def test_integers_are_counted_by_value(tmp_path):
+    """``007`` is 7, as in an export."""
+    graph = graph_from_arrays(
+        {("p", "to", "p"): np.array([[0, 1], [1, 0]])}, node_features={"p": {"id": np.array([7, 8])}}
+    )
+    write_parts(graph, tmp_path / "parts", num_parts=1, direction="out")
+    spec = 'seed_op { op_name: "s" node_set_name: "p" } sampling_ops { op_name: "a" input_op_names: "s" '
+    spec += 'edge_set_name: "to" sample_size: 2 strategy: RANDOM_UNIFORM }'
+    sampling = SeedSampling(spec=spec, seed_ids=True)
+    pipeline = beam.Pipeline(options=PipelineOptions(HERE))
+    transform = SampleSubgraphs(tmp_path / "parts", sampling, is_keyed=True)
+    wanted = sampled_here(tmp_path / "parts", [7, 7, 8], sampling)
+    assert [name for name, _ in wanted] == [b"7", b"7:1", b"8"]
+    assert_that(pipeline | beam.Create(["007", b"7", "8"]) | transform, samples_are(wanted))
+    run_within(pipeline)
 
 
 def test_links_are_sampled(papers):

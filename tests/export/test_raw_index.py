@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.export import raw_index
 from hopstream.export.raw_index import RawIndex, as_bytes
+from hopstream.export.seed_tables import array_batches
+from hopstream.export.seeds import NodeIds
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.store.local import LocalStore
@@ -58,12 +62,58 @@ def test_equal_hashes_are_told_apart(store, monkeypatch):
 def test_unknown_seeds_are_named(store):
     with pytest.raises(IdRangeError, match=r"seed 'who' is no node of type 'text': text\.#id has no such value"):
         RawIndex.of(store, "text").keys_of([NAMES[3], "who", "what"])
-    for unknown in (-49, "x", "007", str(2**70), "-2"):
-        with pytest.raises(IdRangeError, match=rf"seed '?{unknown}'? is no node of type 'number': number.id has no"):
+    for unknown in (-49, "x", "+6", " 6", "0x6", str(2**70), "-2"):
+        with pytest.raises(
+            IdRangeError, match=rf"seed '?{re.escape(str(unknown))}'? is no node of type 'number': number.id has no"
+        ):
             RawIndex.of(store, "number").keys_of([-50, unknown])
     for unknown in ("1000", "x", -1):
         with pytest.raises(IdRangeError, match=r"of type 'key': it has no raw ids, and its keys are 0\.\.999"):
             RawIndex.of(store, "key").keys_of([unknown])
+
+
+IDS = np.array([7, 2**63 + 5, 2**64 - 1, 8], np.uint64)
+MEANT = {"007": 0, str(2**63 + 5): 1, str(2**64 - 1): 2, "8": 3}
+NONE = ("-1", str(-(2**63) + 5), " 8", "+8", "8.0", "0x8", "", str(2**64), "9")
+
+
+@pytest.fixture
+def odd_store(tmp_path):
+    nodes = {
+        "large": NodeTable(num_nodes=4, features={"id": IDS}),
+        "real": NodeTable(num_nodes=4, features={"id": np.arange(4, dtype=np.float32)}),
+        "signed": NodeTable(num_nodes=4, features={"id": np.array([-7, 0, 7, -(2**63)])}),
+    }
+    write_parts(Graph(nodes=nodes, edges={}), tmp_path / "odd", num_parts=1, method="random")
+    with LocalStore(open_dataset(tmp_path / "odd")) as opened:
+        yield opened
+
+
+def keys_by_all(store, node_type: str, raw: list) -> list[int]:
+    """What the index and the lookup of an export say, which is one and the same."""
+    index, ids = RawIndex.of(store, node_type), NodeIds(store, node_type, None)
+    [batch] = array_batches(np.array(raw, object), "seeds")
+    by_lookup = ids.keys_of(batch.columns[0]).tolist()
+    for one, key in zip(raw, by_lookup, strict=True):
+        if key < 0:
+            with pytest.raises(IdRangeError, match=f"no node of type '{node_type}'"):
+                index.keys_of([one])
+        else:
+            assert index.keys_of([one]).tolist() == [key]
+            assert index.names_of([one]) == ids.of_keys(np.array([key]))
+    return by_lookup
+
+
+def test_an_export_and_an_index_mean_the_same(odd_store, store):
+    assert keys_by_all(odd_store, "large", list(MEANT)) == list(MEANT.values())
+    assert keys_by_all(odd_store, "large", list(map(int, MEANT))) == list(MEANT.values())
+    assert keys_by_all(odd_store, "large", [8, -1, 7]) == [3, -1, 0]
+    assert keys_by_all(odd_store, "large", [*NONE, "8"]) == [-1] * len(NONE) + [3]
+    assert keys_by_all(odd_store, "real", ["002", "-1", "3", "4", "1.0"]) == [2, -1, 3, -1, -1]
+    assert keys_by_all(odd_store, "signed", ["-7", "-07", "-0", str(-(2**63)), "7", "x"]) == [0, 0, 1, 3, 2, -1]
+    assert keys_by_all(odd_store, "signed", [2**63, 2**64 - 7, 7]) == [-1, -1, 2]
+    assert keys_by_all(store, "text", [NAMES[5], "007", "node"]) == [5, -1, -1]
+    assert keys_by_all(store, "key", [2**63 + 5, 7]) == [-1, 7]
 
 
 def test_what_cannot_be_is_refused(store):

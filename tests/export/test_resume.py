@@ -10,6 +10,7 @@ import pytest
 
 from hopstream.errors import SettingsError
 from hopstream.export import run as run_module
+from hopstream.export import tasks
 from hopstream.export.run import export_subgraphs
 from tests.export.worlds import digests, some_seeds, write_world
 from tests.killing import kill_again_and_again, left_beside, run_until
@@ -107,6 +108,39 @@ def test_a_shard_that_was_removed_is_written_again(world: Path):
     exported(world, progress=lambda stage, done, total: told.append(done))
     assert told[0] == 100
     check_done(world)
+
+
+def test_a_shard_that_was_cut_is_written_again(world: Path):
+    stopped(world, 100)
+    shard = world / "got" / "x-00001-of-00012"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    exported(world)
+    check_done(world)
+
+
+def test_leftovers_of_killed_workers_are_swept(world: Path):
+    stopped(world, 100)
+    [folder] = (world / "got" / ".x.pbtxt.work" / "export").glob("*/begun")
+    (folder.parent / "00003.0123.partial").write_bytes(b"half")
+    seen: list[bool] = []
+    exported(world, progress=lambda *_: seen.append(any(folder.parent.glob("*.0123.partial"))))
+    assert seen and not any(seen)
+    check_done(world)
+
+
+def test_shards_are_on_the_disk_before_they_have_their_names(world: Path, monkeypatch):
+    there: list[int] = []
+    monkeypatch.setattr(tasks, "sync", lambda path: there.append(len(list((world / "got").glob("x-*")))))
+    exported(world)
+    assert there == list(range(12))
+
+
+def test_progress_counts_seeds(world: Path):
+    told: list[tuple[str, int, int]] = []
+    stopped(world, 100)
+    exported(world, progress=lambda *one: told.append(one))
+    assert {(stage, total) for stage, _, total in told} == {("export", 400)}
+    assert [done for _, done, _ in told] == [(shard * 400) // 12 for shard in range(4, 13)]
 
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])

@@ -282,3 +282,20 @@ def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
 def test_settings_that_are_no_choice():
     with pytest.raises(SettingsError, match=r"leave_out is 'paper\.title'; give a list"):
         ExportSettings(leave_out="paper.title")
+
+
+@pytest.mark.parametrize("what", ["table", "spec", "schema"])
+def test_what_is_read_is_not_written_over(world: Path, what: str):
+    folder = world / "out"
+    folder.mkdir()
+    names = {"table": "x.csv-00000-of-00001", "spec": "x.csv-00001-of-00002", "schema": "x.csv.pbtxt"}
+    (folder / names[what]).write_text("#id\nauthor 1\n" if what == "table" else (world / "spec.pbtxt").read_text())
+    (folder / "link.csv").symlink_to(folder / names["table"])
+    before = digests(folder) if what != "table" else {names[what]: digests(folder)[names[what]]}
+    for seeds in ("x.csv@1", "link.csv") if what == "table" else (None,):
+        spec = world / "spec.pbtxt" if what == "table" else folder / names[what]
+        with pytest.raises(SettingsError, match=rf"whose files may be called {names[what]}, which is the"):
+            export_subgraphs(
+                world / "parts", spec, folder / "x.csv", seeds=seeds and folder / seeds, num_workers=0, overwrite=True
+            )
+    assert {name: of for name, of in digests(folder).items() if name in before} == before

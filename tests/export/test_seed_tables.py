@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.export import seeds as seeds_module
-from hopstream.export.seed_tables import LINK_COLUMNS, SeedTable, array_batches
+from hopstream.export.seed_tables import LINK_COLUMNS, SeedTable, array_batches, digest_of_seeds
 from hopstream.export.seeds import NodeIds, read_seeds, write_seeds
 from hopstream.store import open_store
 from hopstream.tfgnn.example import ValueLists, encode_examples
@@ -166,3 +168,35 @@ def test_arrays_that_are_none():
 def test_names_that_tell_nothing():
     with pytest.raises(SettingsError, match=r"seeds are 'x\.txt'; give a name that ends in"):
         SeedTable.of("x.txt")
+
+
+def test_digests_are_of_values():
+    def digest(given):
+        return digest_of_seeds(array_batches(given, "seeds"))
+
+    made = ["".join(["se", "ed"]), str(10**6)]
+    assert digest(np.array(made, object)) == digest(made) == digest(np.array([*made[:1], "1000000"], object))
+    assert digest([1, 2]) == digest(np.array([1, 2], object)) == digest(np.array([1, 2], np.uint8))
+    others = [["seed", "1000001"], ["1", "2"], [1, 3], [12], ["se", "ed1000000"]]
+    assert len({digest(made), digest([1, 2]), *map(digest, others)}) == 2 + len(others)
+    program = (
+        "import numpy as np; from hopstream.export.seed_tables import *;"
+        "print(digest_of_seeds(array_batches(np.array(['seed', '1000000'], object), 'seeds')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == digest(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([2**70], r"seeds row 0 is 1180591620717411303424; a seed is a string, or an integer of 64 bits"),
+        (np.array([1, None], object), r"seeds row 1 is None"),
+        (np.array([1, "x"], object), r"seeds rows 0 to 1 are of several kinds"),
+        ([1.5], "seeds is double"),
+        ([[1], [2, 3]], "seeds is no array"),
+    ],
+)  # fmt: skip
+def test_what_is_no_seed_is_named(given, message: str):
+    with pytest.raises(SchemaError, match=message):
+        list(array_batches(given, "seeds"))

@@ -72,5 +72,8 @@ def _show(output: Output, report: ExportReport, clock: Clock) -> None:
     if total:
         shares = ", ".join(f"{name} {percent_text(seconds / total)}" for name, seconds in report.seconds.items())
         output.text(f"{'':<7} {'speed':<8} {report.num_seeds / total:.0f} subgraphs/s of a core: {shares}")
-    output.facts({"stage": "speed", "core_seconds": {name: round(s, 3) for name, s in report.seconds.items()}})
+        wall = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.wall_seconds.items())
+        output.text(f"{'':<7} {'clock':<8} {wall}, of all threads together")
+    seconds = {"core_seconds": report.seconds, "wall_seconds": report.wall_seconds}
+    output.facts({"stage": "speed"} | {kind: {n: round(s, 3) for n, s in of.items()} for kind, of in seconds.items()})
     output.stage("done", str(report.schema_path), "", {"schema": str(report.schema_path)})

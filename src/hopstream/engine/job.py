@@ -93,6 +93,15 @@ class Job:
             self._engine.map(waiting, on_done, folder=self._folder / OUTCOMES_FOLDER)
         return {task.name: results[task.name] for task in tasks}
 
+    def result_of(self, task: Task) -> Any:
+        """The result of a task that was done before, or None."""
+        marker = self._done_before(task)
+        return None if marker is None else marker["result"]
+
+    def forget(self, task: Task) -> None:
+        """Have a task run again, because what it made is not there any more."""
+        self._marker(task).unlink(missing_ok=True)
+
     def _check_digest(self) -> None:
         found = job_digest(self._folder)
         if found is None and not any((self._folder / DONE_FOLDER).iterdir()):

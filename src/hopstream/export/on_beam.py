@@ -63,10 +63,14 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
         self._batch_size, self._is_keyed = batch_size, is_keyed
 
     def expand(self, seeds: Any) -> Any:
-        """Count equal seeds, which spreads them over the workers, and sample them batch by batch."""
+        """Name seeds as the dataset does, count equal ones, and sample them batch by batch.
+
+        Where ids are integers, ``007`` and ``7`` are one. To count spreads seeds over the workers.
+        """
         samples = (
             seeds
             | "as bytes" >> beam.Map(_plain)
+            | "as in the dataset" >> beam.ParDo(_Name(self._place)).with_output_types(Any)
             | "count" >> beam.combiners.Count.PerElement()
             | "number" >> beam.FlatMap(_numbered)
             | "batch" >> beam.BatchElements(min_batch_size=self._batch_size, max_batch_size=self._batch_size)
@@ -102,21 +106,43 @@ class _Place:
     sampling: SeedSampling
 
 
-class _Sample(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
-    """Samples batches."""
+class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
+    """Holds the dataset while it works."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
         self._sampler: SeedSampler | None = None
+        self._index: RawIndex | None = None
 
     def setup(self) -> None:
         """Open the dataset, or share what another thread of this process opened."""
-        store, index = OPENED.take(self._place)
+        store, self._index = OPENED.take(self._place)
         try:
-            self._sampler = SeedSampler(store, self._place.sampling, index)
+            self._sampler = SeedSampler(store, self._place.sampling, self._index)
         except BaseException:
             OPENED.give_back(self._place)
             raise
+
+    def teardown(self) -> None:
+        """Let go of the dataset; the last user in the process closes it."""
+        if self._sampler is not None:
+            self._sampler = self._index = None
+            OPENED.give_back(self._place)
+
+
+class _Name(_Opening):
+    """Writes raw ids as the dataset has them."""
+
+    def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
+        """A seed's name; one that is no node stays as it is, and is refused where it is sampled."""
+        if self._index is None:
+            raise RuntimeError("a seed came before setup")
+        names = self._index.names_of(seed if isinstance(seed, tuple) else [seed])
+        return [(names[0], names[1]) if isinstance(seed, tuple) else names[0]]
+
+
+class _Sample(_Opening):
+    """Samples batches."""
 
     def process(self, batch: list[Numbered]) -> Iterable[tuple[bytes, bytes]]:
         """The samples of a batch."""
@@ -124,12 +150,6 @@ class _Sample(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
             raise RuntimeError("a batch came before setup")
         seeds, numbers = zip(*batch, strict=True)
         return self._sampler.sample(seeds, numbers)
-
-    def teardown(self) -> None:
-        """Let go of the dataset; the last user in the process closes it."""
-        if self._sampler is not None:
-            self._sampler = None
-            OPENED.give_back(self._place)
 
 
 class _Opened:

@@ -128,3 +128,13 @@ def repeated_edge_types(plan: SamplePlan) -> set[EdgeType]:
     """Edge types that several ops follow, so that an edge may be drawn twice."""
     followed = [op.edge_type for op in plan.ops]
     return {edge_type for edge_type in followed if followed.count(edge_type) > 1}
+
+
+def most_drawn(plan: SamplePlan) -> int | None:
+    """The most edges that the ops of a plan draw in a tree, or None where one draws all."""
+    reached = {SEEDS: len(plan.seed_types)}
+    for op in plan.ops:
+        if op.count < 0:
+            return None
+        reached[op.name] = op.count * sum(reached[name] for name in op.inputs)
+    return sum(reached.values())

@@ -1,4 +1,9 @@
-"""What are raw ids: which feature of nodes holds them, and how are they written as text?"""
+"""What are raw ids: which feature of nodes holds them, what means text where they are integers, and what is their text?
+
+A raw id is a string, or an integer of 64 bits, with or without sign, in a feature of one value per node; where a node
+type has none, keys are raw ids. Text in decimal digits, with or without ``-``, means an integer: ``007`` is 7, as it is
+at the ends of edges; blanks, ``+`` and other bases are none. All who take seeds ask here, so all mean the same node.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,20 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SettingsError
+from hopstream.ingest.ids import INTEGER, NAME, strings_column
 from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.store.contract import FetchRequest, Store
 
 ID_NAMES = ("#id", "id")
 """What the feature is called that keeps raw ids, where nothing else is said."""
 
+UNSIGNED = pa.uint64()
+MAX_SIGNED = 2**63 - 1
 RawId = bytes | str | int
 
 
@@ -24,7 +34,8 @@ def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> s
     Args:
         schema: Of the graph.
         node_type: The type.
-        feature: The feature that was named; None for ``#id`` or ``id``, the first that can hold ids.
+        feature: The feature that was named; None for ``#id`` or ``id``, the first that can hold ids: an ``id`` of reals
+            or lists is a feature like any other.
 
     Raises:
         UnknownNameError: There is no such node type or feature.
@@ -33,16 +44,57 @@ def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> s
     schema.check_node_type(node_type)
     if feature is None:
         features = schema.nodes[node_type]
-        return next((name for name in ID_NAMES if name in features and _can_be_ids(features[name])), None)
+        return next((name for name in ID_NAMES if name in features and can_be_ids(features[name])), None)
     held = schema.feature(node_type, feature)
-    if not _can_be_ids(held):
+    if not can_be_ids(held):
         raise SettingsError(f"id_feature is {feature!r}, which is {held}; ids are single strings or integers")
     return feature
 
 
-def _can_be_ids(schema: FeatureSchema) -> bool:
+def can_be_ids(schema: FeatureSchema) -> bool:
+    """Whether a feature has one string or integer per node."""
     is_single = not schema.shape and not schema.is_ragged
     return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
+
+
+def kind_of_ids(schema: GraphSchema, node_type: str, feature: str | None) -> pa.DataType:
+    """What ``id_feature_of`` found holds: Arrow ``large_string``, ``int64`` or ``uint64``."""
+    if feature is None:
+        return INTEGER
+    held = schema.nodes[node_type][feature]
+    if held.is_string:
+        return NAME
+    return UNSIGNED if held.dtype == "uint64" else INTEGER
+
+
+def ids_as(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Raw ids as a node type has them; null where they cannot be.
+
+    Args:
+        raw: Arrow ``int64``, ``uint64``, ``string`` or ``large_string``.
+        kind: What ``kind_of_ids`` says.
+    """
+    if raw.type == kind:
+        return raw
+    if kind == NAME:
+        return raw.cast(NAME)
+    if pa.types.is_integer(raw.type):
+        mask = pc.less(raw, 0) if raw.type == INTEGER else pc.greater(raw, pa.scalar(MAX_SIGNED, UNSIGNED))
+        return pc.if_else(mask, None, raw).cast(kind)
+    is_number = pc.match_substring_regex(raw, r"^-?[0-9]{1,20}$")
+    try:
+        return pc.if_else(is_number, raw, None).cast(kind)
+    except pa.ArrowInvalid:  # one is out of range
+        lowest, highest = (0, 2 * MAX_SIGNED + 1) if kind == UNSIGNED else (-MAX_SIGNED - 1, MAX_SIGNED)
+        numbers = [
+            int(text) if is_one else None for text, is_one in zip(raw.to_pylist(), is_number.to_pylist(), strict=True)
+        ]
+        return pa.array([n if n is not None and lowest <= n <= highest else None for n in numbers], kind)
+
+
+def column_of(ids: pa.Array) -> Column:
+    """Arrow ids without nulls as a column."""
+    return strings_column([ids]) if ids.type == NAME else ids.to_numpy(zero_copy_only=False)
 
 
 def num_keys(store: Store, node_type: str) -> int:

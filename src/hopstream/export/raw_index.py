@@ -10,21 +10,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.errors import IdRangeError
-from hopstream.export.raw_ids import RawId, as_bytes, fetch_ids, id_feature_of, num_keys, strings_of, texts_of
+from hopstream.export.raw_ids import (
+    RawId,
+    as_bytes,
+    column_of,
+    fetch_ids,
+    id_feature_of,
+    ids_as,
+    kind_of_ids,
+    num_keys,
+    strings_of,
+    texts_of,
+)
+from hopstream.ingest.ids import NAME
 from hopstream.kernels.raw_ids import hash_strings
 from hopstream.store.contract import Store
 
 NODES_AT_ONCE = 1 << 18
-_INTEGER = re.compile(rb"-?[0-9]{1,19}")
 UintArray = NDArray[np.uint64]
 
 
@@ -80,12 +91,14 @@ class RawIndex:
             IdRangeError: No node has one of them; the error names the first.
             StoreError: The store failed.
         """
-        asked = [as_bytes(one) for one in raw]
+        ids = self._ids(raw)
         if self.feature is None:
-            keys = _integers(asked)
-            keys[keys >= num_keys(self.store, self.node_type)] = -1
+            keys: IntArray = ids.fill_null(-1).to_numpy(zero_copy_only=False).copy()
+            keys[(keys < 0) | (keys >= num_keys(self.store, self.node_type))] = -1
         else:
-            keys = self._find(asked)
+            keys = np.full(len(raw), -1, np.int64)
+            is_one = ids.is_valid().to_numpy(zero_copy_only=False)
+            keys[is_one] = self._find(column_of(ids.drop_null()))
         if len(keys) and int(keys.min()) < 0:
             wanted = f"{self.node_type}.{self.feature} has no such value"
             if self.feature is None:
@@ -95,11 +108,24 @@ class RawIndex:
             )
         return keys
 
-    def _find(self, asked: Sequence[bytes]) -> IntArray:
+    def names_of(self, raw: Sequence[RawId]) -> list[bytes]:
+        """The text of raw ids as the dataset has them, which is another one for ``007``; of what is none, as it is."""
+        given = [as_bytes(one) for one in raw]
+        ids = self._ids(raw)
+        names = iter(texts_of(column_of(ids.drop_null())))
+        return [next(names) if is_one else one for one, is_one in zip(given, ids.is_valid().to_pylist(), strict=True)]
+
+    def _ids(self, raw: Sequence[RawId]) -> pa.Array:
+        """Raw ids as the dataset has them, null where they cannot be."""
+        texts = strings_of([as_bytes(one) for one in raw])
+        buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.values)]
+        kind = kind_of_ids(self.store.schema, self.node_type, self.feature)
+        text = pa.Array.from_buffers(NAME, len(texts), buffers)
+        return ids_as(text, kind)
+
+    def _find(self, asked: Column) -> IntArray:
         """int64[n], the key of each raw id, -1 where there is none; of equal raw ids the first node's."""
-        is_string = self.store.schema.feature(self.node_type, self.feature or "").is_string
-        column: Column = strings_of(asked) if is_string else _integers(asked)
-        hashes = _hashed(column)
+        hashes, texts = _hashed(asked), texts_of(asked)
         keys = np.full(len(asked), -1, np.int64)
         places = np.searchsorted(self.hashes, hashes)
         open_ones = np.arange(len(asked))
@@ -109,7 +135,7 @@ class RawIndex:
             is_same[is_same] = self.hashes[at[is_same]] == hashes[open_ones[is_same]]
             open_ones, at = open_ones[is_same], at[is_same]
             found = fetch_ids(self.store, self.node_type, self.feature or "", self.keys[at])
-            is_it = _equal(found, asked, open_ones)
+            is_it = _equal(found, texts, open_ones)
             keys[open_ones[is_it]] = self.keys[at[is_it]]
             places[open_ones] += 1
             open_ones = open_ones[~is_it]
@@ -121,16 +147,10 @@ def _hashed(column: Column) -> UintArray:
         hashes = np.empty(len(column), np.uint64)
         hash_strings(column.values, column.offsets, hashes)
         return hashes
-    return column.astype(np.int64).view(np.uint64)
+    return column.view(np.uint64) if column.dtype == np.uint64 else column.astype(np.int64).view(np.uint64)
 
 
 def _equal(found: Column, asked: Sequence[bytes], places: IntArray) -> NDArray[np.bool_]:
     """bool[n], whether each raw id found is the one asked for."""
     wanted = [asked[place] for place in places.tolist()]
     return np.array([one == other for one, other in zip(texts_of(found), wanted, strict=True)], np.bool_)
-
-
-def _integers(asked: Sequence[bytes]) -> IntArray:
-    """int64[n], -1 for what is no integer of 64 bits."""
-    numbers = [int(text) if _INTEGER.fullmatch(text) else -1 for text in asked]
-    return np.array([number if -(2**63) <= number < 2**63 else -1 for number in numbers], np.int64)

@@ -8,7 +8,7 @@ from hopstream.arrays import IntArray
 
 
 def repeats_of(seeds: IntArray) -> IntArray:
-    """int64[n], how often each seed was there before.
+    """int64[n], how often each seed was there before. 40 to 60 bytes per seed are held meanwhile.
 
     Args:
         seeds: int64[n], or int64[n, 2] for links.

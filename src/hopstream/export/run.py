@@ -6,8 +6,8 @@ there the export is complete.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,11 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
 from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
-from hopstream.engine.job import DONE_FOLDER, Job, digest_of, job_digest
+from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import Progress
 from hopstream.engine.work_folder import WorkFolder, open_work
@@ -28,11 +26,11 @@ from hopstream.export.link_values import LinkValues, written_values
 from hopstream.export.plan import starts_from_links
 from hopstream.export.repeats import repeats_of
 from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples
-from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches
+from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.source import ExportSource, open_source
-from hopstream.export.tasks import STAGES, write_shard
+from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.replace import errors_named
@@ -41,7 +39,7 @@ from hopstream.tfgnn.graph_schema import message_text, names_tables
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text
 from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
 
-FORMAT = 2
+FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
@@ -100,6 +98,14 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
             work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
             overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
+
+
+def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
+    """Whether a shard is there as its task left it."""
+    try:
+        return result is not None and path.stat().st_size == result["bytes"]
+    except FileNotFoundError:
+        return False
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -173,7 +179,8 @@ class _Run:
         if self.source.store is not None:
             SampleMaker(self.source.store, sampling)
         self._check_seeds(starts_from_links(plan))
-        digest = self._digest(sampling)
+        self._check_inputs()
+        digest = self._digest(sampling, starts_from_links(plan))
         placed = self._placed(digest)
         if placed is not None:
             return placed
@@ -232,7 +239,7 @@ class _Run:
             return None
         return ExportReport(
             paths=tuple(shard_paths(self.place, placed[2])), schema_path=self.work.root, num_seeds=placed[1],
-            num_bytes=placed[3], seconds={},
+            num_bytes=placed[3], seconds={}, wall_seconds={},
         )  # fmt: skip
 
     def _check_seeds(self, is_linked: bool) -> None:
@@ -254,13 +261,30 @@ class _Run:
         elif settings.seed_column is not None:
             raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
 
-    def _digest(self, sampling: SeedSampling) -> str:
+    def _check_inputs(self) -> None:
+        """Refuse to write over what is read.
+
+        Raises:
+            SettingsError: A file that is read has a name that the export gives, or takes away, where it lies.
+        """
+        seeds: Sequence[Path] = () if self.table is None else self.table.paths
+        read: dict[str, Sequence[str | Path]] = {"the spec": [self.spec_name], "the table of seeds": seeds}
+        root = Path(os.path.realpath(self.work.root))
+        for what, paths in read.items():
+            for path in (Path(os.path.realpath(path)) for path in paths):
+                is_ours = path == root or (path.parent == root.parent and self._names().fullmatch(path.name))
+                if is_ours:
+                    raise SettingsError(
+                        f"out is {self.place}, whose files may be called {path.name}, which is {what}; "
+                        "give another name"
+                    )
+
+    def _digest(self, sampling: SeedSampling, is_linked: bool) -> str:
         """Of all that decides over the bytes."""
         settings = self.settings
         seeds: list[Any] | None = None if self.table is None else self.table.states()
         if self.table is None and self.seeds is not None:
-            given = np.ascontiguousarray(self.seeds)
-            seeds = [str(given.dtype), given.shape, hashlib.sha256(given.data).hexdigest()]
+            seeds = [digest_of_seeds(array_batches(self.seeds, "seeds", 2 if is_linked else 1))]
         decides = (
             settings.num_shards, settings.file_format, settings.compression, settings.split, settings.seed_column,
             settings.labels, settings.on_dangling,
@@ -298,7 +322,7 @@ class _Run:
                 batches = written_values(folder / VALUES, self.table.batches(), str(self.seeds))
                 write_seeds(path, batches, ids, str(self.seeds))
             elif self.seeds is not None:
-                write_seeds(path, array_batches(np.asarray(self.seeds), "seeds", num_columns), ids, "seeds")
+                write_seeds(path, array_batches(self.seeds, "seeds", num_columns), ids, "seeds")
             else:
                 write_numbers(path, split_seeds(store, maker.seed_type, str(settings.split)))
         keys = read_seeds(path, num_columns)
@@ -315,20 +339,26 @@ class _Run:
             for shard in range(plan.num_shards)
             for first, last in (plan.range_of(shard),)
         ]
+        for partial in folder.glob(f"*{PARTIAL}"):  # of workers that were killed
+            partial.unlink(missing_ok=True)
         for one, path in zip(tasks, plan.paths, strict=True):
-            if not path.exists():  # somebody removed it since
-                (self.job_work.path / DONE_FOLDER / f"{one.name}.json").unlink(missing_ok=True)
+            if not _is_whole(path, job.result_of(one)):  # somebody removed or cut it since
+                job.forget(one)
         results = list(job.run("export", tasks).values())
         return ExportReport(
             paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
             num_bytes=sum(result["bytes"] for result in results),
             seconds={name: sum(result["seconds"][name] for result in results) for name in STAGES},
+            wall_seconds={name: sum(result["wall_seconds"][name] for result in results) for name in STAGES},
         )  # fmt: skip
+
+    def _names(self) -> re.Pattern[str]:
+        """What shards of an export of this name are called."""
+        return re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
 
     def _files(self) -> list[Path]:
         """Shards of an export of this name, complete or not."""
-        name = re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
-        folder = self.place.parent
+        name, folder = self._names(), self.place.parent
         return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
     def _check_place(self, digest: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
-from hopstream.export.plan import in_words_of_spec, plan_of_spec, starts_from_links
+from hopstream.export.plan import in_words_of_spec, most_drawn, plan_of_spec, starts_from_links
 from hopstream.export.raw_ids import num_keys
 from hopstream.export.readout import (
     add_seed_readout,
@@ -24,6 +24,7 @@ from hopstream.export.readout import (
     declare_seed_readout,
 )
 from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.export.times import Seconds
 from hopstream.ingest.unigraph import CONTEXT
 from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan, SubgraphType
@@ -159,7 +160,7 @@ class SampleMaker:
             SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
         """
         plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling.leave_out)
-        self._store, self._sampling = store, sampling
+        self._store, self._sampling, self._plan = store, sampling, plan
         self.seed_type, self.is_of_links = plan.seed_types[0], starts_from_links(plan)
         _check_labels(sampling, store.schema, self.seed_type, features[self.seed_type])
         self._of_context = features.pop(CONTEXT, ())
@@ -174,11 +175,23 @@ class SampleMaker:
             raise SettingsError(in_words_of_spec(str(error), plan)) from error
 
     @property
-    def gather_s(self) -> float:
-        """Seconds of a core that went into fetching columns."""
-        return self._maker.gather_s
+    def most_drawn(self) -> int | None:
+        """The most edges that are drawn for a sample; None where a spec sets no limit."""
+        return most_drawn(self._plan)
 
-    def make(self, keys: IntArray, numbers: IntArray, seed_ids: Sequence[bytes] | None = None) -> GraphPieces:
+    @property
+    def gathering(self) -> Seconds:
+        """What went into fetching columns."""
+        return self._maker.gathering
+
+    def make(
+        self,
+        keys: IntArray,
+        numbers: IntArray,
+        seed_ids: Sequence[bytes] | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> GraphPieces:
         """The samples of some seeds, in their order.
 
         Args:
@@ -186,21 +199,22 @@ class SampleMaker:
             numbers: int64[n], the number of each sample among those of its seed; no two samples have one tree, see
                 ``trees_of``.
             seed_ids: What seeds are called, where the sampling wants ``seed_ids``.
+            max_bytes: Make only the first samples, those whose values take no more, or the first one; None for all.
 
         Raises:
             SettingsError: The keys have not the shape that the spec wants.
             StoreError: The store failed.
         """
         sampling = self._sampling
-        pieces = self._maker.make(keys, sampling.rng_seed, trees_of(keys, numbers))
+        pieces = self._maker.make(keys, sampling.rng_seed, trees_of(keys, numbers), max_bytes=max_bytes)
         if CONTEXT in pieces.node_sets:
             pieces = self._with_context(pieces)
         if sampling.readout:
             pieces = add_seed_readout(pieces, self.seed_type, sampling.labels)
         if sampling.seed_ids and seed_ids is not None:
-            pieces = with_seed_ids(
-                pieces, seed_ids, sample_ids=list(map(sample_id_of, seed_ids, numbers.tolist()))
-            )  # fmt: skip
+            seed_ids = seed_ids[: pieces.num_graphs]
+            sample_ids = list(map(sample_id_of, seed_ids, numbers[: pieces.num_graphs].tolist()))
+            pieces = with_seed_ids(pieces, seed_ids, sample_ids=sample_ids)
         return pieces
 
     def _with_context(self, pieces: GraphPieces) -> GraphPieces:

@@ -9,7 +9,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.export.context import sample_id_of
-from hopstream.export.raw_ids import RawId, as_bytes, link_name
+from hopstream.export.raw_ids import RawId, link_name
 from hopstream.export.raw_index import RawIndex
 from hopstream.export.samples import SampleMaker, SeedSampling, distinct_stretches, trees_of
 from hopstream.store.contract import Store
@@ -68,10 +68,11 @@ class SeedSampler:
     def _names_and_keys(self, seeds: Sequence[Seed]) -> tuple[list[bytes], IntArray]:
         if not self._maker.is_of_links:
             nodes = [_one(seed) for seed in seeds]
-            return [as_bytes(node) for node in nodes], self._index.keys_of(nodes)
+            return self._index.names_of(nodes), self._index.keys_of(nodes)
         links = [_pair(seed) for seed in seeds]
-        keys = self._index.keys_of([end for link in links for end in link])
-        return [link_name(as_bytes(source), as_bytes(target)) for source, target in links], keys.reshape(-1, 2)
+        ends = [end for link in links for end in link]
+        names = self._index.names_of(ends)
+        return list(map(link_name, names[::2], names[1::2])), self._index.keys_of(ends).reshape(-1, 2)
 
 
 def _check_numbers(numbers: Sequence[int], num_seeds: int) -> None:

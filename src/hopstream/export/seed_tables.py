@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.ingest.ids import NAME, strings_column
 from hopstream.ingest.table_files import read_batches
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.tfgnn.example import decode_example
@@ -37,7 +40,8 @@ class SeedBatch:
     """Some seeds of a table.
 
     Attributes:
-        columns: Arrow ``int64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or two for links.
+        columns: Arrow ``int64``, ``uint64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or
+            two for links.
         place: Says where a row of the batch is.
         values: What else the table says of each seed; arrays of these types, or of ``float32``.
     """
@@ -160,25 +164,62 @@ class SeedTable:
             yield _example_batch(path, rows, first, len(self.columns))
 
 
-def array_batches(values: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
+def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
     """Seeds out of an array.
 
     Args:
-        values: integer or string [n], or [n, 2] for links.
+        given: integer or string [n], or [n, 2] for links: an array or lists.
         where: What errors call it.
         num_columns: 1 or 2.
 
     Raises:
-        SchemaError: It is another array.
+        SchemaError: It is another array, or holds what is neither an integer of 64 bits nor a string.
     """
+    values = _as_array(given, where)
     wanted = "[n]" if num_columns == 1 else "[n, 2]"
     if values.ndim != num_columns or (num_columns > 1 and values.shape[1] != num_columns):
         raise SchemaError(f"{where} is {values.dtype}{list(values.shape)}; seeds are integers or strings {wanted}")
     table = values.reshape(len(values), num_columns)
     for first in range(0, len(table), BATCH_ROWS):
         rows = table[first : first + BATCH_ROWS]
-        columns = tuple(_ids_of(pa.array(np.ascontiguousarray(rows[:, i])), where) for i in range(num_columns))
-        yield SeedBatch(columns, lambda row, first=first: f"{where} row {first + row}")  # type: ignore[misc]
+        columns = tuple(_ids_of(_arrow_of(rows[:, i], where, first), where) for i in range(num_columns))
+        batch = SeedBatch(columns, lambda row, first=first: f"{where} row {first + row}")  # type: ignore[misc]
+        _refuse_nulls(columns, ("the seed",) * num_columns, batch.place)
+        yield batch
+
+
+def _as_array(given: Any, where: str) -> Any:
+    try:
+        return np.asarray(given)
+    except ValueError as error:  # rows of different lengths
+        raise SchemaError(f"{where} is no array: {error}") from error
+
+
+def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
+    if rows.dtype.kind != "O":
+        return pa.array(np.ascontiguousarray(rows))
+    for row, value in enumerate(rows.tolist()):
+        is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not (isinstance(value, str | bytes) or (is_integer and -(1 << 63) <= value < 1 << 64)):
+            raise SchemaError(f"{where} row {first + row} is {value!r}; a seed is a string, or an integer of 64 bits")
+    try:
+        numbers = any(isinstance(value, int | np.integer) and value >= 1 << 63 for value in rows.tolist())
+        return pa.array(rows.tolist(), pa.uint64() if numbers else None)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SchemaError(f"{where} rows {first} to {first + len(rows) - 1} are of several kinds: {error}") from error
+
+
+def digest_of_seeds(batches: Iterable[SeedBatch]) -> str:
+    """A digest of the values of seeds, the same in every process and for arrays of any dtype that holds them."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        for column in batch.columns:
+            is_integer = pa.types.is_integer(column.type)
+            text = strings_column([column.cast(NAME)])
+            digest.update(b"%d %d %d;" % (is_integer, len(text), len(text.values)))
+            digest.update(text.offsets.tobytes())
+            digest.update(text.values.tobytes())
+    return digest.hexdigest()
 
 
 def _load_array(path: Path) -> Any:
@@ -195,7 +236,8 @@ def _ids_of(column: pa.Array, where: str) -> pa.Array:
         return _ids_of(column.dictionary_decode(), where)
     try:
         if pa.types.is_integer(kind):
-            return column.cast(pa.int64())
+            is_large = column.type == pa.uint64() and (pc.max(column).as_py() or 0) >= 1 << 63
+            return column if is_large else column.cast(pa.int64())
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return column
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -215,6 +257,8 @@ def _values_of(column: pa.Array, where: str) -> pa.Array:
         ids = _ids_of(column, where)
     except SchemaError as error:
         raise SchemaError(f"{where} is {column.type}; a label is one number or string; name the others") from error
+    if ids.type == pa.uint64():
+        raise SchemaError(f"{where} is uint64, with values from 2**63 on; a label of integers is int64")
     return ids
 
 

@@ -144,6 +144,7 @@ class ExportReport:
         num_bytes: Of all shards.
         seconds: Time of one core that ``sample``, ``gather``, ``encode`` and ``write`` took, summed over all workers;
             empty where an earlier call had written everything.
+        wall_seconds: The same by the clock, so that waiting for disks, servers and other threads counts.
     """
 
     paths: tuple[Path, ...]
@@ -151,3 +152,4 @@ class ExportReport:
     num_seeds: int
     num_bytes: int
     seconds: Mapping[str, float]
+    wall_seconds: Mapping[str, float]

@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.arrays import Array, RaggedArray
+from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.export.settings import Compression, FileFormat
 from hopstream.tfgnn.example import EncodedExamples, ValueLists, encode_examples
 from hopstream.tfgnn.graph_tensor import GraphPieces, graph_lists
 from hopstream.tfgnn.tfrecord import RecordWriter, frame_records
+
+ROW_GROUP_BYTES = 8 << 20
+"""What the values of a row group have, or one row more."""
 
 
 class Encoded(Protocol):
@@ -27,7 +30,10 @@ class Encoded(Protocol):
 
 
 class ShardWriter(Protocol):
-    """Writes one file. ``encode`` may be called by several threads, ``write`` and ``close`` by one."""
+    """Writes one file. ``encode`` may be called by several threads, ``write`` and ``close`` by one.
+
+    What is encoded is written once, and its memory is used again then.
+    """
 
     def encode(self, pieces: GraphPieces) -> Encoded:
         """Subgraphs as they are written."""
@@ -45,10 +51,16 @@ class ShardWriter(Protocol):
 class Records:
     """Framed messages."""
 
-    def __init__(self, examples: EncodedExamples) -> None:
-        """Fill in sizes and checksums."""
+    def __init__(self, examples: EncodedExamples, room: Array) -> None:
+        """Fill in sizes and checksums.
+
+        Args:
+            examples: The messages.
+            room: What is used again when they are written.
+        """
         frame_records(examples.data, examples.offsets)
         self.data: Array = examples.data
+        self.room = room
 
     @property
     def num_bytes(self) -> int:
@@ -59,24 +71,29 @@ class Records:
 class RecordShard:
     """A TFRecord file with a message per subgraph."""
 
-    def __init__(self, path: Path, compression: Compression, *, is_one_at_a_time: bool) -> None:
-        """Make the file; what is encoded one at a time is written before the next, and uses the same memory."""
+    def __init__(self, path: Path, compression: Compression) -> None:
+        """Make the file."""
         self._writer = RecordWriter(path, is_compressed=compression == "gzip")
-        self._room = np.empty(0, np.uint8)
-        self._is_one_at_a_time = is_one_at_a_time
+        self._rooms: list[Array] = []
+        """What was written, to be written over: fresh memory costs more than filling it, and what many threads take
+        and give back is not all given to the system."""
 
     def encode(self, pieces: GraphPieces) -> Records:
         """Messages with their checksums."""
-        room = self._room if self._is_one_at_a_time else None
+        try:
+            room = self._rooms.pop()  # by one thread, whichever others pop
+        except IndexError:
+            room = np.empty(0, np.uint8)
         examples = encode_examples(graph_lists(pieces), pieces.num_graphs, room=room)
-        if self._is_one_at_a_time and len(examples.data) > len(self._room):
-            self._room = np.empty(len(examples.data) * 5 // 4, np.uint8)
-        return Records(examples)
+        if len(examples.data) > len(room):
+            room = np.empty(len(examples.data) * 5 // 4, np.uint8)
+        return Records(examples, room)
 
     def write(self, encoded: Encoded) -> None:
         """Append them in one write."""
         if isinstance(encoded, Records):
             self._writer.write_bytes(encoded.data)
+            self._rooms.append(encoded.room)
 
     def close(self) -> None:
         """Close the file."""
@@ -86,18 +103,22 @@ class RecordShard:
 class Rows:
     """Rows of a table."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        """Hold them."""
-        self.batch = batch
+    def __init__(self, lists: Mapping[str, ValueLists], num_rows: int) -> None:
+        """Hold them, and what each of them has."""
+        self.batch = _batch(lists)
+        self.ends = np.cumsum(sum((_row_bytes(of) for of in lists.values()), np.zeros(num_rows, np.int64)))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of memory."""
-        return int(self.batch.nbytes)
+        return int(self.ends[-1]) if len(self.ends) else 0
 
 
 class TableShard:
-    """A Parquet file with a row per subgraph and a column of lists per feature of a message, named like it."""
+    """A Parquet file with a row per subgraph and a column of lists per feature of a message, named like it.
+
+    A row group ends with the row that makes it some megabytes, whatever batches rows come in.
+    """
 
     def __init__(self, path: Path, compression: Compression, none: GraphPieces) -> None:
         """Make the file.
@@ -109,37 +130,62 @@ class TableShard:
         """
         schema = _batch(graph_lists(none)).schema
         self._writer = pq.ParquetWriter(path, schema, compression=compression, write_page_checksum=True)
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
 
     def encode(self, pieces: GraphPieces) -> Rows:
         """Rows of lists."""
-        return Rows(_batch(graph_lists(pieces)))
+        return Rows(graph_lists(pieces), pieces.num_graphs)
 
     def write(self, encoded: Encoded) -> None:
-        """Append them as a row group."""
-        if isinstance(encoded, Rows):
-            self._writer.write_batch(encoded.batch, row_group_size=max(1, encoded.batch.num_rows))
+        """Append them, and write the row groups that are full."""
+        if not isinstance(encoded, Rows):
+            return
+        first, before = 0, 0
+        while first < len(encoded.ends):
+            full = before + ROW_GROUP_BYTES - self._held_bytes
+            last = min(int(np.searchsorted(encoded.ends, full)) + 1, len(encoded.ends))
+            self._held.append(encoded.batch.slice(first, last - first))
+            self._held_bytes += int(encoded.ends[last - 1]) - before
+            if self._held_bytes >= ROW_GROUP_BYTES:
+                self._write_group()
+            first, before = last, int(encoded.ends[last - 1])
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write what is held, and the footer."""
+        if self._held:
+            self._write_group()
         self._writer.close()
 
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._held).combine_chunks()  # pages end where chunks do
+        self._held, self._held_bytes = [], 0
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
 
-def open_shard(
-    path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces, *, is_one_at_a_time: bool
-) -> ShardWriter:
-    """Make a file to write subgraphs to.
+
+def open_shard(path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces) -> ShardWriter:
+    """Make a file to write subgraphs to; ``none`` tells which columns there are.
 
     Raises:
         OSError: It cannot be made.
     """
     if file_format == "parquet":
         return TableShard(path, compression, none)
-    return RecordShard(path, compression, is_one_at_a_time=is_one_at_a_time)
+    return RecordShard(path, compression)
 
 
 def _batch(lists: Mapping[str, ValueLists]) -> pa.RecordBatch:
     names = sorted(lists)
     return pa.RecordBatch.from_arrays([_lists_array(lists[name]) for name in names], names=names)
+
+
+def _row_bytes(lists: ValueLists) -> IntArray:
+    """int64[num_rows], the bytes of each row's list."""
+    if isinstance(lists.values, RaggedArray):
+        at: IntArray = lists.values.offsets[lists.offsets] + 8 * lists.offsets
+    else:
+        at = lists.offsets * lists.values.itemsize
+    return np.diff(at) + 8
 
 
 def _lists_array(lists: ValueLists) -> pa.Array:

@@ -6,16 +6,17 @@ are fetched in the order in which they are written.
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray
+from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.export.plan import check_weights, repeated_edge_types, starts_from_links
 from hopstream.export.readout import add_link_readout
+from hopstream.export.times import Seconds
 from hopstream.graph.subgraph import SampledEdges
 from hopstream.kernels.trees import group_by_tree
 from hopstream.sample.hops import PlanRunner
@@ -26,6 +27,11 @@ from hopstream.store.contract import TREE_SHIFT, FetchRequest, Store
 from hopstream.tfgnn.graph_schema import edge_set_names
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.values import FeatureValues
+
+EDGE_BYTES = 16
+"""Of an edge's ends."""
+ROW_BYTES = 32
+"""What is thought of a list or string before any has been fetched."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +54,10 @@ class Grouped:
         grouped = cls(np.empty(num_trees + 1, np.int64), np.empty(len(trees), np.int64), np.empty(len(trees), np.int64))
         group_by_tree(trees, grouped.offsets, grouped.order, grouped.places)
         return grouped
+
+    def first(self, num_trees: int) -> Grouped:
+        """The items of the first trees; places stay those of all items."""
+        return Grouped(self.offsets[: num_trees + 1], self.order[: self.offsets[num_trees]], self.places)
 
 
 class SubgraphMaker:
@@ -75,9 +85,12 @@ class SubgraphMaker:
         self._edge_sets = edge_set_names(store.schema)
         self._repeated = repeated_edge_types(plan)
         self._distinct = SlotMap()
-        self.gather_s = 0.0  # of a core, for columns
+        self._row_bytes = {owner: _row_bytes(store, owner, names) for owner, names in features.items()}
+        self.gathering = Seconds()  # for columns
 
-    def make(self, seed_keys: IntArray, rng_seed: int, trees: IntArray | None = None) -> GraphPieces:
+    def make(
+        self, seed_keys: IntArray, rng_seed: int, trees: IntArray | None = None, *, max_bytes: int | None = None
+    ) -> GraphPieces:
         """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
 
         Args:
@@ -86,11 +99,14 @@ class SubgraphMaker:
             rng_seed: 64 bits.
             trees: int64[n], the number of each seed's tree, distinct and in any order, as ``samples.trees_of`` gives
                 them; 0..n-1 if None.
+            max_bytes: Where the values of all would take more, only the first graphs are made that take no more, or
+                the first one alone; None for all. That is told before values are fetched; of lists and strings, by
+                those fetched before.
 
         Returns:
-            n graphs of one component. Seeds are the first nodes of their set; of a link's ends the source comes first,
-            then the target, one node where they are one. Links are read out by ``_readout/source`` and
-            ``_readout/target``.
+            n graphs, or the first of them, of one component. Seeds are the first nodes of their set; of a link's ends
+            the source comes first, then the target, one node where they are one. Links are read out by
+            ``_readout/source`` and ``_readout/target``.
 
         Raises:
             SettingsError: The keys have not the shape that the plan wants.
@@ -104,6 +120,10 @@ class SubgraphMaker:
         nodes = {t: Grouped.of(of, num_trees) for t, of in of_nodes.items()}
         drawn = {t: self._each_once(t, edges, of_nodes[t[0]]) for t, edges in found.edges.items()}
         edges = {t: Grouped.of(of_nodes[t[0]][of.src_slots], num_trees) for t, of in drawn.items()}
+        if max_bytes is not None and num_trees > 1:
+            num_trees = self._num_within(nodes, edges, max_bytes)
+            nodes = {t: of.first(num_trees) for t, of in nodes.items()}
+            edges = {t: of.first(num_trees) for t, of in edges.items()}
         columns = self._fetch(found.node_ids, nodes, drawn, edges)
         pieces = GraphPieces(
             component_offsets=np.arange(num_trees + 1, dtype=np.int64),
@@ -121,7 +141,7 @@ class SubgraphMaker:
                 for name, t in self._edge_sets.items()
             },
         )  # fmt: skip
-        return self._with_readout(pieces, seed_keys) if self._is_of_links else pieces
+        return self._with_readout(pieces, seed_keys[:num_trees]) if self._is_of_links else pieces
 
     def _check_shape(self, seed_keys: IntArray, trees: IntArray) -> None:
         wanted = (len(trees), 2) if self._is_of_links else (len(trees),)
@@ -164,6 +184,15 @@ class SubgraphMaker:
             direction=drawn.direction,
         )  # fmt: skip
 
+    def _num_within(self, nodes: Mapping[str, Grouped], edges: Mapping[EdgeType, Grouped], max_bytes: int) -> int:
+        """How many of the first trees have values of no more bytes; at least one."""
+        total: IntArray = np.zeros(1, np.int64)
+        owners: list[tuple[str | EdgeType, Grouped]] = [*nodes.items(), *edges.items()]
+        for owner, of in owners:
+            ends = 0 if isinstance(owner, str) else EDGE_BYTES
+            total = total + of.offsets * (ends + sum(self._row_bytes.get(owner, {}).values()))
+        return max(1, int(np.searchsorted(total, max_bytes, side="right")) - 1)
+
     def _fetch(
         self, node_ids: Mapping[str, IntArray], nodes: Mapping[str, Grouped], drawn: Mapping[EdgeType, SampledEdges],
         edges: Mapping[EdgeType, Grouped],
@@ -184,10 +213,24 @@ class SubgraphMaker:
                     owner=(owner, of.direction), names=tuple(names), ids=edge_ids[edges[owner].order]
                 )
             requests.append(request)
-        started = time.thread_time()
+        started = Seconds.now()
         fetched = self._store.fetch(requests)
-        self.gather_s += time.thread_time() - started
+        self.gathering += Seconds.now() - started
+        for owner, columns in zip(owners, fetched, strict=True):
+            for name, column in columns.items():
+                if isinstance(column, RaggedArray) and len(column):
+                    num_bytes = column.values.nbytes + column.offsets.nbytes
+                    self._row_bytes[owner][name] = max(self._row_bytes[owner][name], -(-num_bytes // len(column)))
         return dict(zip(owners, fetched, strict=True))
+
+
+def _row_bytes(store: Store, owner: str | EdgeType, names: Sequence[str]) -> dict[str, int]:
+    """Bytes of a node's or edge's value of each feature; of lists and strings, what is known before any is fetched."""
+    schemas = {name: store.schema.feature(owner, name) for name in names}
+    return {
+        name: ROW_BYTES if of.is_string or of.is_ragged else max(8, np.dtype(of.dtype).itemsize * math.prod(of.shape))
+        for name, of in schemas.items()
+    }
 
 
 def _places_of(of_nodes: IntArray, trees: IntArray) -> IntArray:

@@ -18,7 +18,7 @@ from hopstream.arrays import Column, IntArray, RaggedArray, write_text
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.export.dataset_source import chunked_of_dataset
-from hopstream.export.unigraph_ids import KeyIds, NodeIds, StoredIds
+from hopstream.export.unigraph_ids import KeyIds, StoredIds, WrittenIds
 from hopstream.export.unigraph_settings import UnigraphSettings
 from hopstream.export.unigraph_tables import SUFFIXES, check_writable, open_writer
 from hopstream.graph.graph import Graph
@@ -212,7 +212,7 @@ class _Writing:
         self._settings, self._progress, self._done = settings, progress, 0
         self._check_names()
         self._id_features = self._find_ids()
-        self._ids: dict[str, NodeIds] = {}
+        self._ids: dict[str, WrittenIds] = {}
         self._message = schema_message(self._declared())
         num_rows = [nodes.num_nodes for nodes in graph.nodes.values()] + [e.num_edges for e in graph.edges.values()]
         self._total = sum(num_rows)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError
+from hopstream.export.raw_ids import can_be_ids
 from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.ingest.chunked.sources import FeatureSource
 from hopstream.ingest.chunking.buckets import hashes_of
@@ -24,7 +25,7 @@ from hopstream.ingest.ids import NAME, strings_column
 BLOCK_ROWS = 1 << 16
 
 
-class NodeIds(Protocol):
+class WrittenIds(Protocol):
     """The raw ids of the nodes of a type."""
 
     def take(self, keys: IntArray) -> RaggedArray:
@@ -36,7 +37,7 @@ class KeyIds:
     """Keys as raw ids: ``"0"``, ``"1"`` and so on."""
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """As ``NodeIds.take``."""
+        """As ``WrittenIds.take``."""
         return strings_column([pa.array(keys).cast(NAME)])
 
 
@@ -55,7 +56,7 @@ class StoredIds:
             SchemaError: It is not one string or integer per node, a raw id is empty, or two nodes have the same.
         """
         schema = source.schema
-        if not schema.is_string and (schema.is_ragged or schema.shape or np.dtype(schema.dtype).kind not in "iu"):
+        if not can_be_ids(schema):
             raise SchemaError(f"{label} is {schema}; raw ids are one string or integer per node")
         folder.mkdir(parents=True)
         hashes, end, first = np.empty(source.num_rows, np.uint64), 0, 0
@@ -79,7 +80,7 @@ class StoredIds:
         self._check_unique(label, hashes)
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """As ``NodeIds.take``."""
+        """As ``WrittenIds.take``."""
         return self._strings.take(keys)
 
     def _check_unique(self, label: str, hashes: Array) -> None:

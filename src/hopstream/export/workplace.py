@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,19 +103,23 @@ class Workplace:
             maker = self._makers.maker = SampleMaker(self.store, self.plan.sampling)
         return maker
 
-    def make(self, first: int, last: int) -> GraphPieces:
-        """The samples of a stretch of seeds, by their positions among all; no two may have one tree."""
+    def make(self, first: int, last: int, *, max_bytes: int | None = None) -> GraphPieces:
+        """The samples of a stretch of seeds, by their positions among all; no two may have one tree.
+
+        Where their values would take more than ``max_bytes``, only the first ones are made: those that take no more, or
+        one.
+        """
         keys = self.keys(first, last)
         ids = None if self._ids is None else self._ids.of_keys(keys)
-        pieces = self.maker().make(keys, self._numbers(first, last), ids)
-        return pieces if self._values is None else with_readout_values(pieces, self._values.read(first, last))
+        pieces = self.maker().make(keys, self._numbers(first, last), ids, max_bytes=max_bytes)
+        if self._values is None:
+            return pieces
+        return with_readout_values(pieces, self._values.read(first, first + pieces.num_graphs))
 
-    def stretches(self, first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
-        """Stretches of at most so many seeds, in each of which every sample has a tree of its own."""
-        for start in range(first, last, size):
-            stop = min(start + size, last)
-            trees = trees_of(self.keys(start, stop), self._numbers(start, stop))
-            yield from ((start + begin, start + end) for begin, end in distinct_stretches(trees))
+    def stretch_end(self, first: int, last: int) -> int:
+        """The end of the longest stretch of seeds from the first on in which every sample has a tree of its own."""
+        [(_, end), *_] = distinct_stretches(trees_of(self.keys(first, last), self._numbers(first, last)))
+        return first + end
 
     def keys(self, first: int, last: int) -> IntArray:
         """int64[n] or int64[n, 2], the keys of some seeds."""
