@@ -153,13 +153,15 @@ def test_parquet_has_the_lists_of_the_messages(world: Path):
 
 def test_parquet_has_checksums(world: Path):
     path = exported(world, "table", file_format="parquet").paths[0]
-    chunk = pq.read_metadata(path).row_group(0).column(0)
+    footer = pq.read_metadata(path)
+    chunk = footer.row_group(0).column(0)
     hurt = bytearray(path.read_bytes())
-    hurt[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1  # without a dictionary, its last page's end
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    hurt[begin + chunk.total_compressed_size - 1] ^= 1  # the end of its last page
     path.write_bytes(hurt)
     tables = ExampleTables([path], None)
     with pytest.raises(FormatError, match=rf"{path.name} cannot be read as Parquet.*CRC"):
-        tables.read(np.arange(1))
+        tables.read(np.arange(footer.num_rows))
 
 
 def test_schema_says_what_is_written(world: Path):
