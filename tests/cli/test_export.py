@@ -97,7 +97,7 @@ def test_an_unknown_seed(run_command: RunCommand, world: Path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--data_path", "x"), "error: --data_path is not for this sampler: "),
+        (("--data_path", "x"), "error: --data-path is 'x'; wanted a folder that is there"),
         (("--direct_num_workers", 2), "error: --direct_num_workers is not for this sampler: give --workers"),
         (("--edge_aggregation_method", "graph"), "error: --edge_aggregation_method is 'graph'; it must be one of"),
         (("--", "--region=x"), "error: ['--region=x'] are options of a Beam pipeline; give --runner too"),

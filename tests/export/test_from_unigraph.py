@@ -14,6 +14,7 @@ from hopstream.cli import main
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.export import source as source_module
 from hopstream.export.run import export_subgraphs
+from hopstream.ingest.tables import TableSettings
 from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.graph_tensor import decode_graph
 from hopstream.tfgnn.spec import GraphSpec
@@ -97,6 +98,39 @@ def test_the_context_is_that_of_each_sample(shop: Path):
         exported(shop, shop, "two")
     bare = exported(shop, shop, "two", leave_out=["#context.era", "#context.g"])
     assert sorted(read_schema(bare.schema_path).context.features) == ["sample_id", "seed_id"]
+
+
+def test_the_schema_may_lie_elsewhere(shop: Path, capsys: pytest.CaptureFixture[str]):
+    wanted = exported(shop, shop, "wanted")
+    moved = (shop / "schema.pbtxt").rename(shop.parent / "graph.pbtxt")
+    exported(shop, moved, "got", data_path=str(shop))
+    assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
+    words = [
+        "tfgnn-sample",
+        "--graph_schema",
+        moved,
+        "--data_path",
+        shop,
+        "--workers",
+        0,
+        "--rng_seed",
+        3,
+        "--seed_ids",
+    ]
+    words += ["--sampling_spec", shop.parent / "spec.pbtxt", "--output_samples", shop.parent / "verb" / "x@4"]
+    assert main([str(word) for word in words]) == 0, capsys.readouterr().err
+    assert digests(shop.parent / "verb") == digests(shop.parent / "wanted")
+    with pytest.raises(SettingsError, match=r"data_path is for unigraphs, and .*parts is none; leave it out"):
+        prepare(
+            moved,
+            shop.parent / "parts",
+            num_parts=1,
+            method="hash",
+            direction="out",
+            tables=TableSettings(data_path=str(shop)),
+        )
+        exported(shop, shop.parent / "parts", "none", data_path=str(shop))
+    assert wanted.num_seeds == NUM_USERS
 
 
 def test_what_cannot_be_prepared_leaves_nothing(shop: Path):

@@ -16,7 +16,6 @@ from hopstream.export.settings import ExportSettings, OnDangling
 EDGES = {"edge": "directional", "node": "induced"}
 """What ``--edge_aggregation_method`` says, to our words."""
 ELSEWHERE = {
-    "data_path": "tables lie beside the schema",
     "artifacts_path": "what was ended goes on by itself, when the same command is given again",
     "direct_num_workers": "give --workers",
     "direct_running_mode": "give --workers, each of which is a process",
@@ -107,13 +106,18 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         str,
         typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are no nodes"),
     ] = "error",
+    data_path: Annotated[
+        str | None,
+        typer.Option(
+            "--data_path", "--data-path", help="folder that file names are relative to; if not given, the schema's"
+        ),
+    ] = None,
     memory: Annotated[str, typer.Option(help="memory that preparing a unigraph may take, for example 4GiB")] = "4GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")] = False,
     json: JsonFlag = False,
     beam_options: Annotated[
         list[str] | None, typer.Argument(help="options of the Beam pipeline, behind --", show_default=False)
     ] = None,
-    data_path: Annotated[str | None, _refused("data_path")] = None,
     artifacts_path: Annotated[str | None, _refused("artifacts_path")] = None,
     direct_num_workers: Annotated[str | None, _refused("direct_num_workers")] = None,
     direct_running_mode: Annotated[str | None, _refused("direct_running_mode")] = None,
@@ -122,7 +126,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     remove_parallel_edges: Annotated[str | None, _refused("remove_parallel_edges")] = None,
 ) -> None:
     """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler; what was ended goes on."""
-    del data_path, artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
+    del artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
     del sample_size, max_num_edges, remove_parallel_edges
     if edge_aggregation_method not in EDGES:
         raise SettingsError(f"--edge_aggregation_method is {edge_aggregation_method!r}; it must be one of edge, node")
@@ -137,6 +141,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         subgraph_type=EDGES[edge_aggregation_method],  # type: ignore[arg-type]
         readout=readout, labels=tuple(labels or ()), link_set=link_set, memory=memory,
         on_dangling=on_dangling,  # type: ignore[arg-type]
+        data_path=data_path,
     )  # fmt: skip
     export_and_show(
         str(graph_schema), sampling_spec, output_samples, seeds, settings, overwrite=overwrite,

@@ -33,6 +33,7 @@ from hopstream.export.source import ExportSource, open_source
 from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
+from hopstream.ingest.tables import TableSettings
 from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables
@@ -91,9 +92,10 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     settings = replace(settings or ExportSettings(), **options)
     place, settings = _place_of(out, settings)
     text = spec_text(spec)
-    with errors_named(place), _open_place(place) as work, open_source(source) as opened:
+    tables = TableSettings(on_dangling=settings.on_dangling, data_path=settings.data_path)
+    with errors_named(place), _open_place(place) as work, open_source(source, tables) as opened:
         if "://" not in opened.located:
-            check_apart(place, {"the source": str(source)})
+            check_apart(place, {"the source": str(source), "data_path": settings.data_path or str(source)})
         return _Run(
             work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
             overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,

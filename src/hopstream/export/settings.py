@@ -74,6 +74,10 @@ class ExportSettings(WorkerSettings):
     on_dangling: OnDangling = field(
         default="error", metadata={"help": "of a unigraph: what is done with edges whose ends are no nodes"}
     )
+    data_path: str | None = field(
+        default=None,
+        metadata={"help": "of a unigraph: the folder that file names are relative to; if not given, the schema's"},
+    )
     memory: str = field(
         default="4GiB", metadata={"help": "memory that all processes together may take to prepare a unigraph"}
     )
@@ -129,6 +133,7 @@ class ExportOptions(TypedDict, total=False):
     seed_ids: bool
     num_threads: int
     on_dangling: OnDangling
+    data_path: str | None
     memory: str
     beam_options: tuple[str, ...]
 

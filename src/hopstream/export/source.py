@@ -40,12 +40,14 @@ class ExportSource:
         graph_id: What tells that it is another graph than before.
         schema: Its types and features.
         store: Where the graph is; None for a unigraph.
+        tables: How the tables of a unigraph are read.
     """
 
     located: str
     graph_id: str
     schema: GraphSchema
     store: Store | None
+    tables: TableSettings
 
     def check_plan(self, plan: SamplePlan) -> None:
         """Refuse what a unigraph cannot say.
@@ -76,14 +78,14 @@ class ExportSource:
         weights = [name for name in WEIGHT_NAMES if any(name in of for of in self.schema.edges.values())]
         is_weighted = any(op.strategy in ("top_k", "weighted") for op in plan.ops)
         weight_attr = weights[0] if is_weighted and weights else None
-        tables = TableSettings(on_dangling=settings.on_dangling)
-        out = work.path / f"dataset-{digest_of([self.graph_id, weight_attr, settings.on_dangling])[:16]}"
+        out = work.path / f"dataset-{digest_of([self.graph_id, weight_attr, self.tables.on_dangling])[:16]}"
         for other in work.path.glob("*dataset-*"):
             if not other.name.lstrip(".").startswith(out.name):
                 shutil.rmtree(other)
         if not (out / MANIFEST).exists():
             prepare(
-                self.located, out, num_parts=1, method="hash", direction="out", weight_attr=weight_attr, tables=tables,
+                self.located, out, num_parts=1, method="hash", direction="out", weight_attr=weight_attr,
+                tables=self.tables,
                 work=WorkSettings(memory=settings.memory, num_workers=settings.num_workers), progress=progress,
             )  # fmt: skip
         with open_store(out) as store:
@@ -91,14 +93,15 @@ class ExportSource:
 
 
 @contextmanager
-def open_source(source: str | Path) -> Iterator[ExportSource]:
+def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSource]:
     """Open a dataset or servers, or look at a unigraph.
 
     Args:
         source: What ``open_store`` takes, or the ``.pbtxt`` of a unigraph, or its folder.
+        tables: How the tables of a unigraph are read.
 
     Raises:
-        SettingsError: It is a store, which workers could not open.
+        SettingsError: It is a store, which workers could not open, or settings are for unigraphs and it is none.
         FormatError: It is neither.
         SchemaError: A unigraph contradicts itself.
     """
@@ -110,12 +113,16 @@ def open_source(source: str | Path) -> Iterator[ExportSource]:
             f"beside it); write a dataset of its tables: hopstream partition {source} --direction out --out parts"
         )
     if schema is None:
+        if tables.data_path is not None:
+            raise SettingsError(f"data_path is for unigraphs, and {source} is none; leave it out")
         with open_store(located) as store:
-            yield ExportSource(located=located, graph_id=store.graph_id, schema=store.schema, store=store)
+            yield ExportSource(
+                located=located, graph_id=store.graph_id, schema=store.schema, store=store, tables=tables
+            )
         return
-    tables = read_metadata(schema)
-    states = digest_of(table_states(tables))
-    yield ExportSource(located=str(schema), graph_id=states, schema=_schema_of(tables), store=None)
+    metadata = read_metadata(schema, tables.data_path)
+    states = digest_of(table_states(metadata))
+    yield ExportSource(located=str(schema), graph_id=states, schema=_schema_of(metadata), store=None, tables=tables)
 
 
 def _located(source: str | Path) -> str:
