@@ -14,7 +14,7 @@ from typing import Any
 
 from hopstream.arrays import write_text
 from hopstream.engine.contract import Engine
-from hopstream.engine.settings import Progress
+from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.tasks import Task, check_names
 from hopstream.errors import StateError
 
@@ -59,7 +59,7 @@ class Job:
                 it).
         """
         self._folder, self._digest, self._engine = folder, digest, engine
-        self._progress = progress or _no_progress
+        self._progress = progress or no_progress
         (folder / DONE_FOLDER).mkdir(parents=True, exist_ok=True)
         self._check_digest()
 
@@ -127,7 +127,3 @@ class Job:
         if not isinstance(marker, dict) or marker.get("digest") != self._digest_of(task) or "result" not in marker:
             return None
         return marker
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Nobody watches."""

@@ -19,7 +19,7 @@ from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
 from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
-from hopstream.engine.settings import Progress
+from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
 from hopstream.export.link_values import LinkValues, written_values
@@ -98,7 +98,7 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
             check_apart(place, {"the source": str(source), "data_path": settings.data_path or str(source)})
         return _Run(
             work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
-            overwrite=overwrite, progress=progress or _no_progress, on_plan=on_plan,
+            overwrite=overwrite, progress=progress or no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
@@ -108,10 +108,6 @@ def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
         return result is not None and path.stat().st_size == result["bytes"]
     except FileNotFoundError:
         return False
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, write_text
+from hopstream.engine.settings import no_progress
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.export.dataset_source import chunked_of_dataset
@@ -98,7 +99,7 @@ def write_unigraph(
         try:
             new.mkdir()
             graph, edge_masks = _opened(source, work.path / "scratch")
-            _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or _no_progress).run()
+            _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or no_progress).run()
             work.put_in_place(new)
         except BaseException:
             work.clear()
@@ -114,10 +115,6 @@ def is_read_in_pieces(source: Path) -> bool:
 def _chunked_metadata(source: Path) -> Path | None:
     metadata = description_of(source)
     return metadata if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata) else None
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 EdgeMasks = Mapping[EdgeType, Mapping[str, ColumnSource]]

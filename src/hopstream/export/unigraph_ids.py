@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import SchemaError
 from hopstream.export.raw_ids import can_be_ids
 from hopstream.ingest.chunked.ragged import RaggedSource
@@ -107,8 +107,3 @@ def arrow_strings(rows: RaggedArray) -> pa.Array:
     """Rows of strings as an Arrow array, which shares their memory."""
     offsets, values = np.ascontiguousarray(rows.offsets), np.ascontiguousarray(rows.values)
     return pa.Array.from_buffers(NAME, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
-
-
-def empty_strings(num_rows: int) -> RaggedArray:
-    """So many empty strings."""
-    return RaggedArray(np.empty(0, np.uint8), offsets_of(np.zeros(num_rows, np.int64)), is_string=True)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.engine.settings import no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.apart import check_apart
@@ -162,11 +163,7 @@ def assign_nodes(
         owners = {t: assign(t, num_nodes, settings) for t, num_nodes in source.num_nodes.items()}
         is_even = not settings.has_constraints and not classes
         return Assignment(owners=owners) if is_even else _mend(source, settings, classes, owners)
-    return _cut(source, settings, scratch, classes, memory_bytes, progress or _no_progress)
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    return _cut(source, settings, scratch, classes, memory_bytes, progress or no_progress)
 
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import job_folder, resumed_job
-from hopstream.engine.settings import WorkSettings
+from hopstream.engine.settings import WorkSettings, no_progress
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
@@ -127,7 +127,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
         metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
-        halo=halo, progress=progress or _no_progress, tell=on_news or _no_news,
+        halo=halo, progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
         staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
@@ -207,10 +207,6 @@ class _Steps:
 
 
 def _no_news(news: News) -> None:
-    """Tell nobody."""
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
+from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
@@ -89,7 +90,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
     if halo is not None:
         halo.choose(schema)
     with replaced_folder(Path(out), overwrite=overwrite) as root:
-        manifest = _Writer(root, graph, schema, settings, progress or _no_progress).run(owners)
+        manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
         return manifest if halo is None else with_halo(root, halo, progress)
 
 
@@ -98,10 +99,6 @@ def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory:
     from hopstream.partition.halo.run import add_halo  # which opens datasets, as the modules do that import this one
 
     return add_halo(root, settings=halo, memory=memory, with_savings=False, progress=progress).manifest
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

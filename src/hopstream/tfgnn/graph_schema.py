@@ -18,7 +18,6 @@ from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
 
-TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 MAX_SHOWN = 160
 """Characters of what protobuf says of a syntax error."""
 MAX_SCHEMA_BYTES = 64 << 20

@@ -12,6 +12,7 @@ import pytest
 
 from hopstream.errors import FormatError
 from hopstream.ingest.chunked.footer import TAIL_BYTES, read_group_sizes
+from hopstream.ingest.chunked.parquet import open_parquet_column
 
 READ = """
 import json, sys
@@ -113,3 +114,12 @@ def check_changes(folder, name, step):
     done = subprocess.run(words, input=str(changes), capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert '"FormatError"' in done.stdout and '"read"' in done.stdout
+
+
+def test_the_footer_of_plain_columns_is_not_read_again(tmp_path):
+    """It may be long: a record for each column and row group."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": COLUMNS["numbers"], "b": COLUMNS["numbers"]}), path)
+    assert "sizes" not in vars(open_parquet_column(path, "a").file)
+    pq.write_table(pa.table({"a": COLUMNS["lists"]}), path)
+    assert "sizes" in vars(open_parquet_column(path, "a").file)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ _SHAPE_TEXT = re.compile(r"\(\s*(\d{1,18}(?:\s*,\s*\d{1,18})*)\s*,?\s*\)|\[\s*(\
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ParquetFile:
     """One Parquet file whose footer has been read.
 
@@ -48,7 +49,6 @@ class ParquetFile:
         footer: Its footer.
         schema: Its Arrow schema.
         group_offsets: int64[row groups + 1], first row of each row group.
-        sizes: What the footer tells of the first column of each row group.
     """
 
     path: Path
@@ -56,7 +56,15 @@ class ParquetFile:
     footer: Any
     schema: pa.Schema
     group_offsets: IntArray
-    sizes: GroupSizes
+
+    @cached_property
+    def sizes(self) -> GroupSizes:
+        """What the footer tells of the first column of each row group; read when it is first asked for.
+
+        Raises:
+            FormatError: The footer is damaged.
+        """
+        return read_group_sizes(self.path, self.shown, len(self.group_offsets) - 1)
 
     @property
     def num_rows(self) -> int:
@@ -213,8 +221,7 @@ def open_parquet(path: Path, shown: str) -> ParquetFile:
     if index is not None:
         raise SchemaError(f"{shown} has column {index!r}, an index of pandas; write it with index=False")
     offsets = offsets_of(np.array(group_rows, np.int64))
-    sizes = read_group_sizes(path, shown, len(group_rows))
-    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets, sizes=sizes)
+    return ParquetFile(path=path, shown=shown, footer=footer, schema=schema, group_offsets=offsets)
 
 
 def open_parquet_column(path: Path, shown: str) -> ParquetColumn:

@@ -18,7 +18,7 @@ from hopstream.arrays import write_text
 from hopstream.engine import Progress, open_engine
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
-from hopstream.engine.settings import WorkSettings, bytes_text
+from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
@@ -117,7 +117,7 @@ def chunk_tables(
         _check_disk(held, costs)
         if on_estimate is not None:
             on_estimate(costs, plan)
-        counts = _work(plan, metadata, parts, held, digest, (work, progress or _no_progress))
+        counts = _work(plan, metadata, parts, held, digest, (work, progress or no_progress))
     return ChunkReport(
         metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
@@ -133,10 +133,6 @@ def _source_path(source: Path) -> Path:
     if path.suffix != ".json" and not is_unigraph(path):
         raise FormatError(f"{path} is not the file that describes tables; give a .json, or the .pbtxt of a unigraph")
     return path.absolute()
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 def _work(

@@ -19,6 +19,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.settings import no_progress
 from hopstream.graph.checksums import ColumnSums, GraphChecksums
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import ChunkedGraph, ragged_features
@@ -145,7 +146,7 @@ def dispatch_staged(
     workplace = Workplace(staging.root(digest))
     stages = Stages(
         name="dispatch", dataset=workplace.dataset, total_work=_total_work(graph, plan), started=started,
-        progress=progress or _no_progress,
+        progress=progress or no_progress,
     )  # fmt: skip
 
     def write(job: Job) -> Manifest:
@@ -159,10 +160,6 @@ def dispatch_staged(
     return write_staged(
         staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
     )
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 def _plan(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
 from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
 from hopstream.partition.halo.node_sets import NodeSet
@@ -122,7 +123,7 @@ def add_halo(
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
             tables = Tables(root, table_bytes)
-            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or _no_progress)
+            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress)
             return run.run()
 
         return _replace_halo(opened, settings, make)
@@ -169,10 +170,6 @@ def _replace_halo(
         raise
     remove_halos(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign import assign_nodes
@@ -154,7 +155,7 @@ def rewrite(
     workplace = Workplace(staging.root(digest))
     stages = Stages(
         name="reshard", dataset=workplace.dataset, total_work=_total_work(rows), started=started,
-        progress=progress or _no_progress,
+        progress=progress or no_progress,
     )  # fmt: skip
 
     def write(job: Job) -> Manifest:
@@ -164,10 +165,6 @@ def rewrite(
     return write_staged(
         staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
     )
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool) -> Plan:
