@@ -138,8 +138,10 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: in
     read = pacsv.ReadOptions(
         column_names=files.names_in(path), block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
     )
+    # Blocks are freed by other threads than those that took them, which mimalloc gives back late: 384 MiB for 327.
+    pool = None if block_bytes is None else pa.system_memory_pool()
     try:
-        with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
+        with pacsv.open_csv(path, read_options=read, parse_options=parse, memory_pool=pool) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid as error:
         if files.names_in(path) and "Empty CSV file" in str(error):
@@ -151,7 +153,9 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: in
         include_columns=columns or names[:1],
         strings_can_be_null=False,
     )
-    with pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert) as reader:
+    with pacsv.open_csv(
+        path, read_options=read, parse_options=parse, convert_options=convert, memory_pool=pool
+    ) as reader:
         yield from reader
 
 
