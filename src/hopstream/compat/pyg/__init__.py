@@ -1,7 +1,7 @@
 """Which names of PyG's distributed and remote interfaces does this package answer to?
 
-``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are loaded
-when they are first used.
+``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are
+loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULE_OF = {
+    "DatasetFeatureStore": "hopstream.compat.pyg.stores",
+    "DatasetGraphStore": "hopstream.compat.pyg.stores",
+    "DatasetSampler": "hopstream.compat.pyg.sampler",
+    "open_stores": "hopstream.compat.pyg.stores",
     "sampler_output": "hopstream.compat.pyg.sampler",
 }
 __all__ = sorted(_MODULE_OF)
