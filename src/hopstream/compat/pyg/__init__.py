@@ -12,8 +12,17 @@ _MODULE_OF = {
     "DatasetFeatureStore": "hopstream.compat.pyg.stores",
     "DatasetGraphStore": "hopstream.compat.pyg.stores",
     "DatasetSampler": "hopstream.compat.pyg.sampler",
+    "DistContext": "hopstream.compat.pyg.dist_context",
+    "DistLinkNeighborLoader": "hopstream.compat.pyg.dist_link_neighbor_loader",
+    "DistLoader": "hopstream.compat.pyg.dist_loader",
+    "DistNeighborLoader": "hopstream.compat.pyg.dist_neighbor_loader",
+    "DistNeighborSampler": "hopstream.compat.pyg.dist_neighbor_sampler",
+    "DistRole": "hopstream.compat.pyg.dist_context",
+    "global_barrier": "hopstream.compat.pyg.rpc",
+    "init_rpc": "hopstream.compat.pyg.rpc",
     "open_stores": "hopstream.compat.pyg.stores",
     "sampler_output": "hopstream.compat.pyg.sampler",
+    "shutdown_rpc": "hopstream.compat.pyg.rpc",
 }
 __all__ = sorted(_MODULE_OF)
 
