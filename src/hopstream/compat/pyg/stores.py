@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from hopstream.arrays import Array, IntArray
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SourceLike = Any
 """A ``Source``, one of the stores here, or a pair of them."""
+BatchLike = TypeVar("BatchLike", Data, HeteroData)
 NO_EDGE_TYPE = (None, None)
 """What PyG calls the edges of a graph without types where it names features."""
 
@@ -152,6 +153,27 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         keys = torch.from_numpy(np.stack([found.src_keys, found.dst_keys]))
         return (None if store.schema.is_homogeneous else links.edge_type), keys
 
+    def add_edge_features(self, batch: BatchLike) -> BatchLike:
+        """A batch of PyG's loaders with the features of its edges, which they do not fetch from stores themselves.
+
+        Give it to them as ``transform=feature_store.add_edge_features``. Where edges are is kept, 8 bytes for each edge
+        of a type with features; ``hopstream.NeighborLoader`` needs no such table.
+
+        Raises:
+            SettingsError: The batch does not name its edges, as the dataset keeps no edge keys.
+        """
+        schema = self.store.schema
+        wanted: list[TensorAttr] = []
+        for edge_type, features in schema.edges.items():
+            names = [name for name, feature in features.items() if feature.is_fixed_width]
+            storage = batch if schema.is_homogeneous else batch[edge_type]
+            if names and "e_id" not in storage:
+                raise SettingsError(f"the batch has no e_id of {type_label(edge_type)}; write the parts with edge keys")
+            wanted += [TensorAttr(edge_type, name, storage.e_id) for name in names]
+        for attr, tensor in zip(wanted, self._multi_get_tensor(wanted), strict=True):
+            (batch if schema.is_homogeneous else batch[attr.group_name])[attr.attr_name] = tensor
+        return batch
+
     def _get_tensor(self, attr: TensorAttr) -> Tensor:
         return self._multi_get_tensor([attr])[0]
 
@@ -234,7 +256,7 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
         self._open(source, store_settings)
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Every edge type: as CSC where edges are in the order of their sources' times, as PyG wants them; else as COO."""
+        """Every edge type: as CSC where edges are in the order of their sources' times, as PyG needs it, else COO."""
         schema, book = self.store.schema, self.store.book
         return [
             EdgeAttr(
