@@ -1,8 +1,8 @@
 """How does what one machine holds of a partitioned graph, in memory, become a part of a dataset?
 
 Every machine knows who owns each node, and holds the features of its own nodes and the edges that lead to them. From
-the owners follow the ranges of ids; how many edges each part has, and which columns, the machines tell each other: facts
-go round once, all draw the same conclusions from them, and then each builds its own part.
+the owners follow the ranges of ids; how many edges each part has, and which columns, the machines tell each other:
+facts go round once, all draw the same conclusions from them, and then each builds its own part.
 """
 
 from __future__ import annotations
@@ -292,8 +292,8 @@ def _check_nodes(own: OwnPart, node_type: str) -> int:
     times = own.node_times.get(node_type)
     if times is None and own.time_attr in own.node_features.get(node_type, {}):
         raise SchemaError(
-            f"{node_type!r} has the feature {own.time_attr!r} of its own nodes only; give the times of all nodes of the "
-            "whole graph: an edge is as late as the node it comes from, which another part may own"
+            f"{node_type!r} has the feature {own.time_attr!r} of its own nodes only; give the times of all nodes of "
+            "the whole graph: an edge is as late as the node it comes from, which another part may own"
         )
     if times is not None:
         _check_length(f"times of {node_type!r}", times, len(owners), "nodes of the whole graph")
@@ -366,7 +366,7 @@ def _check_parts(facts: Sequence[PartFacts]) -> None:
     if missing:
         held = {rank: one.part for rank, one in enumerate(facts)}
         raise VersionMismatch(
-            f"no rank holds part {missing[0]} of {facts[0].num_parts}; parts by rank are {held}; give each part to a rank"
+            f"no rank holds part {missing[0]} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
         )
 
 
@@ -435,8 +435,8 @@ def _check_edge_keys(edge_type: EdgeType, keys: IntArray, num_edges: int) -> Non
     if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_edges):
         row = int(np.flatnonzero((keys < 0) | (keys >= num_edges))[0])
         raise IdRangeError(
-            f"edge key {row} of {type_label(edge_type)} is {int(keys[row])}; the parts have {num_edges} edges of the type "
-            f"together, so keys are 0..{num_edges - 1}"
+            f"edge key {row} of {type_label(edge_type)} is {int(keys[row])}; the parts have {num_edges} edges of the "
+            f"type together, so keys are 0..{num_edges - 1}"
         )
 
 

@@ -1,8 +1,8 @@
 """How do ranks find each other, given the address of one of them?
 
-Rank 0 listens at the address that all were given. Each rank joins a group and puts values down, round by round; when all
-have, each gets the values of all in the order of ranks. Nothing else passes here: what ranks want of each other they ask
-each other, at addresses that they exchange.
+Rank 0 listens at the address that all were given. Each rank joins a group and puts values down, round by round; when
+all have, each gets the values of all in the order of ranks. Nothing else passes here: what ranks want of each other
+they ask each other, at addresses that they exchange.
 
 A rank that waits asks again and again, and is answered at once when the last value arrives, so every wait ends at the
 deadline of whoever waits, and a restarted call does no harm.
@@ -74,8 +74,8 @@ class RendezvousServer:
             self._flight = _FlightServer(self, str(location), security.flight_options())
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise StoreUnavailable(
-                f"rank 0 cannot listen at {location}: {_bind_error(location) or error}; master_addr is an address of the "
-                "machine of rank 0, and master_port a free port of its own, not the one of torch.distributed"
+                f"rank 0 cannot listen at {location}: {_bind_error(location) or error}; master_addr is an address of "
+                "the machine of rank 0, and master_port a free port of its own, not the one of torch.distributed"
             ) from error
 
     def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
@@ -108,12 +108,8 @@ class RendezvousServer:
             values = room.rounds.setdefault(call.round_name, {})
             values[call.rank] = call.value
             self._changed.notify_all()
-            self._changed.wait_for(lambda: room.failure or _has_all(room, values, call), min(call.wait_s, TURN_S))
-            if room.failure:
-                return {"failure": room.failure}
-            if not _has_all(room, values, call):
-                return {"missing": sorted(set(range(room.world_size)) - set(values))}
-            return {"values": [values.get(rank) for rank in range(room.world_size)]}
+            self._changed.wait_for(lambda: "missing" not in _standing(room, values, call), min(call.wait_s, TURN_S))
+            return _standing(room, values, call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,16 +148,22 @@ def _refusal(room: _Room, call: _Call) -> str:
     if call.world_size != room.world_size:
         known = ", ".join(map(str, sorted(room.tokens))) or "others"
         return (
-            f"rank {call.rank} says that world_size is {call.world_size}; rank {known} said {room.world_size}; give all "
-            "ranks the same world_size"
+            f"rank {call.rank} says that world_size is {call.world_size}; rank {known} said {room.world_size}; give "
+            "all ranks the same world_size"
         )
     if room.tokens.get(call.rank, call.token) != call.token:
         return f"two processes say that they are rank {call.rank} of {room.world_size}; give each a rank of its own"
     return ""
 
 
-def _has_all(room: _Room, values: dict[int, Any], call: _Call) -> bool:
-    return len(values.keys() | call.excused) == room.world_size
+def _standing(room: _Room, values: dict[int, Any], call: _Call) -> dict[str, Any]:
+    """How far a round has come: why it failed, which ranks are missing, or the values of all."""
+    if room.failure:
+        return {"failure": room.failure}
+    missing = set(range(room.world_size)) - values.keys() - call.excused
+    if missing:
+        return {"missing": sorted(missing)}
+    return {"values": [values.get(rank) for rank in range(room.world_size)]}
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -300,7 +302,8 @@ class Group:
         """Wait until all ranks leave, so that nobody misses what this one serves; then close.
 
         Args:
-            locations: Where each rank serves: a rank that does not leave and serves no more is gone.
+            locations: Where each rank serves: a rank that does not leave and serves no more is gone. Empty where no
+                rank serves yet.
             timeout_s: How long to wait; the group's time if it is not given.
 
         Returns:
@@ -314,7 +317,7 @@ class Group:
         gone: set[int] = set()
 
         def excuse(missing: Collection[int]) -> frozenset[int]:
-            gone.update(rank for rank in missing if not is_listening(locations[rank]))
+            gone.update(rank for rank in missing if locations and not is_listening(locations[rank]))
             return frozenset(gone)
 
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from hopstream.errors import StoreTimeout, VersionMismatch
+from hopstream.errors import StoreError, StoreTimeout, VersionMismatch
 from hopstream.partition.in_memory import OwnPart, PartFacts, agree, build_part, facts_of
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
@@ -24,6 +25,8 @@ from hopstream.store.settings import StoreSettings
 LOG = logging.getLogger(__name__)
 MAX_CONNECTING = 16
 GRACE_S = 5.0
+LINGER_S = 5.0
+"""How long a rank that found a mismatch stays, so that all hear of it from the same facts."""
 
 
 class SharedParts:
@@ -46,7 +49,7 @@ class SharedParts:
             settings: Deadline of requests, and what this rank shows to other ranks' servers.
 
         Raises:
-            VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank. All ranks raise.
+            VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; all raise.
             SchemaError: What this rank holds contradicts itself.
             IdRangeError: A key or a part number is out of range.
             StoreTimeout: Some ranks did not come in time.
@@ -62,10 +65,7 @@ class SharedParts:
             self.store = self._open(own, security, settings or StoreSettings())
         except BaseException as error:
             if group is not None:
-                # All ranks come to a mismatch by themselves, and then say more than that another gave up.
-                if not isinstance(error, VersionMismatch):
-                    group.fail(f"{type(error).__name__}: {error}")
-                group.close()
+                _give_up(group, error)
             self._release()
             raise
 
@@ -122,6 +122,16 @@ class SharedParts:
             LOG.warning("requests to this rank were still under way %g s after it left", GRACE_S)
         if self._local is not None:
             self._local.close()
+
+
+def _give_up(group: Group, error: BaseException) -> None:
+    """Leave after an error. All ranks come to a mismatch by themselves; of other errors those who wait are told."""
+    if isinstance(error, VersionMismatch):
+        with suppress(StoreError):
+            group.leave([], LINGER_S)
+    else:
+        group.fail(f"{type(error).__name__}: {error}")
+    group.close()
 
 
 def _exchange(group: Group, facts: PartFacts) -> list[PartFacts]:

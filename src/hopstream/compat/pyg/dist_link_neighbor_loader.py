@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from hopstream.compat.pyg.dist_context import DistContext
 from hopstream.compat.pyg.dist_loader import DistLoader, common_options
@@ -59,8 +59,9 @@ class DistLinkNeighborLoader(DistLoader):
             master_addr: See ``DistLoader``.
             master_port: See ``DistLoader``.
             current_ctx: This process.
-            edge_label_index: int64[2, n], global ids of sources and destinations that this rank starts from; in a graph of
-                several edge types with the type in front. None, or a type alone, means the edges that this rank owns.
+            edge_label_index: int64[2, n], global ids of sources and destinations that this rank starts from; in a
+                graph of several edge types with the type in front. None, or a type alone, means the edges that
+                this rank owns.
             edge_label: Numbers, one row per link; see ``LinkNeighborLoader``.
             edge_label_time: An integer per link; needed with ``time_attr``, and not without.
             dist_sampler: A sampler that says how to sample in place of the arguments of sampling.
@@ -93,12 +94,10 @@ class DistLinkNeighborLoader(DistLoader):
         """
         given_attr = time_attr if dist_sampler is None else dist_sampler.time_attr
         if (edge_label_time is None) != (given_attr is None):
-            got = (
-                "edge_label_time is given and time_attr is not"
-                if given_attr is None
-                else "time_attr is given and edge_label_time is not"
+            given, missing = (
+                ("edge_label_time", "time_attr") if given_attr is None else ("time_attr", "edge_label_time")
             )
-            raise SettingsError(f"{got}; give both, or neither")
+            raise SettingsError(f"{given} is given and {missing} is not; give both, or neither")
         check_concurrency(concurrency)
         check_device(device)
         common, in_caller = common_options(
@@ -141,5 +140,5 @@ def _read_links(sampler: DistNeighborSampler, given: Any) -> Any:
     if edge_type is None:
         if len(schema.edges) != 1:
             return given
-        edge_type = cast(EdgeType, next(iter(schema.edges)))
+        edge_type = next(iter(schema.edges))
     return (edge_type, sampler.own_links(edge_type) if pairs is None else pairs)

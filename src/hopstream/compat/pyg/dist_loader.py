@@ -23,14 +23,14 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "collate_fn": "transform= is called with each batch",
     "transform_sampler_output": "transform= is called with each batch",
     "custom_cls": "transform= is called with each batch",
-    "worker_init_fn": "threads make batches, so no process has to be set up; to meet the other ranks in a way of your own, "
-    "override the method DistLoader.worker_init_fn",
+    "worker_init_fn": "threads make batches, so no process has to be set up; to meet the other ranks in a way of your "
+    "own, override the method DistLoader.worker_init_fn",
     "sampler": _ORDER,
     "batch_sampler": _ORDER,
     "directed": "it is called subgraph_type= now: 'directional' or 'induced'",
     "input_id": "batches say the place of each seed as input_id",
-    "weight_attr": "partitions in memory hold no weights; write the graph's parts with write_parts(…, weight_attr=…) and "
-    "use hopstream.NeighborLoader",
+    "weight_attr": "partitions in memory hold no weights; write the graph's parts with write_parts(…, weight_attr=…) "
+    "and use hopstream.NeighborLoader",
 }
 """Options of PyG's loaders that are not options here, and what to do instead."""
 WITHOUT_EFFECT = (
@@ -43,9 +43,9 @@ WITHOUT_EFFECT = (
 class DistLoader:
     """One rank's loader over the partitions of all ranks.
 
-    One iteration is one epoch. ``with loader as batches:`` is one epoch too, whose threads end with the block; ``close``,
-    or the end of the process, leaves the other ranks, after waiting until they leave too: they may still need this rank's
-    partition.
+    One iteration is one epoch. ``with loader as batches:`` is one epoch too, whose threads end with the block;
+    ``close``, or the end of the process, leaves the other ranks, after waiting until they leave too: they may still
+    need this rank's partition.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order

@@ -18,7 +18,7 @@ from hopstream.store.settings import StoreSettings
 
 
 class DistNeighborLoader(DistLoader):
-    """Mini-batches of sampled neighbourhoods of nodes, over the partitions of all ranks, as ``Data`` or ``HeteroData``."""
+    """Mini-batches of sampled neighbourhoods of nodes, over the partitions of all ranks."""
 
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
         self,
@@ -55,8 +55,8 @@ class DistNeighborLoader(DistLoader):
             master_addr: See ``DistLoader``.
             master_port: See ``DistLoader``.
             current_ctx: This process.
-            input_nodes: Global ids of the nodes that this rank starts from, or a mask of all nodes; in a graph with types
-                with the type in front. None, or a type alone, means the nodes that this rank owns.
+            input_nodes: Global ids of the nodes that this rank starts from, or a mask of all nodes; in a graph with
+                types with the type in front. None, or a type alone, means the nodes that this rank owns.
             input_time: An integer per node of ``input_nodes``; with ``time_attr``.
             dist_sampler: A sampler that says how to sample in place of the arguments from ``replace`` to ``time_attr``,
                 and of ``num_neighbors``.
@@ -68,7 +68,8 @@ class DistNeighborLoader(DistLoader):
             transform: Called with each batch.
             concurrency: How many batches are made at once, for each of ``num_workers``; with ``async_sampling``.
             num_rpc_threads: Without effect.
-            filter_per_worker: True: the threads that make batches call ``transform``; else the thread that asks for them.
+            filter_per_worker: True: the threads that make batches call ``transform``; else the thread that asks for
+                them.
             async_sampling: Make batches ahead, in threads; False: only where ``num_workers`` says so.
             device: None or the CPU.
             rpc_timeout: See ``DistLoader``.

@@ -6,7 +6,7 @@ import asyncio
 import queue
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from hopstream.schema import EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 from hopstream.store.shared_parts import SharedParts
 
-Output = SamplerOutput | HeteroSamplerOutput
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
 class DistNeighborSampler:
@@ -102,7 +102,7 @@ class DistNeighborSampler:
             self._own = read_own_part((self.feature_store, self.graph_store), self.time_attr, self.label_type)
 
     def register_sampler_rpc(self, member: RpcMember | None = None) -> None:
-        """Serve this rank's partition and connect to those of the others; all ranks call it, a second call does nothing.
+        """Serve this rank's partition and connect to the others'; all ranks call it. A second call does nothing.
 
         Args:
             member: What ``init_rpc`` returned; None for the last of this thread.
@@ -229,9 +229,9 @@ class DistNeighborSampler:
             edge_type: May be left out where there is one.
 
         Returns:
-            ``node``: the neighbours' keys, grouped by ``srcs`` in their order, repetitions included; ``edge``: the keys of
-            the edges, or None where edges have none; ``batch``: the tree of each, or None; ``row`` and ``col``: None;
-            ``metadata``: ``(list of the number of neighbours of each node,)``.
+            ``node``: the neighbours' keys, grouped by ``srcs`` in their order, repetitions included; ``edge``: the keys
+            of the edges, or None where edges have none; ``batch``: the tree of each, or None; ``row`` and ``col``:
+            None; ``metadata``: ``(list of the number of neighbours of each node,)``.
         """
         return await asyncio.to_thread(self._one_hop, srcs, one_hop_num, seed_time, src_batch, edge_type)
 

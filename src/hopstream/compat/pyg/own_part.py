@@ -1,7 +1,7 @@
 """What of PyG's local stores is the part of one rank?
 
-``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or ours, hold the edges and features of a partition under global ids,
-beside books that say who owns each node. This module reads them as an ``OwnPart``; nothing is asked of other ranks.
+``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or ours, hold the edges and features of a partition under global
+ids, beside books that say who owns each node. This module reads them as an ``OwnPart``; no other rank is asked.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class _Nodes:
                 if len(tensor) != len(self._owners[owner]):
                     raise SchemaError(
                         f"{owner}.{name} has {len(tensor)} rows; the graph has {len(self._owners[owner])} nodes of the "
-                        "type: every rank needs the times of all of them, because an edge is as late as the node that it "
-                        "comes from"
+                        "type: every rank needs the times of all of them, because an edge is as late as the node that "
+                        "it comes from"
                     )
                 found[owner] = to_array(tensor)
         return found
@@ -169,8 +169,8 @@ class _Nodes:
             if len(values) != len(owners):
                 known = "no global ids" if ids is None else f"{len(ids)} global ids"
                 raise SchemaError(
-                    f"{node_type}.{name} has {len(values)} rows, beside {known} and {len(owners)} nodes in the graph; give "
-                    "a row per global id (put_global_id), or one per node of the graph"
+                    f"{node_type}.{name} has {len(values)} rows, beside {known} and {len(owners)} nodes in the graph; "
+                    "give a row per global id (put_global_id), or one per node of the graph"
                 )
             ids = None
         return _rows_of(f"{node_type}.{name}", "node", keys, ids, values)
@@ -203,8 +203,8 @@ class _Edges:
         num_nodes = len(self._owners[edge_type[2]])
         if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
             raise SchemaError(
-                f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of {edge_type[2]!r}; "
-                f"node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
+                f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
+                f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
             )
         (places,) = np.nonzero(self._owners[edge_type[2]][col] == self._stores.part)
         own_keys = None if keys is None else keys[places]
@@ -228,8 +228,8 @@ class _Edges:
             return values[places]
         known = "no global ids" if ids is None else f"{len(ids)} global ids"
         raise SchemaError(
-            f"{where} has {len(values)} rows, beside {known} and {num_edges} edges of the partition; give a row per edge of "
-            "edge_index, or per global id (put_global_id)"
+            f"{where} has {len(values)} rows, beside {known} and {num_edges} edges of the partition; give a row per "
+            "edge of edge_index, or per global id (put_global_id)"
         )
 
     def _edge_keys(self, given: Mapping[EdgeType, Array | None]) -> Mapping[EdgeType, IntArray | None]:
@@ -267,9 +267,9 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
     (missing,) = np.nonzero(ids[found] != wanted) if len(ids) else (np.arange(len(wanted)),)
     if len(missing):
         raise SchemaError(
-            f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are numbers "
-            "inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of all types "
-            "through: use hopstream.compat.pyg's"
+            f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are "
+            "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of all "
+            "types through: use hopstream.compat.pyg's"
         )
     if np.array_equal(found, np.arange(len(values))):
         return values
@@ -287,4 +287,7 @@ def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
 
 def to_array(values: Any) -> Array:
     """The values of a tensor, sharing its memory where it lies in main memory."""
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if isinstance(values, torch.Tensor):
+        found: Array = values.detach().cpu().numpy()
+        return found
+    return np.asarray(values)
