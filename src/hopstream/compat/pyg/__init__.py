@@ -1,0 +1,31 @@
+"""Which names of PyG's distributed and remote interfaces does this package answer to?
+
+``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are
+loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_MODULE_OF = {
+    "LocalFeatureStore": "hopstream.compat.pyg.local_feature_store",
+    "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
+    "load_partition_info": "hopstream.compat.pyg.partition_files",
+    "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hopstream.compat.pyg' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return list(__all__)
