@@ -18,11 +18,15 @@ _MODULE_OF = {
     "DistNeighborLoader": "hopstream.compat.pyg.dist_neighbor_loader",
     "DistNeighborSampler": "hopstream.compat.pyg.dist_neighbor_sampler",
     "DistRole": "hopstream.compat.pyg.dist_context",
+    "LocalFeatureStore": "hopstream.compat.pyg.local_feature_store",
+    "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
     "global_barrier": "hopstream.compat.pyg.rpc",
     "init_rpc": "hopstream.compat.pyg.rpc",
+    "load_partition_info": "hopstream.compat.pyg.partition_files",
     "open_stores": "hopstream.compat.pyg.stores",
     "sampler_output": "hopstream.compat.pyg.sampler",
     "shutdown_rpc": "hopstream.compat.pyg.rpc",
+    "to_asyncio_future": "hopstream.compat.pyg.event_loop",
 }
 __all__ = sorted(_MODULE_OF)
 
