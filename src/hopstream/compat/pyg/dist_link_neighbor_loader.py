@@ -120,8 +120,8 @@ class DistLinkNeighborLoader(DistLoader):
                 subgraph_type=sampler.subgraph_type, disjoint=sampler.disjoint,
                 temporal_strategy=sampler.temporal_strategy, time_attr=sampler.time_attr, **common,
             )  # fmt: skip
-        except BaseException:
-            self._leave(waits=False)
+        except BaseException as error:
+            self._give_up(error)
             raise
         self._use(loader, in_caller)
 

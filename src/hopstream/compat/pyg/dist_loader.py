@@ -98,8 +98,8 @@ class DistLoader:
         self._entered: EpochIterator | None = None
         try:
             self.worker_init_fn(0)
-        except BaseException:
-            self._leave(waits=False)
+        except BaseException as error:
+            self._give_up(error)
             raise
 
     def worker_init_fn(self, worker_id: int) -> None:
@@ -180,6 +180,12 @@ class DistLoader:
         member, self._member = self._member, None
         if member is not None:
             member.close(waits)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell the others, who may be waiting, of an error here, and leave."""
+        if self._member is not None and self._member.group is not None:
+            self._member.group.fail(f"{type(error).__name__}: {error}")
+        self._leave(waits=False)
 
     def _use(self, loader: SubgraphLoader, in_caller: Callable[[Any], Any] | None) -> Self:
         """Hand out the batches of a loader, each after a function that is called by who asks for it."""

@@ -115,8 +115,8 @@ class DistNeighborLoader(DistLoader):
                 temporal_strategy=sampler.temporal_strategy, time_attr=sampler.time_attr, input_time=input_time,
                 **common,
             )  # fmt: skip
-        except BaseException:
-            self._leave(waits=False)
+        except BaseException as error:
+            self._give_up(error)
             raise
         self._use(loader, in_caller)
 

@@ -20,7 +20,7 @@ from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
-from hopstream.schema import EdgeType, timed_edge_types
+from hopstream.schema import NODE, EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 from hopstream.store.shared_parts import SharedParts
 
@@ -124,6 +124,8 @@ class DistNeighborSampler:
             shared.store, self.num_neighbors, rng_seed=self._rng_seed, replace=self.replace, disjoint=self.disjoint,
             subgraph_type=self.subgraph_type, temporal_strategy=self.temporal_strategy, time_attr=self.time_attr,
         )  # fmt: skip
+        if getattr(self.feature_store, "remote_lookup", self) is None:
+            self.feature_store.remote_lookup = self._lookup_elsewhere
 
     @property
     def store(self) -> Store:
@@ -247,6 +249,8 @@ class DistNeighborSampler:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+        if getattr(self.feature_store, "remote_lookup", None) == self._lookup_elsewhere:
+            self.feature_store.remote_lookup = None
         shared, self._shared, self._sampler = self._shared, None, None
         if shared is not None:
             shared.close(waits=waits)
@@ -272,6 +276,24 @@ class DistNeighborSampler:
         self.channel.put(found)
         if callback is not None:
             callback(found)
+
+    def _lookup_elsewhere(
+        self, index: torch.Tensor, is_node_feat: bool, input_type: Any
+    ) -> torch.futures.Future[torch.Tensor]:
+        """A future of ``x`` of nodes that other ranks own, for ``LocalFeatureStore.lookup_features``."""
+        found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        try:
+            if not is_node_feat:
+                raise SettingsError(
+                    "edge_attr of edges of other partitions cannot be looked up by id; batches bring it for their edges"
+                )
+            node_type = NODE if input_type is None else str(input_type)
+            ids = self.store.lookup(node_type, to_array(index))
+            rows = self.store.fetch([FetchRequest(owner=node_type, names=("x",), ids=ids)])[0]["x"]
+            found.set_result(torch.from_numpy(rows))
+        except Exception as error:  # a future has its error, whatever it is
+            found.set_exception(error)  # type: ignore[arg-type]
+        return found
 
     def _one_hop(
         self,
