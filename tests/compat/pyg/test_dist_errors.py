@@ -44,24 +44,21 @@ def load(graph: Graph, rank: int, port: int, *, num_parts: int = 2, data: Any = 
 
 
 def test_a_missing_rank_is_named_in_time(graph: Graph) -> None:
-    start = time.monotonic()
-    with pytest.raises(StoreTimeout, match="rank 0 of 3 waited.*rank 2 did not come"):
-        all_well(on_ranks(2, lambda rank: load(graph, rank, PORTS[0], num_parts=3)))
+    start, port = time.monotonic(), free_port()
+    with pytest.raises(StoreTimeout, match=r"rank 0 of 3 waited.*rank 2 did not come"):
+        all_well(on_ranks(2, lambda rank: load(graph, rank, port, num_parts=3)))
     assert time.monotonic() - start < SOON_S + 5
-
-
-PORTS = [free_port()]
 
 
 def test_an_unreachable_master_is_an_error_in_time(graph: Graph) -> None:
     start = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="rank 1 of 2 cannot reach rank 0 at grpc://127.0.0.1:.*start rank 0"):
+    with pytest.raises(StoreUnavailable, match=r"rank 1 of 2 cannot reach rank 0 at grpc://127.0.0.1:.*start rank 0"):
         load(graph, 1, free_port())
     assert time.monotonic() - start < SOON_S + 5
 
 
 def test_an_unknown_master_is_an_error(graph: Graph) -> None:
-    with pytest.raises(SettingsError, match="master_addr 'no-such-host.invalid' is not known"):
+    with pytest.raises(SettingsError, match=r"master_addr 'no-such-host.invalid' is not known"):
         load(graph, 1, free_port(), master_addr="no-such-host.invalid")
 
 
@@ -86,7 +83,7 @@ def test_other_world_sizes_are_an_error_on_every_rank(graph: Graph) -> None:
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_outside_the_world_is_an_error(graph: Graph, rank: int) -> None:
     outside = DistContext(rank=rank, global_rank=0, world_size=2, global_world_size=2, group_name="g")
-    with pytest.raises(SettingsError, match="ranks are 0..world_size-1"):
+    with pytest.raises(SettingsError, match=r"ranks are 0..world_size-1"):
         load(graph, 0, free_port(), current_ctx=outside)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, take_from
-from hopstream.compat.pyg.rpc import RpcMember, global_barrier, init_rpc
+from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc
 from hopstream.errors import SettingsError, StateError
 from hopstream.load.epochs import EpochIterator
 from hopstream.load.options import read_flag, read_integer, refuse_unknown
@@ -98,6 +98,8 @@ class DistLoader:
         self._entered: EpochIterator | None = None
         try:
             self.worker_init_fn(0)
+            if self._member is None:  # a script's own worker_init_fn has called init_rpc
+                self._member = current_member()
         except BaseException as error:
             self._give_up(error)
             raise

@@ -268,8 +268,8 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
     if len(missing):
         raise SchemaError(
             f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are "
-            "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of all "
-            "types through: use hopstream.compat.pyg's"
+            "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of "
+            "all types through: use hopstream.compat.pyg's"
         )
     if np.array_equal(found, np.arange(len(values))):
         return values
