@@ -11,8 +11,11 @@ from importlib import import_module
 _MODULE_OF = {
     "LocalFeatureStore": "hopstream.compat.pyg.local_feature_store",
     "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
+    "Partitioner": "hopstream.compat.pyg.partitioner",
     "load_partition_info": "hopstream.compat.pyg.partition_files",
+    "read_partitions": "hopstream.compat.pyg.partition_reading",
     "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+    "write_partitions": "hopstream.compat.pyg.partition_writing",
 }
 __all__ = sorted(_MODULE_OF)
 
