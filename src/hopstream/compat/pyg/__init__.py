@@ -20,13 +20,16 @@ _MODULE_OF = {
     "DistRole": "hopstream.compat.pyg.dist_context",
     "LocalFeatureStore": "hopstream.compat.pyg.local_feature_store",
     "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
+    "Partitioner": "hopstream.compat.pyg.partitioner",
     "global_barrier": "hopstream.compat.pyg.rpc",
     "init_rpc": "hopstream.compat.pyg.rpc",
     "load_partition_info": "hopstream.compat.pyg.partition_files",
     "open_stores": "hopstream.compat.pyg.stores",
+    "read_partitions": "hopstream.compat.pyg.partition_reading",
     "sampler_output": "hopstream.compat.pyg.sampler",
     "shutdown_rpc": "hopstream.compat.pyg.rpc",
     "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+    "write_partitions": "hopstream.compat.pyg.partition_writing",
 }
 __all__ = sorted(_MODULE_OF)
 

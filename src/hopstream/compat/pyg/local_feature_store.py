@@ -145,12 +145,12 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             row = int(torch.nonzero(~is_here)[0])
             what = "node" if is_node_feat else "edge"
             raise StateError(
-                f"{what} {int(index[row])} is not of part {self.partition_idx}, the only one here; load the others with "
-                "a DistNeighborLoader, or set remote_lookup"
+                f"{what} {int(index[row])} is not of part {self.partition_idx}, the only one here; load the others "
+                "with a DistNeighborLoader, or set remote_lookup"
             )
         here = self._lookup_here(index[is_here], group, is_node_feat) if bool(is_here.any()) else None
 
-        merged: torch.futures.Future[Tensor] = torch.futures.Future()
+        merged: torch.futures.Future[Any] = torch.futures.Future()
 
         def merge(remote: torch.futures.Future[Tensor]) -> None:
             try:

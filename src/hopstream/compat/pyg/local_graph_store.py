@@ -153,8 +153,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             IdRangeError: There is no such part.
         """
         store = cls()
-        meta, store.num_partitions, store.partition_idx, store.node_pb, store.edge_pb = load_partition_info(root, pid)
-        store.meta = meta
+        meta, store.num_partitions, store.partition_idx, store.node_pb, edge_parts = load_partition_info(root, pid)
+        store.meta, store.edge_pb = meta, edge_parts
         graph = read_part_file(Path(root), pid, "graph.pt")
         if graph is None:
             raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
@@ -162,7 +162,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         if not meta["is_hetero"]:
             store._put_part(f"{root}: graph.pt of part {pid}", graph, is_sorted, None, None)
             return store
-        counts = {t: len(parts) for t, parts in store.edge_pb.items()}
+        counts = {t: len(parts) for t, parts in edge_parts.items()}
         starts = offsets_of_types(counts)
         for edge_type, edges in graph.items():
             where = f"{root}: {edge_type} in graph.pt of part {pid}"

@@ -102,8 +102,8 @@ def read_meta(root: Path) -> PartitionMeta:
     return PartitionMeta(
         values=values,
         num_parts=num_parts,
-        node_types=_node_types(path, values["node_types"] if "node_types" in values else None) if is_hetero else None,
-        edge_types=_edge_types(path, values["edge_types"] if "edge_types" in values else None) if is_hetero else None,
+        node_types=_node_types(path, values.get("node_types")) if is_hetero else None,
+        edge_types=_edge_types(path, values.get("edge_types")) if is_hetero else None,
         is_sorted=bool(values.get("is_sorted", False)),
     )
 
