@@ -126,8 +126,8 @@ def check_root(out: Path, *, overwrite: bool) -> None:
     foreign = [name for name in names if not _is_of_layout(name)]
     if foreign or (names and META not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new or "
-            "empty folder"
+            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
+            "or empty folder"
         )
     if names and not overwrite:
         raise SettingsError(f"{out} holds PyG's partitions; give overwrite=True or another folder")
@@ -284,7 +284,7 @@ def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | 
         return None
     if isinstance(features, str):
         raise SettingsError(f"features is {features!r}; wanted a list of names")
-    known = {name for table in (*graph.nodes.values(), *graph.edges.values()) for name in table.features}
+    known = {name for of in (graph.schema.nodes, graph.schema.edges) for names in of.values() for name in names}
     for name in features:
         if name not in known:
             raise UnknownNameError(f"no node or edge type has a feature {name!r}; known: {sorted(known)}")
