@@ -46,11 +46,13 @@ def pygs_own(monkeypatch):
     return write
 
 
-def by_edge(value):
-    """A file with edges in the order of their ids: PyG leaves edges of a node in no order where they have no times."""
-    ids = value.get("edge_id", value.get("global_id")) if isinstance(value, dict) else None
+def by_id(value):
+    """A file with rows in the order of ids, which PyG does not keep, and without types of which a part has nothing."""
+    if not isinstance(value, dict):
+        return value
+    ids = value.get("edge_id", value.get("global_id"))
     if ids is None:
-        return {key: by_edge(of) for key, of in value.items()} if isinstance(value, dict) else value
+        return {key: by_id(of) for key, of in value.items()}
     order = ids.argsort()
 
     def ordered(of):
@@ -58,7 +60,7 @@ def by_edge(value):
             return {key: ordered(inner) for key, inner in of.items()}
         return of[order] if isinstance(of, torch.Tensor) else of
 
-    return ordered(value)
+    return {key: of if key == "time" else ordered(of) for key, of in value.items()} if len(ids) else {}
 
 
 def same(left, right):
@@ -86,8 +88,7 @@ def test_files_are_those_that_pyg_writes(make, time, tmp_path, pygs_own):
         if name.endswith(".json"):
             assert json.loads(path.read_text()) == json.loads(theirs[name].read_text())
         else:
-            is_of_edges = name.endswith(("graph.pt", "edge_feats.pt"))
-            pair = [by_edge(load(of)) if is_of_edges else load(of) for of in (path, theirs[name])]
+            pair = [by_id(load(of)) for of in (path, theirs[name])]
             assert same(*pair), (name, pair)
 
 
@@ -122,6 +123,8 @@ def test_what_pyg_writes_is_read(make, time, tmp_path, pygs_own):
 def test_torch_geometric_reads_what_is_written(make, time, tmp_path):
     data = make(time)
     owners = owners_of(data)
+    if time == "node" and "venue" in owners:  # PyG cannot load times where a part has no node of the type
+        owners["venue"] = np.array([0, 1, 2])
     pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path, owners=owners)
     is_hetero = make is heterogeneous
     seen = []
@@ -142,6 +145,9 @@ def test_torch_geometric_reads_what_is_written(make, time, tmp_path):
         for node_type in NUM_NODES if is_hetero else [None]:
             ids = np.flatnonzero(owners[node_type or "node"] == part)
             x = data[node_type].x if is_hetero else data.x
+            if not len(ids):
+                assert feature_store.get_tensor(node_type, "x") is None
+                continue
             assert torch.equal(feature_store.get_tensor(node_type, "x"), x[ids])
     assert len(seen) == len(set(seen)) == data.num_edges
 
@@ -160,7 +166,7 @@ def test_a_dataset_goes_there_and_back(make, time, tmp_path):
 
 
 def vars_of(manifest):
-    files = {name: record.checksum for name, record in manifest.files.items()}
+    files = {name: record.crc32c for name, record in manifest.files.items()}
     return files, manifest.schema
 
 
@@ -270,7 +276,7 @@ def test_damaged_files_say_so(written, capsys):
     torch.save({"x": Bomb()}, written / "part_0" / "graph.pt")
     with pytest.raises(FormatError, match=r"graph.pt holds what is no tensor"):
         pyg_dist.read_partitions(written)
-    (written / "part_0" / "graph.pt").write_bytes(pickle.dumps(Bomb()))
+    (written / "part_0" / "graph.pt").write_bytes(pickle.dumps(Bomb(), protocol=2))
     with pytest.raises(FormatError, match=r"graph.pt"):
         pyg_dist.LocalGraphStore.from_partition(written, 0)
     assert "code was run" not in capsys.readouterr().out
