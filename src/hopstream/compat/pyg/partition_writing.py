@@ -126,8 +126,8 @@ def check_root(out: Path, *, overwrite: bool) -> None:
     foreign = [name for name in names if not _is_of_layout(name)]
     if foreign or (names and META not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new or "
-            "empty folder"
+            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
+            "or empty folder"
         )
     if names and not overwrite:
         raise SettingsError(f"{out} holds PyG's partitions; give overwrite=True or another folder")
@@ -160,13 +160,18 @@ class _Contents:
             for edge_type, grouped in edges.items():
                 keys = grouped.keys_of(part)
                 topology[edge_type] = self._topology(edge_type, keys, edge_starts[edge_type] if is_hetero else 0)
-                edge_feats[edge_type] = self._edge_feats(edge_type, keys)
+                if len(keys) or not graph.edges[edge_type].num_edges:
+                    edge_feats[edge_type] = self._edge_feats(edge_type, keys)
             for node_type, (offsets, order) in nodes.items():
                 keys = np.asarray(order[offsets[part] : offsets[part + 1]], np.int64)
                 start = node_starts[node_type] if is_hetero else None
-                node_feats[node_type] = self._node_feats(node_type, keys, start)
+                # PyG cannot load a type of which a part has nothing, and a part without its times could not be sampled.
+                table = graph.nodes[node_type]
+                if len(keys) or not table.num_nodes or NODE_TIME in table.features:
+                    node_feats[node_type] = self._node_feats(node_type, keys, start)
             torch.save(topology if is_hetero else topology.get(EDGE, self._no_edges()), place / "graph.pt")
-            torch.save(node_feats if is_hetero else node_feats[NODE], place / "node_feats.pt")
+            if is_hetero or node_feats:
+                torch.save(node_feats if is_hetero else node_feats[NODE], place / "node_feats.pt")
             torch.save(edge_feats if is_hetero else edge_feats.get(EDGE, {}), place / "edge_feats.pt")
         self._write_maps(folder, is_hetero)
         meta = {
@@ -284,7 +289,7 @@ def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | 
         return None
     if isinstance(features, str):
         raise SettingsError(f"features is {features!r}; wanted a list of names")
-    known = {name for table in (*graph.nodes.values(), *graph.edges.values()) for name in table.features}
+    known = {name for of in (graph.schema.nodes, graph.schema.edges) for names in of.values() for name in names}
     for name in features:
         if name not in known:
             raise UnknownNameError(f"no node or edge type has a feature {name!r}; known: {sorted(known)}")
