@@ -1,0 +1,1 @@
+"""Which names do DGL's users know, and what are they here?"""
