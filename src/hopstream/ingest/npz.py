@@ -59,7 +59,7 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
             ``graph_from_typed_attributes``.
         IdRangeError: An edge or split names a node that is not there.
     """
-    arrays = _load_arrays(path)
+    arrays = load_arrays(path)
     shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
     for name in () if ignore == "all" else ignore:
         if arrays.pop(name, None) is None:
@@ -162,8 +162,12 @@ def write_npz(graph: Graph, path: Path) -> None:
         raise
 
 
-def _load_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of the file by name, each checked against its size in the archive before memory is taken for it."""
+def load_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of a file by name, each checked against its size in the archive before memory is taken for it.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             return {

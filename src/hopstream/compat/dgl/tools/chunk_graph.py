@@ -16,12 +16,13 @@ from hopstream.arrays import Array, open_array
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
+from hopstream.ingest import graph_from_arrays, graph_from_data
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.data import DataLike, HeteroDataLike
+from hopstream.load.files import read_graph
 from hopstream.schema import EdgeType
 
 Paths = Mapping[str, str | os.PathLike[str]]

@@ -1,0 +1,90 @@
+"""How do SciPy's sparse matrices become a graph?
+
+They are known by their methods alone, so SciPy is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import SchemaError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.build import Columns, graph_from_arrays
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+WEIGHT = "weight"
+
+
+@runtime_checkable
+class SparseLike(Protocol):
+    """A SciPy sparse matrix or array of two dimensions, in any format."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        ...
+
+    @property
+    def nnz(self) -> int:
+        """How many values are stored."""
+        ...
+
+    def tocoo(self) -> Any:
+        """The same with ``row``, ``col`` and ``data``."""
+        ...
+
+
+def graph_from_scipy(
+    matrices: SparseLike | Mapping[EdgeType, SparseLike], *, weight: str | None = WEIGHT,
+    node_features: Mapping[str, Columns] | Columns | None = None,
+    splits: Mapping[str, Columns] | Columns | None = None,
+) -> Graph:  # fmt: skip
+    """Make a graph of sparse matrices: a stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``.
+
+    Stored zeros are edges too, and values stored twice are two edges; call ``eliminate_zeros`` or ``sum_duplicates``
+    first where that is not meant. Edges are in the order of ``tocoo()``.
+
+    Args:
+        matrices: One square matrix; or, of several types, edge type to a matrix whose rows are the nodes of the type
+            of sources and whose columns are those of destinations.
+        weight: What the feature of edges is called that holds the values; None leaves them out.
+        node_features: As ``graph_from_arrays`` takes them.
+        splits: As ``graph_from_arrays`` takes them.
+
+    Returns:
+        A graph that passed ``Graph.check``.
+
+    Raises:
+        SchemaError: A matrix is none, is not square where both ends are of one type, or two matrices disagree on the
+            number of nodes of a type; or a feature or split does not fit.
+        IdRangeError: A split names a node that is not there.
+    """
+    is_typed = isinstance(matrices, Mapping)
+    by_type: Mapping[EdgeType, SparseLike] = matrices if isinstance(matrices, Mapping) else {EDGE: matrices}
+    num_nodes: dict[str, int] = {}
+    ends: dict[EdgeType, tuple[Array, Array]] = {}
+    values: dict[EdgeType, dict[str, Array]] = {}
+    for edge_type, matrix in by_type.items():
+        label = type_label(edge_type)
+        if not isinstance(matrix, SparseLike) or len(matrix.shape) != 2:
+            raise SchemaError(f"{label} is {type(matrix).__name__}; wanted a sparse matrix of two dimensions")
+        for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
+            if num_nodes.setdefault(node_type, count) != count:
+                raise SchemaError(
+                    f"{label} is a matrix {list(matrix.shape)}, and {node_type!r} has {num_nodes[node_type]} nodes by "
+                    "its other side or an earlier matrix; give matrices that agree"
+                )
+        entries = matrix.tocoo()
+        ends[edge_type] = (entries.row, entries.col)
+        values[edge_type] = {} if weight is None else {weight: np.asarray(entries.data)}
+    if is_typed:
+        return graph_from_arrays(
+            ends, num_nodes=num_nodes, node_features=node_features, edge_features=values, splits=splits
+        )
+    return graph_from_arrays(
+        ends[EDGE], num_nodes=num_nodes[NODE], node_features=node_features, edge_features=values[EDGE], splits=splits
+    )
