@@ -73,6 +73,8 @@ def _read_file(path: Path, options: dict[str, object]) -> Graph:
             raise SettingsError(f"ignore is {ignore!r}; wanted a list of names of arrays, or 'all'")
         return read_npz(path, ignore)
     if is_edge_list(path):
+        from hopstream.ingest.edge_lists import OPTIONS, graph_from_edge_list
+
         check_options("edge lists", options, OPTIONS)
         return graph_from_edge_list(path, **options)  # type: ignore[arg-type]
     remedy = "; hopstream.read_graph reads PyG's .pt" if path.suffix == ".pt" else ""
@@ -119,5 +121,5 @@ def check_options(kind: str, options: Mapping[str, object], known: Collection[st
 def _refuse_options(options: dict[str, object], kind: str) -> None:
     if options:
         raise SettingsError(
-            f"{kind} have no option {sorted(options)[0]!r}; options are for tables, .npz files, edge lists and OGB's folders"
+            f"{kind} have no option {sorted(options)[0]!r}; only tables, .npz files, edge lists and OGB's have any"
         )

@@ -6,7 +6,7 @@ They are known by their methods alone, so SciPy is not imported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -63,8 +63,8 @@ def graph_from_scipy(
             number of nodes of a type; or a feature or split does not fit.
         IdRangeError: A split names a node that is not there.
     """
-    is_typed = isinstance(matrices, Mapping)
-    by_type: Mapping[EdgeType, SparseLike] = matrices if isinstance(matrices, Mapping) else {EDGE: matrices}
+    is_typed = isinstance(matrices, Mapping) and not isinstance(matrices, SparseLike)  # SciPy has a dict of entries
+    by_type = cast(Mapping[EdgeType, SparseLike], matrices if is_typed else {EDGE: matrices})
     num_nodes: dict[str, int] = {}
     ends: dict[EdgeType, tuple[Array, Array]] = {}
     values: dict[EdgeType, dict[str, Array]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -178,10 +179,11 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a message that names the cause; torch says around it how to be less careful."""
+    """The cause alone; torch says around it how to be less careful."""
+    named = re.search(r"GLOBAL (\S+)", str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "WeightsUnpickler" in line or "Unsupported" in line]
-    return (told or lines or [type(error).__name__])[0][:200]
+    return named[1] if named else (told or lines or [type(error).__name__])[0][:200]
 
 
 def _numpy_globals() -> list[Any]:

@@ -140,7 +140,11 @@ def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
     given = f"--in_dir {folder}/chunks --out_dir {folder}/owners --num_partitions"
     for tool, arguments, message in (
         (random_partition, f"{given} 2", "holds parts of nodes; give overwrite=True"),
-        (random_partition, f"--in_dir {tmp_path} --out_dir {tmp_path}/o --num_partitions 2", "metadata.json is missing"),
+        (
+            random_partition,
+            f"--in_dir {tmp_path} --out_dir {tmp_path}/o --num_partitions 2",
+            "metadata.json is missing",
+        ),
         (random_partition, f"{given} two", "argument --num_partitions: invalid int value: 'two'; see python -m"),
         (random_partition, "--in_dir x", "the following arguments are required: --out_dir, --num_partitions"),
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/ip_config.txt", "names 4 machines and there are 3 parts"),
