@@ -103,7 +103,7 @@ def test_damaged_and_missing_files(tmp_path):
     with pytest.raises(FormatError, match="cannot be read as an edge list"):
         hopstream.read_graph(tmp_path / "cut.txt.gz")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe 1\n0 1\n")
-    with pytest.raises((FormatError, SchemaError), match="bytes.txt"):
+    with pytest.raises((FormatError, SchemaError), match=r"bytes\.txt"):
         hopstream.read_graph(tmp_path / "bytes.txt")
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import hopstream
-from hopstream.errors import SchemaError
+from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.sparse_matrices import graph_from_scipy
 from hopstream.schema import EDGE, NODE
 
@@ -48,8 +48,34 @@ def test_what_is_no_adjacency_is_refused():
         graph_from_scipy(scipy.sparse.csr_array((2, 3)))
     with pytest.raises(SchemaError, match="is ndarray; wanted a sparse matrix"):
         graph_from_scipy(np.eye(3))
-    with pytest.raises(SchemaError, match="hopstream.graph_from_scipy"):
+    with pytest.raises(SchemaError, match=r"hopstream\.graph_from_scipy"):
         hopstream.graph_from_arrays(scipy.sparse.eye_array(3))
+
+
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_matrix"])
+def test_files_of_scipy(tmp_path, rng, kind):
+    matrix = getattr(scipy.sparse, kind)(scipy.sparse.random_array((9, 9), density=0.3, rng=rng))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    assert hopstream.read_graph(tmp_path / "a.npz").fingerprint() == graph_from_scipy(matrix).fingerprint()
+
+
+def test_files_that_are_no_adjacency(tmp_path):
+    path = tmp_path / "a.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.dia_array(np.eye(3)))
+    with pytest.raises(FormatError, match=r"a\.npz holds a dia matrix of .*; wanted csr, csc or coo"):
+        hopstream.read_graph(path)
+    scipy.sparse.save_npz(path, scipy.sparse.csr_array(np.eye(3)))
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name, wrong, error in (
+        ("indptr", np.array([0, 1, 2, 9]), FormatError), ("indptr", np.array([0, 2, 1, 3]), FormatError),
+        ("data", np.ones(2), FormatError), ("shape", np.array([4, 4]), FormatError),
+        ("shape", np.array([3, 4]), SchemaError), ("indices", np.array([0, 1, 3]), IdRangeError),
+        ("indices", np.array([0, 1, -1]), IdRangeError),
+    ):  # fmt: skip
+        np.savez(path, **{**arrays, name: wrong})
+        with pytest.raises(error):
+            hopstream.read_graph(path)
 
 
 class OnlyDLPack:
@@ -75,5 +101,5 @@ def test_arrays_that_give_dlpack():
     found = graph.nodes[NODE].features["x"]
     assert np.shares_memory(found, x) and np.array_equal(found, x)
     assert graph.edges[EDGE].dst_keys.tolist() == [2, 0] and graph.splits[NODE]["train"].tolist() == [0, 2]
-    with pytest.raises(SchemaError, match="node.x is a OnlyDLPack that numpy cannot share"):
+    with pytest.raises(SchemaError, match=r"node\.x is a OnlyDLPack that numpy cannot share"):
         hopstream.graph_from_arrays(pairs, node_features={"x": OnlyDLPack(x, is_far=True)})

@@ -7,6 +7,7 @@ With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, `
 and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may also be a
 numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
 which are to be predicted, were taken from. Pickles are never loaded.
+A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.sparse_matrices``.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """
 
@@ -36,6 +37,7 @@ from hopstream.ingest.attributes import (
     graph_from_typed_attributes,
     named_columns,
 )
+from hopstream.ingest.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
@@ -60,6 +62,8 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
         IdRangeError: An edge or split names a node that is not there.
     """
     arrays = load_arrays(path)
+    if arrays.keys() >= FILE_ARRAYS:
+        return graph_from_sparse_file(path, arrays)
     shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
     for name in () if ignore == "all" else ignore:
         if arrays.pop(name, None) is None:

@@ -1,22 +1,25 @@
-"""How do SciPy's sparse matrices become a graph?
+"""How do SciPy's sparse matrices, in memory or as ``scipy.sparse.save_npz`` writes them, become a graph?
 
-They are known by their methods alone, so SciPy is not imported.
+They are known by their methods, and files by the names of their arrays, so SciPy is not imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from hopstream.arrays import Array
-from hopstream.errors import SchemaError
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import FormatError, SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import Columns, graph_from_arrays
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 WEIGHT = "weight"
+FILE_ARRAYS = frozenset({"format", "shape", "data"})
+"""The arrays that every file of ``save_npz`` has."""
 
 
 @runtime_checkable
@@ -88,3 +91,54 @@ def graph_from_scipy(
     return graph_from_arrays(
         ends[EDGE], num_nodes=num_nodes[NODE], node_features=node_features, edge_features=values[EDGE], splits=splits
     )
+
+
+def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:
+    """Make a graph of the arrays that ``scipy.sparse.save_npz`` writes of a square matrix in CSR, CSC or COO format.
+
+    Args:
+        where: The file, for messages.
+        arrays: What is in it.
+
+    Raises:
+        FormatError: The matrix is of another format, or its arrays contradict each other.
+        SchemaError: It is not square.
+        IdRangeError: An entry lies outside of it.
+    """
+    kind, shape, data = (arrays[name] for name in ("format", "shape", "data"))
+    text = "".join(kind.reshape(-1)[:1].astype(str).tolist())
+    wanted = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}.get(text, ())
+    if not wanted or any(name not in arrays for name in wanted) or shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise FormatError(f"{where} holds a {text} matrix of {sorted(arrays)}; wanted csr, csc or coo: m.tocsr()")
+    first, second = (arrays[name] for name in wanted)
+    if text != "coo":
+        first, second = _unpacked(where, first, second, int(shape[int(text == "csc")]), is_csc=text == "csc")
+    if not first.shape == second.shape == data.shape:
+        raise FormatError(f"{where}: {wanted[0]}, {wanted[1]} and data contradict each other; write it again")
+    return graph_from_scipy(_Entries(row=first, col=second, data=data, shape=tuple(shape.tolist())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Entries:
+    """A sparse matrix as its entries."""
+
+    row: Array
+    col: Array
+    data: Array
+    shape: tuple[int, ...]
+
+    @property
+    def nnz(self) -> int:
+        return len(self.data)
+
+    def tocoo(self) -> _Entries:
+        return self
+
+
+def _unpacked(where: object, indptr: Array, indices: Array, size: int, *, is_csc: bool) -> tuple[IntArray, IntArray]:
+    """Rows and columns of compressed entries, in their order."""
+    is_whole = indptr.shape == (size + 1,) and indptr.dtype.kind in "iu"
+    if not is_whole or indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
+        raise FormatError(f"{where}: indptr does not fit shape and indices; write it again")
+    packed = np.repeat(np.arange(size), np.diff(indptr))
+    return (indices, packed) if is_csc else (packed, indices)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -132,6 +134,14 @@ def test_nodes_in_other_parts_and_other_features_are_told(folder, tmp_path, caps
     moved = f"key 7 (part {(owner[7] - 1) % 3}, not {owner[7]})"
     assert f"wrong   paper: is in another part than the folder of owners says: {moved}" in said
     assert "wrong   paper.feat: is not what the source has: key 2" in said
+
+
+def test_tools_run_as_modules(folder, tmp_path):
+    command = [sys.executable, "-m", "hopstream.compat.dgl.tools.random_partition"]
+    given = words(f"--in_dir {folder}/chunks --out_dir {tmp_path}/owners --num_partitions 3")
+    done = subprocess.run([*command, *given], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "owners/paper.txt").read_bytes() == (folder / "owners/paper.txt").read_bytes()
 
 
 def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
