@@ -62,8 +62,11 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
         IdRangeError: An edge or split names a node that is not there.
     """
     arrays = load_arrays(path)
-    if arrays.keys() >= FILE_ARRAYS:
-        return graph_from_sparse_file(path, arrays)
+    return graph_from_sparse_file(path, arrays) if arrays.keys() >= FILE_ARRAYS else _graph_of(path, arrays, ignore)
+
+
+def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> Graph:
+    """The graph of arrays that are named as attributes."""
     shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
     for name in () if ignore == "all" else ignore:
         if arrays.pop(name, None) is None:
