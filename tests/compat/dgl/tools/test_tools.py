@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hopstream
+import hopstream.compat.dgl as dgl
 from hopstream.compat.dgl.tools import chunk_graph, dispatch_data, random_partition, verify_partitions
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from tests.conftest import make_typed_graph
@@ -74,6 +75,8 @@ def test_chunks_of_a_graphs_own_features(folder, tmp_path, capsys):
     flags = "--name again --num-chunks 2 --data-fmt parquet --edges-fmt parquet --vector-rows"
     assert chunk_graph.main([str(source), "--output-path", str(tmp_path / "a"), *words(flags)]) == 0
     assert hopstream.read_graph(tmp_path / "a").fingerprint() == hopstream.read_graph(source).fingerprint()
+    assert chunk_graph.main([str(folder / "parts"), "--output-path", str(tmp_path / "d"), "--num-chunks", "3"]) == 0
+    assert hopstream.read_graph(tmp_path / "d").fingerprint() == hopstream.read_graph(source).fingerprint()
     edata = f"author:writes:paper/w={folder}/weight.npy"
     assert chunk_graph.main([str(source), "--output-path", str(tmp_path / "b"), "--edata", edata]) == 0
     read = hopstream.read_graph(tmp_path / "b")
@@ -136,6 +139,49 @@ def test_nodes_in_other_parts_and_other_features_are_told(folder, tmp_path, caps
     assert "wrong   paper.feat: is not what the source has: key 2" in said
 
 
+def test_dgls_files_beside_the_dataset(folder, tmp_path, capsys):
+    arguments = dispatched(folder).replace(f"{folder}/parts", f"{tmp_path}/parts")
+    flags = "--workers 0 --dgl-files --graph-formats coo,csc --save-orig-nids --save-orig-eids"
+    for more in ("", " --overwrite"):
+        assert dispatch_data.main(words(f"{arguments} {flags}{more}")) == 0, capsys.readouterr().err
+    out = tmp_path / "parts"
+    graph = hopstream.read_graph(folder / "chunks")
+    book = hopstream.load_partition_book(out)
+    keys = {"paper": [], ("author", "writes", "paper"): []}
+    for part in range(3):
+        orig_nids, orig_eids = (dgl.data.load_tensors(out / f"part{part}/orig_{n}ids.dgl") for n in "ne")
+        _, node_feats, edge_feats, _, name, _, _ = dgl.distributed.load_partition(out / "metadata.json", part)
+        assert name == "mag" and set(orig_nids) == set(graph.nodes)
+        assert np.array_equal(orig_nids["paper"], book.keys_of_part("paper", part))
+        feat = graph.nodes["paper"].features["feat"]
+        assert np.array_equal(node_feats["paper/feat"], feat[orig_nids["paper"]])
+        weight = graph.edges["author", "writes", "paper"].features["weight"]
+        writes = orig_eids["author:writes:paper"]
+        assert np.array_equal(edge_feats["author:writes:paper/weight"], weight[writes])
+        keys["paper"] += orig_nids["paper"].tolist()
+        keys["author", "writes", "paper"] += writes.tolist()
+    assert {of: sorted(found) for of, found in keys.items()} == {
+        "paper": list(range(40)), ("author", "writes", "paper"): list(range(33))
+    }  # fmt: skip
+    assert verify_partitions.main(words(" ".join(verified(folder)).replace(f"{folder}/parts", str(out)))) == 0
+    (out / "part0/notes.txt").write_text("")
+    assert hopstream.verify_dataset(out).kinds == ("files",)
+    assert dispatch_data.main(words(f"{arguments} --workers 0 --overwrite")) == 2
+    assert "holds 'part0' beside a dataset" in capsys.readouterr().err
+
+
+def test_a_dgl_graph_is_chunked(tmp_path):
+    g = dgl.graph(([0, 1, 2], [1, 2, 3]))
+    np.save(tmp_path / "x.npy", np.arange(4.0))
+    np.save(tmp_path / "w.npy", np.arange(3.0))
+    chunk_graph.chunk_graph(
+        g, "g", {"_N": {"x": tmp_path / "x.npy"}}, {"_E": {"w": tmp_path / "w.npy"}}, 2, tmp_path / "c"
+    )
+    read = hopstream.read_graph(tmp_path / "c")
+    assert read.edges["node", "to", "node"].dst_keys.tolist() == [1, 2, 3]
+    assert read.nodes["node"].features["x"].tolist() == [0, 1, 2, 3]
+
+
 def test_tools_run_as_modules(folder, tmp_path):
     command = [sys.executable, "-m", "hopstream.compat.dgl.tools.random_partition"]
     given = words(f"--in_dir {folder}/chunks --out_dir {tmp_path}/owners --num_partitions 3")
@@ -159,7 +205,8 @@ def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
         (random_partition, "--in_dir x", "the following arguments are required: --out_dir, --num_partitions"),
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/ip_config.txt", "names 4 machines and there are 3 parts"),
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/none.txt", "none.txt"),
-        (dispatch_data, f"{elsewhere} --use-graphbolt", "--use-graphbolt is given, and DGL's graph files are not"),
+        (dispatch_data, f"{elsewhere} --use-graphbolt", "--use-graphbolt is given, and GraphBolt's files are not"),
+        (dispatch_data, f"{elsewhere} --graph-formats csc", "leave it out, or give --dgl-files"),
         (dispatch_data, f"{elsewhere} --graph-format csc", "unrecognized arguments: --graph-format csc"),
         (verify_partitions, " ".join(verified(folder, "owners")), "is not a dataset"),
     ):

@@ -13,24 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import Array, open_array
+from hopstream.compat.dgl.convert import as_graph, our_edge_type, our_node_type
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.ingest import graph_from_arrays, graph_from_data
+from hopstream.ingest import graph_from_arrays
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
-from hopstream.ingest.data import DataLike, HeteroDataLike
 from hopstream.load.files import read_graph
-from hopstream.schema import EdgeType
+from hopstream.partition.paths import MANIFEST
+from hopstream.schema import EDGE, EdgeType
 
 Paths = Mapping[str, str | os.PathLike[str]]
 """Feature name to the ``.npy`` file that holds it."""
 
 
 def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
-    g: Graph | DataLike | HeteroDataLike,
+    g: Any,
     name: str,
     ndata_paths: Paths | Mapping[str, Paths] | None,
     edata_paths: Paths | Mapping[str, Paths] | Mapping[EdgeType, Paths] | None,
@@ -43,8 +45,9 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
     """Write a graph as a chunked graph.
 
     Args:
-        g: A graph of ours, or a PyG ``Data`` or ``HeteroData``. Its own features are not written, as they are not in
-            DGL; features come from files, which are mapped, never loaded.
+        g: A ``DGLGraph``, of DGL or of this package, a graph of ours, a PyG ``Data`` or ``HeteroData``, or a dataset's
+            folder. Its own features are not written, as they are not in DGL; features come from files, which are
+            mapped, never loaded.
         name: ``graph_name`` of the metadata.
         ndata_paths: Feature name to ``.npy`` file, by node type where there are several. ``train_mask``, ``val_mask``
             and ``test_mask`` are splits. None writes the graph's own features and splits, of nodes and edges.
@@ -65,7 +68,7 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
         FormatError: A file is missing or is no ``.npy``.
         SchemaError: A file has another number of rows than its type.
     """
-    graph = g if isinstance(g, Graph) else graph_from_data(g)
+    graph = as_graph(g)
     settings = ChunkSettings(
         num_chunks=num_chunks, data_format=data_fmt, edges_format=edges_fmt, vector_rows=vector_rows  # type: ignore[arg-type]
     )  # fmt: skip
@@ -100,15 +103,16 @@ def _by_type(paths: Mapping[Any, Any], types: Iterable[object]) -> Mapping[Any, 
 
 
 def _node_type(graph: Graph, node_type: str) -> str:
-    if node_type not in graph.nodes:
+    if our_node_type(node_type) not in graph.nodes:
         raise UnknownNameError(f"ndata_paths name node type {node_type!r}; known: {list(graph.nodes)}")
-    return node_type
+    return our_node_type(node_type)
 
 
 def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
     """An edge type by its tuple, its text, or its relation where only one has it."""
-    wanted = tuple(given.split(":")) if isinstance(given, str) and ":" in given else given
-    found = [t for t in graph.edges if wanted in (t, t[1])]
+    wanted: Any = tuple(given.split(":")) if isinstance(given, str) and ":" in given else given
+    ours = EDGE[1] if wanted == DEFAULT_ETYPE[1] else our_edge_type(wanted)
+    found = [t for t in graph.edges if ours in (t, t[1])]
     if len(found) != 1:
         what = "is the relation of several edge types" if found else "is no edge type"
         raise UnknownNameError(f"edata_paths name {given!r}, which {what}; known: {[':'.join(t) for t in graph.edges]}")
@@ -122,7 +126,7 @@ def _open(paths: Paths) -> dict[str, Array]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; return its exit status."""
     flags = Flags("chunk_graph", "Write a graph as a chunked graph.")
-    flags.add_argument("graph", type=Path, help="whatever hopstream.read_graph reads")
+    flags.add_argument("graph", type=Path, help="whatever hopstream.read_graph reads, or a dataset")
     flags.add_argument("--name", help="what the metadata calls the graph; that of the folder, if not given")
     for flag, what in (("--ndata", "TYPE/NAME=FILE.npy"), ("--edata", "SRC:RELATION:DST/NAME=FILE.npy")):
         flags.add_argument(
@@ -140,7 +144,7 @@ def _run(given: argparse.Namespace) -> int:
     check_apart(given.output_path, {"the source": given.graph})
     is_own = not given.ndata and not given.edata
     path = chunk_graph(
-        read_graph(given.graph), given.name or given.output_path.resolve().name,
+        given.graph if (given.graph / MANIFEST).is_file() else read_graph(given.graph), given.name or given.output_path.resolve().name,
         None if is_own else _paths_of("--ndata", given.ndata), None if is_own else _paths_of("--edata", given.edata),
         given.num_chunks, given.output_path, given.data_fmt, given.edges_fmt, given.vector_rows,
     )  # fmt: skip
