@@ -18,10 +18,11 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 
 import hopstream
-from hopstream.compat.pyg import open_stores
+from hopstream.compat.pyg import DistNeighborLoader, open_stores
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
+from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
 
@@ -230,32 +231,70 @@ def needs_single_trees(backend: str, options: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("case", NODES)
 def test_nodes(places, backend, case, num_parts):
     kind, node_type, options = NODES[case]
-    graph, options = make_graph(kind), dict(options)
-    keys, times = seeds_of(graph, node_type)
-    given = None if options.pop("input_time", None) is None else times
-    batches = hopstream.NeighborLoader(
-        places[kind, num_parts], seeds=keys if node_type is None else (node_type, keys), input_time=given,
+    keys, options = node_inputs(case)
+    with hopstream.NeighborLoader(
+        places[kind, num_parts], seeds=keys if node_type is None else (node_type, keys),
         batch_size=BATCH_SIZE, edge_keys=True, num_threads=0, **options,
-    )  # fmt: skip
-    data, nodes = as_data(graph), torch.from_numpy(keys)
+    ) as batches:  # fmt: skip
+        check_nodes(list(batches), case, keys, options, backend)
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("case", [case for case in NODES if case.startswith(("no types, t", "papers"))])
+def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
+    """Each rank has a partition in memory, and its own share of the seeds."""
+    kind, node_type, _ = NODES[case]
+    graph, port = make_graph(kind), free_port()
+    owners, (keys, options) = owners_of(graph, num_parts), node_inputs(case)
+    times = options.pop("input_time", None)
+
+    def work(rank: int) -> list[Any]:
+        own = torch.from_numpy(keys[rank::num_parts])
+        loader = DistNeighborLoader(
+            partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
+            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=20, batch_size=BATCH_SIZE,
+            input_nodes=own if node_type is None else (node_type, own),
+            input_time=None if times is None else torch.from_numpy(times[rank::num_parts]), **options,
+        )  # fmt: skip
+        try:
+            return list(loader)
+        finally:
+            loader.close()
+
+    for rank, batches in enumerate(all_well(on_ranks(num_parts, work))):
+        given = options if times is None else options | {"input_time": times[rank::num_parts]}
+        check_nodes(batches, case, keys[rank::num_parts], given, backend)
+
+
+def node_inputs(case: str) -> tuple[np.ndarray, dict[str, Any]]:
+    """Seeds, and options of a loader."""
+    kind, node_type, options = NODES[case]
+    keys, times = seeds_of(make_graph(kind), node_type)
+    return keys, {name: times if name == "input_time" else value for name, value in options.items()}
+
+
+def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[str, Any], backend: str) -> None:
+    """Batches of a loader are those of PyG's own, over the whole graph."""
+    kind, node_type, _ = NODES[case]
+    graph, options = make_graph(kind), dict(options)
+    data, nodes, times = as_data(graph), torch.from_numpy(keys), options.pop("input_time", None)
     if needs_single_trees(backend, options):
-        own = graph.nodes[node_type or NODE].features.get("time")
-        limits = given if given is not None else own[keys] if "time_attr" in options else [None] * len(keys)
-        with batches:
-            trees = [tree for batch in batches for tree in trees_of(batch)]
+        limits: Any = [None] * len(keys)
+        if "time_attr" in options:
+            limits = graph.nodes[node_type or NODE].features["time"][keys] if times is None else times
+        trees = [tree for batch in batches for tree in trees_of(batch)]
         for found, key, limit in zip(trees, keys, limits, strict=True):
             assert found == own_tree(data, node_type, key, limit, options["num_neighbors"])
         return
     wanted = NeighborLoader(
         data, input_nodes=nodes if node_type is None else (node_type, nodes),
-        input_time=None if given is None else torch.from_numpy(given), batch_size=BATCH_SIZE, **options,
+        input_time=None if times is None else torch.from_numpy(times), batch_size=BATCH_SIZE, **options,
     )  # fmt: skip
-    with batches:
-        for ours, theirs in zip(batches, wanted, strict=True):
-            if options.get("subgraph_type") == "bidirectional":
-                assert pairs_of(ours) == pairs_of(theirs)  # of parallel edges, PyG keeps one
-            else:
-                assert_same_facts(facts(ours), facts(theirs))
+    for ours, theirs in zip(batches, wanted, strict=True):
+        if options.get("subgraph_type") == "bidirectional":
+            assert pairs_of(ours) == pairs_of(theirs)  # of parallel edges, PyG keeps one
+        else:
+            assert_same_facts(facts(ours), facts(theirs))
 
 
 @pytest.mark.parametrize("num_parts", PARTS)
