@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from hopstream.graph.graph import Graph
     from hopstream.graph.held_out import hold_out_links
     from hopstream.graph.splits import split_links, split_nodes
-    from hopstream.ingest import graph_from_arrays, graph_from_data, read_graph
+    from hopstream.ingest import graph_from_arrays, graph_from_data
     from hopstream.ingest.chunking.run import chunk_tables
+    from hopstream.ingest.edge_lists import graph_from_edge_list
     from hopstream.ingest.networkx_graphs import graph_from_networkx, graph_to_networkx
     from hopstream.ingest.ogb import graph_from_ogb
+    from hopstream.ingest.sparse_matrices import graph_from_scipy
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.ablp import ABLPLoader
     from hopstream.load.embeddings import open_embeddings
     from hopstream.load.example_dataset import ExampleDataset
     from hopstream.load.examples import ExampleLoader
+    from hopstream.load.files import graph_from_ogb_folder, read_graph, read_ogb_links
     from hopstream.load.layerwise import infer_layerwise
     from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
@@ -77,8 +80,11 @@ __all__ = [
     "export_subgraphs",
     "graph_from_arrays",
     "graph_from_data",
+    "graph_from_edge_list",
     "graph_from_networkx",
     "graph_from_ogb",
+    "graph_from_ogb_folder",
+    "graph_from_scipy",
     "graph_to_networkx",
     "hold_out_links",
     "infer_layerwise",
@@ -96,6 +102,7 @@ __all__ = [
     "rank_nodes",
     "read_dataset",
     "read_graph",
+    "read_ogb_links",
     "reshard",
     "rmat_graph",
     "split_links",
@@ -129,8 +136,11 @@ _MODULE_OF = {
     "export_subgraphs": "hopstream.export.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
+    "graph_from_edge_list": "hopstream.ingest.edge_lists",
     "graph_from_networkx": "hopstream.ingest.networkx_graphs",
     "graph_from_ogb": "hopstream.ingest.ogb",
+    "graph_from_ogb_folder": "hopstream.load.files",
+    "graph_from_scipy": "hopstream.ingest.sparse_matrices",
     "graph_to_networkx": "hopstream.ingest.networkx_graphs",
     "hold_out_links": "hopstream.graph.held_out",
     "infer_layerwise": "hopstream.load.layerwise",
@@ -147,7 +157,8 @@ _MODULE_OF = {
     "rank_links": "hopstream.load.rank_splits",
     "rank_nodes": "hopstream.load.rank_splits",
     "read_dataset": "hopstream.partition.read_back",
-    "read_graph": "hopstream.ingest",
+    "read_graph": "hopstream.load.files",
+    "read_ogb_links": "hopstream.load.files",
     "reshard": "hopstream.partition.reshard.run",
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",

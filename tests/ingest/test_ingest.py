@@ -40,7 +40,7 @@ def test_tables(tmp_path):
     assert read_graph(tmp_path, keep_raw_ids=False).nodes["a"].features == {}
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.pt", "a.pkl", "schema.yaml", "no-suffix"])
+@pytest.mark.parametrize("name", ["a.dat", "a.pt", "a.pkl", "schema.yaml", "no-suffix"])
 def test_unknown_sources_list_what_is_read(tmp_path, name):
     (tmp_path / name).write_text("")
     with pytest.raises(FormatError, match=r"a graph is read from an \.npz file, a \.json file that describes tables"):

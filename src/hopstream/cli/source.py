@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.described import check_data_path, description_of, is_unigraph
+from hopstream.ingest.described import check_data_path, description_of, is_edge_list, is_unigraph
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Source:
 
     Attributes:
         graph: The graph.
-        kind: What it was read from: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``dataset``.
+        kind: What it was read from: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``edges``, ``ogb``, ``pt``,
+            ``dataset``.
         num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
         num_repeated: Node type to the number of rows of a table that were left out; empty for other sources.
     """
@@ -109,7 +110,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
 
     Args:
         path: An ``.npz`` file, the JSON file of tables or of a chunked graph, the ``.pbtxt`` of a unigraph, the folder
-            of one of these, or the folder of a dataset of any number of parts.
+            of one of these, an edge list, a folder of OGB's, PyG's processed ``.pt``, or the folder of a dataset of any
+            number of parts.
         settings: How tables are read.
 
     Raises:
@@ -145,10 +147,11 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         )
         kind = "unigraph" if is_unigraph(tables) else "tables"
         return Source(graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated)
-    from hopstream.ingest import read_graph
+    from hopstream.load.files import read_graph
 
     options = {"ignore": settings.ignored} if path.suffix == ".npz" else {}
-    return Source(graph=read_graph(path, **options), kind=path.suffix.lstrip(".") or "graph")
+    kind = "ogb" if path.is_dir() else "edges" if is_edge_list(path) else path.suffix.lstrip(".") or "graph"
+    return Source(graph=read_graph(path, **options), kind=kind)
 
 
 def is_tables(path: Path) -> bool:

@@ -23,11 +23,15 @@ WRONG = 1
 
 
 @with_settings("settings", SourceSettings)
-def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
+def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
     path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
     against: Annotated[
         Path | None,
         typer.Option(help="what it was written from: a chunked graph, tables, an .npz file or a dataset"),
+    ] = None,
+    owners: Annotated[
+        Path | None,
+        typer.Option(help="the folder of owners that it was cut by, as assign writes it: are nodes in these parts?"),
     ] = None,
     parts: Annotated[
         str | None,
@@ -52,6 +56,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         report = verify_dataset(
             root,
             against=None if against is None else _source(against, settings),
+            owners=owners,
             parts=None if parts is None else _parts(root, parts),
             memory=memory,
             max_findings=max_findings,

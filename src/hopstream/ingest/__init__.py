@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
-from hopstream.ingest.described import METADATA, description_of, is_unigraph
+from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
 READABLE = (
     "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, the .pbtxt of a "
-    "unigraph or its folder, or a PyG Data or HeteroData"
+    "unigraph or its folder, an edge list (.txt, .tsv, .csv, .edgelist, .edges), a folder of OGB's, or a PyG Data or "
+    "HeteroData"
 )
 
 
 def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
-    """Read a graph, whatever it is kept in.
+    """Read a graph out of whatever can be read without torch; ``hopstream.read_graph`` reads the rest too.
 
     Args:
-        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
-            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, the ``.pbtxt`` of a
-            unigraph or a folder with one, or a PyG ``Data`` or ``HeteroData``.
-        options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
-            names of arrays to leave out, or ``"all"`` for all that become nothing of the graph.
+        source: What ``hopstream.load.files.read_graph`` takes, but for ``.pt`` files and folders with such.
+        options: As there.
 
     Returns:
         A graph that passed ``Graph.check``; its arrays may be memory maps.
@@ -44,9 +42,27 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         return graph_from_data(source)
     path = Path(source)
     if path.is_dir():
+        if _is_ogb_folder(path):
+            return _read_ogb_folder(path, options)
         path = _metadata_of(path)
     if is_unigraph(path):
         return _read_tables(path, options)
+    if path.suffix == ".json":
+        return _read_described(path, options)
+    return _read_file(path, options)
+
+
+def _read_described(path: Path, options: dict[str, object]) -> Graph:
+    from hopstream.ingest.chunked import is_chunked, open_chunked
+
+    if is_chunked(path):
+        _refuse_options(options, "chunked graphs")
+        return open_chunked(path).load()
+    return _read_tables(path, options)
+
+
+def _read_file(path: Path, options: dict[str, object]) -> Graph:
+    """A graph that is one file, known by its name."""
     if path.suffix == ".npz":
         from hopstream.ingest.npz import read_npz
 
@@ -56,14 +72,26 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         if ignore != "all" and (isinstance(ignore, str) or not isinstance(ignore, Collection)):
             raise SettingsError(f"ignore is {ignore!r}; wanted a list of names of arrays, or 'all'")
         return read_npz(path, ignore)
-    if path.suffix == ".json":
-        from hopstream.ingest.chunked import is_chunked, open_chunked
+    if is_edge_list(path):
+        from hopstream.ingest.edge_lists import OPTIONS, graph_from_edge_list
 
-        if is_chunked(path):
-            _refuse_options(options, "chunked graphs")
-            return open_chunked(path).load()
-        return _read_tables(path, options)
-    raise FormatError(f"{path} is not read; a graph is read from {READABLE}")
+        check_options("edge lists", options, OPTIONS)
+        return graph_from_edge_list(path, **options)  # type: ignore[arg-type]
+    remedy = "; hopstream.read_graph reads PyG's .pt" if path.suffix == ".pt" else ""
+    raise FormatError(f"{path} is not read; a graph is read from {READABLE}{remedy}")
+
+
+def _is_ogb_folder(path: Path) -> bool:
+    from hopstream.ingest.ogb_folder import is_ogb_folder
+
+    return not (path / METADATA).is_file() and is_ogb_folder(path)
+
+
+def _read_ogb_folder(path: Path, options: dict[str, object]) -> Graph:
+    from hopstream.ingest.ogb_folder import OPTIONS, read_ogb_folder
+
+    check_options("OGB's folders", options, OPTIONS)
+    return read_ogb_folder(path, **options)  # type: ignore[arg-type]
 
 
 def _read_tables(path: Path, options: dict[str, object]) -> Graph:
@@ -83,6 +111,15 @@ def _metadata_of(folder: Path) -> Path:
     raise FormatError(f"{folder} has no {METADATA}; a graph is read from {READABLE}")
 
 
+def check_options(kind: str, options: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise ``SettingsError`` where a kind of source has no such option."""
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise SettingsError(f"{kind} have no option {unknown[0]!r}; known: {sorted(known)}")
+
+
 def _refuse_options(options: dict[str, object], kind: str) -> None:
     if options:
-        raise SettingsError(f"{kind} have no option {sorted(options)[0]!r}; only tables and .npz files have options")
+        raise SettingsError(
+            f"{kind} have no option {sorted(options)[0]!r}; only tables, .npz files, edge lists and OGB's have any"
+        )

@@ -32,7 +32,10 @@ class TensorLike(Protocol):
 
 
 ColumnLike = Array | RaggedArray | TensorLike | Sequence[object]
-"""What can become a column: an array or tensor with a row dimension, ragged rows, a list of strings or of arrays."""
+"""What can become a column: an array or tensor with a row dimension, ragged rows, a list of strings or of arrays.
+
+So can whatever hands out its memory by ``__dlpack__``, the arrays of JAX for example.
+"""
 
 
 def as_column(value: ColumnLike, where: str) -> Column:
@@ -74,8 +77,16 @@ def as_array(value: object, where: str) -> Array:
             return cast(Array, value.detach().cpu().numpy())
         except (TypeError, RuntimeError, NotImplementedError) as error:
             raise SchemaError(f"{where} is a tensor that numpy cannot hold ({error}); convert it first") from error
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(cast(Any, value))
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise SchemaError(f"{where} is a {type(value).__name__} that numpy cannot share ({error}); copy it to main "
+                              "memory first") from error  # fmt: skip
     if hasattr(value, "__array__"):
         return np.asarray(value)
+    if hasattr(value, "tocoo"):
+        raise SchemaError(f"{where} is a sparse matrix; hopstream.graph_from_scipy makes a graph of such")
     raise SchemaError(
         f"{where} is {type(value).__name__}; give an array, a tensor, a RaggedArray, or a list of strings or arrays"
     )

@@ -1,4 +1,4 @@
-"""Which file describes the tables of a folder, and what does it say: a JSON file, or a TF-GNN schema?"""
+"""What is a path by its name, and which file describes the tables of a folder: a JSON file, or a TF-GNN schema?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
 
 METADATA = "metadata.json"
 SCHEMA_SUFFIX = ".pbtxt"
+EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
 def is_unigraph(path: Path) -> bool:
     """Whether a file is, by its name, the schema of a unigraph."""
     return path.suffix == SCHEMA_SUFFIX
+
+
+def is_edge_list(path: Path) -> bool:
+    """Whether a path is, by its name, a text file with an edge on each line."""
+    return Path(path.name.removesuffix(".gz")).suffix in EDGE_LISTS
 
 
 def description_of(source: Path) -> Path:

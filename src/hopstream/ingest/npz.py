@@ -7,6 +7,7 @@ With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, `
 and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may also be a
 numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
 which are to be predicted, were taken from. Pickles are never loaded.
+A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.sparse_matrices``.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """
 
@@ -36,6 +37,7 @@ from hopstream.ingest.attributes import (
     graph_from_typed_attributes,
     named_columns,
 )
+from hopstream.ingest.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
@@ -59,7 +61,12 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
             ``graph_from_typed_attributes``.
         IdRangeError: An edge or split names a node that is not there.
     """
-    arrays = _load_arrays(path)
+    arrays = load_arrays(path)
+    return graph_from_sparse_file(path, arrays) if arrays.keys() >= FILE_ARRAYS else _graph_of(path, arrays, ignore)
+
+
+def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> Graph:
+    """The graph of arrays that are named as attributes."""
     shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
     for name in () if ignore == "all" else ignore:
         if arrays.pop(name, None) is None:
@@ -162,8 +169,12 @@ def write_npz(graph: Graph, path: Path) -> None:
         raise
 
 
-def _load_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of the file by name, each checked against its size in the archive before memory is taken for it."""
+def load_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of a file by name, each checked against its size in the archive before memory is taken for it.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             return {

@@ -16,7 +16,7 @@ import numpy as np
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.load.batch import BatchFacts, Convert, SubgraphReader, keeps_edge_keys
+from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.options import PYG_OPTIONS, read_integer
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
@@ -31,6 +31,7 @@ from hopstream.sample.values import check_choice
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store import Source
 from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.whole import keeps_edge_keys
 
 Supervision = EdgeType | str | Sequence[EdgeType] | Sequence[str]
 Negatives = Mapping[EdgeType, EdgeType] | Mapping[str, str] | EdgeType | str | None

@@ -12,13 +12,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
-from hopstream.errors import UnknownNameError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.load.buffers import Buffers
 from hopstream.load.columns import ColumnChoice
 from hopstream.partition.book import Owner
 from hopstream.sample.plan import SeedNodes
-from hopstream.schema import Direction, EdgeType, FeatureSchema
+from hopstream.schema import EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 
 Convert = Callable[["MiniBatch"], Any]
@@ -197,16 +196,3 @@ class _Fetch:
 
 def _features_of(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> dict[str, FeatureSchema]:
     return {name: KEY_SCHEMA if name == KEY else features[name] for name in names}
-
-
-def keeps_edge_keys(store: Store, direction: Direction) -> bool:
-    """Whether a store can answer original edge keys; a dataset keeps them for all edge types or for none."""
-    for edge_type in store.schema.edges:
-        if store.book.num_ids((edge_type, direction)):
-            request = FetchRequest(owner=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))
-            try:
-                store.fetch([request])
-            except UnknownNameError:
-                return False
-            return True
-    return True

@@ -228,18 +228,13 @@ def _new_task(
     setup: LoaderSetup, sampling: Sampling, inputs: LinkInputs, how: NegativeSampling | None, exclude: ExcludeLinks
 ) -> LinkTask:
     store = setup.store
-    _check_times(store, sampling, inputs)
+    check_link_times(store, sampling, inputs)
     negatives = None
     if how is not None:
         negatives = NegativeSampler(store, inputs.edge_type, sampling.direction, how, sampling.time_attr)
         if inputs.labels is not None:
             inputs = replace(inputs, labels=raise_labels(inputs.labels))
-    num_ends = 2 * (setup.batch_size + (how.num_negatives(setup.batch_size) + setup.batch_size if how else 0))
-    if sampling.is_disjoint and num_ends > MAX_TREES:
-        raise SettingsError(
-            f"batch_size {setup.batch_size} with these negatives makes up to {num_ends} trees; at most {MAX_TREES} are "
-            "possible; use a smaller batch_size or amount"
-        )
+    check_num_trees(sampling, setup.batch_size, how)
     return LinkTask(
         store=store,
         inputs=inputs,
@@ -250,7 +245,7 @@ def _new_task(
     )
 
 
-def _check_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
+def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
     """Raise ``SettingsError`` where sampling is temporal and links have no times."""
     if sampling.time_attr is None or inputs.times is not None:
         return
@@ -259,6 +254,16 @@ def _check_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
     known = f"edges of {type_label(inputs.edge_type)} have no {sampling.time_attr!r}"
     why = known if inputs.are_stored else "links that are given as keys have none of their own"
     raise SettingsError(f"time_attr needs the times of links: {why}; give edge_label_time=, one integer per link")
+
+
+def check_num_trees(sampling: Sampling, num_links: int, how: NegativeSampling | None) -> None:
+    """Raise ``SettingsError`` where every end grows a tree and a batch of so many links has too many of them."""
+    num_ends = 2 * (num_links + (how.num_negatives(num_links) + num_links if how else 0))
+    if sampling.is_disjoint and num_ends > MAX_TREES:
+        raise SettingsError(
+            f"batch_size {num_links} with these negatives makes up to {num_ends} trees; at most {MAX_TREES} are "
+            "possible; use a smaller batch_size or amount"
+        )
 
 
 def _new_maker(setup: LoaderSetup, plan: SamplePlan, task: LinkTask) -> LinkMaker:

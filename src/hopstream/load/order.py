@@ -141,6 +141,18 @@ class SeedOrder:
         return num_tail if rest >= num_tail else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneBatch(SeedOrder):
+    """All seeds in one batch, in their order; it has whichever number is asked for, and the draws of that number.
+
+    For batches whose seeds others choose: ``batch_size`` is ``num_seeds``.
+    """
+
+    def span(self, step: int) -> BatchSpan:
+        """All seeds, as the batch of that number."""
+        return BatchSpan(start=0, stop=self.num_seeds, index=step)
+
+
 def _check_kinds(order: SeedOrder) -> None:
     if order.remainder not in get_args(Remainder):
         raise SettingsError(f"remainder is {order.remainder!r}; choose one of {', '.join(get_args(Remainder))}")

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
 
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.load.batch import ATTRIBUTE_NAMES, Convert, MiniBatch, SubgraphReader, keeps_edge_keys
+from hopstream.load.batch import ATTRIBUTE_NAMES, Convert, MiniBatch, SubgraphReader
 from hopstream.load.buffers import BufferPool, Buffers
 from hopstream.load.columns import ColumnChoice, EdgeFeatures, NodeFeatures, choose_columns
 from hopstream.load.epochs import EpochLoader, Maker, Transform
@@ -35,6 +35,7 @@ from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import Direction, GraphSchema
 from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
+from hopstream.store.whole import keeps_edge_keys
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings

@@ -19,6 +19,8 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, ti
 
 MANIFEST = "manifest.json"
 PART_FOLDER = re.compile(r"part-\d{5}")
+FOR_DGL = re.compile(r"metadata\.json|part\d+(?:/[^/]+\.dgl)?")
+"""What ``compat.dgl`` leaves beside a dataset for DGL: no part of it, and replaced with it."""
 MAX_PATH_NAME = 64
 """Longer names are cut and end in a hash, so that three of them and a suffix fit into the 255 bytes of a file name."""
 

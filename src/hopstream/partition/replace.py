@@ -17,7 +17,7 @@ from typing import Protocol
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.lock import place_to_write
-from hopstream.partition.paths import MANIFEST, PART_FOLDER
+from hopstream.partition.paths import FOR_DGL, MANIFEST, PART_FOLDER
 from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS
 
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.partial|work(?:/(?:[0-9a-z]+/)*(?:new|dataset))?)(?=/|$)")
@@ -135,7 +135,7 @@ def _foreign_name(root: Path) -> str | None:
     # A cluster.json without a roots.json is that of servers that run.
     known = (MANIFEST, *BESIDE_MANIFEST) if (root / ROOTS).is_file() else (MANIFEST,)
     for entry in sorted(root.iterdir()):
-        if entry.name in known and has_manifest:
+        if has_manifest and (entry.name in known or _is_for_dgl(entry)):
             continue
         if not has_manifest or not PART_FOLDER.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
             return entry.name
@@ -143,3 +143,11 @@ def _foreign_name(root: Path) -> str | None:
             if path.is_symlink() or not (path.is_dir() or path.name.endswith(".npy")):
                 return str(path.relative_to(root))
     return None
+
+
+def _is_for_dgl(entry: Path) -> bool:
+    """Whether a file or folder beside a manifest is what ``compat.dgl`` left there."""
+    if not FOR_DGL.fullmatch(entry.name) or entry.is_symlink():
+        return False
+    inside = entry.iterdir() if entry.is_dir() else ()
+    return all(FOR_DGL.fullmatch(f"{entry.name}/{path.name}") and path.is_file() for path in inside)

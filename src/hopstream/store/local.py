@@ -21,6 +21,7 @@ from hopstream.kernels.ownership import first_unowned
 from hopstream.kernels.pairs import find_edges
 from hopstream.partition.book import Owner, owner_label
 from hopstream.partition.halo.layout import HaloArrays, open_halo
+from hopstream.partition.in_memory import MemoryDataset
 from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.partition.overlays import edge_pieces
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
@@ -58,13 +59,13 @@ class _Deferred(Generic[T]):
 
 
 class LocalStore(Store):
-    """Answers from the mapped files of some or all parts of a dataset."""
+    """Answers from the mapped files of some or all parts of a dataset, or from a part in memory."""
 
-    def __init__(self, dataset: Dataset, parts: Sequence[int] | None = None) -> None:
+    def __init__(self, dataset: Dataset | MemoryDataset, parts: Sequence[int] | None = None) -> None:
         """Map the parts.
 
         Args:
-            dataset: An opened dataset.
+            dataset: An opened dataset, or one part in memory.
             parts: The parts to map; None means all of them.
 
         Raises:
@@ -105,7 +106,7 @@ class LocalStore(Store):
         Raises:
             FormatError: A file of a halo is missing, truncated or not what the manifest says.
         """
-        if self.is_whole:
+        if self.is_whole or isinstance(self._dataset, MemoryDataset):
             return []
         return [halo for part in self.parts if (halo := open_halo(self._dataset, part)) is not None]
 

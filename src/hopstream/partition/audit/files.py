@@ -12,7 +12,7 @@ from hopstream.arrays import Array, Column, RaggedArray, check_file, open_array
 from hopstream.errors import ChecksumError, FormatError, SchemaError
 from hopstream.partition.audit.report import Findings
 from hopstream.partition.manifest import Manifest
-from hopstream.partition.paths import MANIFEST, feature_paths, part_folder
+from hopstream.partition.paths import FOR_DGL, MANIFEST, feature_paths, part_folder
 from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS, read_roots
 from hopstream.schema import FeatureSchema
 
@@ -63,7 +63,8 @@ class Files:
         for folder, _, names in os.walk(self.root, followlinks=True):
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
-                if path not in self.manifest.all_files and path not in (MANIFEST, *BESIDE_MANIFEST):
+                is_known = path in self.manifest.all_files or path in (MANIFEST, *BESIDE_MANIFEST)
+                if not is_known and not FOR_DGL.fullmatch(path):
                     self.findings.add("files", path, "is no file of this dataset; remove it")
         self._check_roots()
 

@@ -13,6 +13,7 @@ from hopstream.partition.audit.edges import EDGE_BYTES, Links, check_by_key
 from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.halo import check_halo
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
+from hopstream.partition.audit.owners import check_owner_files
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import KINDS, Findings, Kind, VerifyReport
 from hopstream.partition.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
@@ -28,9 +29,10 @@ MIN_WINDOW_EDGES = 1 << 16
 MAX_FINDINGS = 100
 
 
-def verify_dataset(
-    root: str | Path, *, against: Against | None = None, parts: Sequence[int] | None = None, memory: str = "1GiB",
-    max_findings: int = MAX_FINDINGS, progress: Progress | None = None,
+def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
+    root: str | Path, *, against: Against | None = None, owners: str | Path | None = None,
+    parts: Sequence[int] | None = None, memory: str = "1GiB", max_findings: int = MAX_FINDINGS,
+    progress: Progress | None = None,
 ) -> VerifyReport:  # fmt: skip
     """Check everything that a dataset says, and find all that is wrong, not only the first.
 
@@ -43,6 +45,7 @@ def verify_dataset(
         root: The dataset.
         against: What it was written from: a chunked graph, which is read a stretch at a time, or whatever
             ``read_graph`` reads, a dataset, or a graph in memory.
+        owners: A folder with the part of each node, as ``assign_folder`` writes it, that the dataset was cut by.
         parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
             tell is skipped.
         memory: About how much memory edges may take while they are compared; more of it means fewer walks over them.
@@ -55,8 +58,9 @@ def verify_dataset(
 
     Raises:
         FormatError: ``root`` is no dataset, ``against`` cannot be read, or all parts are asked for and some lie in
-            other roots.
-        SchemaError: ``against`` makes no graph.
+            other roots; or a file of ``owners`` cannot be read.
+        SchemaError: ``against`` makes no graph, or a file of ``owners`` does not have one integer for each node.
+        IdRangeError: A file of ``owners`` names a part that is not there.
         SettingsError: ``memory`` is no size, or ``parts`` are none.
         StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
@@ -67,14 +71,15 @@ def verify_dataset(
     max_edges = max(MIN_WINDOW_EDGES, memory_bytes(memory) // EDGE_BYTES)
     findings = Findings(max_findings)
     with locked(root, is_reader=True):
-        _verify(root, against, parts, findings, max_edges, progress or (lambda stage, done, total: None))
+        _verify(root, (against, owners), parts, findings, max_edges, progress or (lambda stage, done, total: None))
     return findings.report()
 
 
 def _verify(
-    root: Path, against: Against | None, parts: Sequence[int] | None, findings: Findings, max_edges: int,
-    progress: Progress,
+    root: Path, sources: tuple[Against | None, str | Path | None], parts: Sequence[int] | None, findings: Findings,
+    max_edges: int, progress: Progress,
 ) -> None:  # fmt: skip
+    against, owners = sources
     findings.checked("manifest")
     try:
         manifest = read_manifest(root)
@@ -90,6 +95,7 @@ def _verify(
         manifest=manifest,
         findings=findings,
         reference=reference,
+        owners=None if owners is None else Path(owners),
         max_edges=max_edges,
         progress=progress,
     ).run()
@@ -142,6 +148,7 @@ class _Run:
     manifest: Manifest
     findings: Findings
     reference: Reference | None
+    owners: Path | None
     max_edges: int
     progress: Progress
     num_done: int = 0
@@ -163,6 +170,8 @@ class _Run:
             )
             if known is not None:
                 nodes[node_type] = known
+                if self.owners is not None:
+                    check_owner_files(self.files, node_type, known.ids, self.owners)
             if node_type in schema.splits:
                 splits[node_type] = check_splits(self.files, node_type, reference)
             self._advance()

@@ -1,0 +1,45 @@
+"""Which names do DGL's users know, and what are they here?
+
+``import hopstream.compat.dgl as dgl`` in place of ``import dgl``. Graphs hold data and have no message passing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopstream.compat.dgl import data, distributed
+    from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE, DGLGraph, graph, heterograph
+
+__all__ = ["EID", "ETYPE", "NID", "NTYPE", "DGLGraph", "data", "distributed", "graph", "heterograph"]
+
+_MODULE_OF = {
+    "DGLGraph": "hopstream.compat.dgl.graphs",
+    "EID": "hopstream.compat.dgl.graphs",
+    "ETYPE": "hopstream.compat.dgl.graphs",
+    "NID": "hopstream.compat.dgl.graphs",
+    "NTYPE": "hopstream.compat.dgl.graphs",
+    "graph": "hopstream.compat.dgl.graphs",
+    "heterograph": "hopstream.compat.dgl.graphs",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a name when it is first used.
+
+    Raises:
+        AttributeError: There is none; the error says which there are.
+    """
+    if name in ("data", "distributed"):
+        return import_module(f"hopstream.compat.dgl.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hopstream.compat.dgl' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The names, loaded or not."""
+    return list(__all__)

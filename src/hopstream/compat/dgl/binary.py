@@ -1,0 +1,168 @@
+"""How are numbers, names and arrays written in DGL's ``.dgl`` files, and read without trusting a size that they claim?
+
+All is little-endian. A list is its length in 8 bytes, then its elements; a name is a list of bytes. An array is a magic
+number, 8 bytes of zero, its device, its rank and dtype, its shape, its bytes' number, and the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, NoReturn
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import FormatError, SchemaError
+
+ARRAY_MAGIC = 0xDD5E40F096B4A13F
+CPU = 1
+KINDS = {"i": 0, "u": 1, "f": 2, "b": 1, "c": 5}
+"""numpy's kind of a dtype to DLPack's; a bool is written as uint8, as DGL does."""
+MAX_RANK = 32
+
+_ARRAY_HEAD = struct.Struct("<QQiiiBBH")
+
+
+class DglWriter:
+    """Writes to a file that is open for writing."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Start where the file is."""
+        self._file = file
+        self.position = 0
+
+    def raw(self, data: bytes | memoryview) -> None:
+        """Write bytes as they are."""
+        self._file.write(data)
+        self.position += len(data)
+
+    def uint64(self, *values: int) -> None:
+        """Write numbers of 8 bytes."""
+        for value in values:
+            self.raw(struct.pack("<Q", value))
+
+    def name(self, text: str) -> None:
+        """Write a name."""
+        data = text.encode()
+        self.uint64(len(data))
+        self.raw(data)
+
+    def array(self, array: Array, where: str) -> None:
+        """Write an array.
+
+        Raises:
+            SchemaError: DGL has no such dtype.
+        """
+        if array.dtype.kind not in KINDS:
+            raise SchemaError(f"{where} is {array.dtype}, which DGL's files do not hold; leave it out")
+        dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype.newbyteorder("<")
+        plain = np.ascontiguousarray(array, dtype).reshape(array.shape)
+        kind = KINDS[array.dtype.kind]
+        self.raw(_ARRAY_HEAD.pack(ARRAY_MAGIC, 0, CPU, 0, plain.ndim, kind, dtype.itemsize * 8, 1))
+        self.raw(struct.pack(f"<{plain.ndim + 1}q", *plain.shape, plain.nbytes))
+        if plain.nbytes:
+            self.raw(memoryview(plain.reshape(-1)).cast("B"))
+
+    def arrays(self, arrays: Mapping[str, Array], where: str) -> None:
+        """Write arrays by name."""
+        self.uint64(len(arrays))
+        for name, array in arrays.items():
+            self.name(name)
+            self.array(array, f"{where} {name!r}")
+
+
+class DglReader:
+    """Reads a file that is open for reading; whatever leads out of the file is a ``FormatError``."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        """Start where the file is."""
+        self._file = file
+        self.path = path
+        self._num_bytes = os.fstat(file.fileno()).st_size
+
+    def seek(self, position: int) -> None:
+        """Go on from a position."""
+        if not 0 <= position <= self._num_bytes:
+            self.refuse(f"names position {position} of {self._num_bytes} bytes")
+        self._file.seek(position)
+
+    def raw(self, num_bytes: int) -> bytes:
+        """Read bytes as they are."""
+        self._check(num_bytes)
+        return self._file.read(num_bytes)
+
+    def uint64(self) -> int:
+        """Read a number of 8 bytes."""
+        return int.from_bytes(self.raw(8), "little")
+
+    def magic(self, wanted: int, what: str) -> None:
+        """Read a number that says what follows."""
+        found = self.uint64()
+        if found != wanted:
+            self.refuse(f"has {found:#x} where {what} starts with {wanted:#x}")
+
+    def count(self, item_bytes: int) -> int:
+        """Read the length of a list of items that take so many bytes at least."""
+        number = self.uint64()
+        self._check(number * item_bytes)
+        return number
+
+    def name(self) -> str:
+        """Read a name."""
+        data = self.raw(self.count(1))
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self.path} has the name {data[:40]!r}, which is no text") from error
+
+    def array(self) -> Array:
+        """Read an array; its memory is the caller's."""
+        magic, _, device, _, rank, kind, bits, lanes = _ARRAY_HEAD.unpack(self.raw(_ARRAY_HEAD.size))
+        if magic != ARRAY_MAGIC or device != CPU or not 0 <= rank <= MAX_RANK:
+            self.refuse(f"has no array at byte {self._file.tell() - _ARRAY_HEAD.size}")
+        *shape, num_bytes = struct.unpack(f"<{rank + 1}q", self.raw(8 * (rank + 1)))
+        dtype = _dtype_of(kind, bits, lanes)
+        if dtype is None:
+            self.refuse(f"has an array of DLPack's type {kind} with {bits} bits in {lanes} lanes, which is not read")
+        num_items = 1
+        for size in shape:
+            num_items *= size
+        if min(shape, default=0) < 0 or num_bytes != num_items * dtype.itemsize:
+            self.refuse(f"has an array {dtype}{shape} of {num_bytes} bytes")
+        self._check(num_bytes)
+        array = np.empty(shape, dtype)
+        if num_bytes and self._file.readinto(memoryview(array.reshape(-1)).cast("B")) != num_bytes:  # type: ignore[attr-defined]
+            self.refuse("ends in an array")
+        return array
+
+    def arrays(self) -> dict[str, Array]:
+        """Read arrays by name."""
+        return {self.name(): self.array() for _ in range(self.count(8 + _ARRAY_HEAD.size))}
+
+    def refuse(self, what: str) -> NoReturn:
+        """Say what is wrong with the file.
+
+        Raises:
+            FormatError: Always.
+        """
+        raise FormatError(f"{self.path} {what}; it is damaged, or no file of DGL of this kind")
+
+    def _check(self, num_bytes: int) -> None:
+        left = self._num_bytes - self._file.tell()
+        if num_bytes > left:
+            self.refuse(f"wants {num_bytes} bytes and has {left}")
+
+
+def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:
+    if lanes != 1:
+        return None
+    if (kind, bits) in ((6, 8), (1, 1)):  # DLPack's own bool, and that of older versions
+        return np.dtype(np.bool_)
+    letter = {0: "i", 1: "u", 2: "f", 5: "c"}.get(kind)
+    sizes = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
+    if letter is None or bits not in sizes[letter]:
+        return None
+    return np.dtype(f"<{letter}{bits // 8}")

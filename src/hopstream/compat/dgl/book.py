@@ -1,0 +1,246 @@
+"""Which part has a node or an edge, and what is its number there, in its type, and over all types?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from hopstream.arrays import IntArray, offsets_of
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
+from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PartMetadata(TypedDict):
+    """What is in one part."""
+
+    machine_id: int
+    num_nodes: int
+    num_edges: int
+
+
+class _Ranges:
+    """The numbers of nodes, or of edges: of all types, or within a type."""
+
+    def __init__(self, what: str, ranges: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int) -> None:
+        self.what = what
+        by_id = sorted(ids, key=ids.__getitem__)
+        if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
+            raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; ranges are of {list(ranges)}")
+        self.ranges: dict[Any, IntArray] = {
+            of: to_array(ranges[of], f"ranges of {of!r}").astype(np.int64) for of in by_id
+        }
+        for of, array in self.ranges.items():
+            if array.shape != (num_parts, 2):
+                raise SchemaError(f"ranges of {of!r} have shape {list(array.shape)}; wanted [{num_parts}, 2]")
+        stacked = np.stack(list(self.ranges.values()), axis=1) if by_id else np.zeros((num_parts, 0, 2), np.int64)
+        flat = stacked.reshape(-1, 2)
+        if (flat[1:, 0] < flat[:-1, 1]).any() or (flat[:, 1] < flat[:, 0]).any():
+            raise SchemaError(f"ranges of {what}s are not sorted by part, then by type: {flat.tolist()}")
+        self.starts, self.stops = flat[:, 0], flat[:, 1]
+        self.typed = {of: offsets_of(array[:, 1] - array[:, 0]) for of, array in self.ranges.items()}
+        ends = stacked[:, :, 1].max(axis=1) if by_id else np.zeros(num_parts, np.int64)
+        self.all_types = np.concatenate([np.zeros(1, np.int64), ends])
+
+    def offsets(self, of: Any) -> IntArray:
+        """int64[num_parts + 1], where each part's numbers start: in a type, or over all where ``of`` is None."""
+        return self.all_types if of is None else self.typed[of]
+
+    def check(self, ids: IntArray, of: Any) -> IntArray:
+        total = int(self.offsets(of)[-1])
+        if len(ids) and not 0 <= ids.min() <= ids.max() < total:
+            first = int(ids[(ids < 0) | (ids >= total)][0])
+            raise IdRangeError(f"{self.what} {first} is outside 0..{total - 1}" + f" of {of!r}" * (of is not None))
+        return ids
+
+    def parts_of(self, ids: IntArray, of: Any) -> IntArray:
+        return np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+
+    def per_type(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """The type's id and the number in the type of numbers over all types."""
+        places = np.searchsorted(self.stops, self.check(numbers, None), side="right")
+        parts, types = np.divmod(places, max(1, len(self.ranges)))
+        offsets = np.stack(list(self.typed.values()), axis=1) if self.typed else np.zeros((1, 1), np.int64)
+        return types, numbers - self.starts[places] + offsets[parts, types]
+
+    def over_all(self, ids: IntArray, of: Any) -> IntArray:
+        """Numbers over all types of numbers in a type."""
+        parts = self.parts_of(ids, of)
+        return self.ranges[of][parts, 0] + ids - self.typed[of][parts]
+
+
+class RangePartitionBook:
+    """Where nodes and edges are, where each part has one range of numbers of each type.
+
+    Numbers over all types go up part by part, and in a part type by type. Numbers of a type go up part by part.
+    Whatever takes numbers takes tensors, arrays and lists, and gives tensors.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  DGL's
+        self, part_id: int, num_parts: int, node_map: Mapping[str, Any], edge_map: Mapping[EdgeType, Any],
+        ntypes: Mapping[str, int], etypes: Mapping[EdgeType, int],
+    ) -> None:  # fmt: skip
+        """Make the book of a part.
+
+        Args:
+            part_id: The part that local numbers are of.
+            num_parts: Number of parts.
+            node_map: Node type to int64[num_parts, 2], ranges of numbers over all types.
+            edge_map: Edge type likewise.
+            ntypes: Node type to its id.
+            etypes: Edge type to its id.
+
+        Raises:
+            SettingsError: There is no such part.
+            SchemaError: Types have no ids 0..n-1, or ranges are not sorted.
+        """
+        if not 0 <= part_id < num_parts:
+            raise SettingsError(f"part_id is {part_id} of {num_parts} parts; parts are numbered 0..{num_parts - 1}")
+        self._part_id = part_id
+        self._num_parts = num_parts
+        self._nodes = _Ranges("node", node_map, ntypes, num_parts)
+        self._edges = _Ranges("edge", edge_map, etypes, num_parts)
+
+    @property
+    def partid(self) -> int:
+        """The part."""
+        return self._part_id
+
+    @property
+    def ntypes(self) -> list[str]:
+        """Node types, by id."""
+        return list(self._nodes.ranges)
+
+    @property
+    def etypes(self) -> list[str]:
+        """Relations, by id."""
+        return [etype[1] for etype in self._edges.ranges]
+
+    @property
+    def canonical_etypes(self) -> list[EdgeType]:
+        """Edge types, by id."""
+        return list(self._edges.ranges)
+
+    @property
+    def local_ntype_offset(self) -> list[int]:
+        """Where each node type starts among the numbers of the part's own nodes, and where the last one ends."""
+        return self._local_offsets(self._nodes)
+
+    @property
+    def local_etype_offset(self) -> list[int]:
+        """Where each edge type starts among the numbers of the part's own edges, and where the last one ends."""
+        return self._local_offsets(self._edges)
+
+    def _local_offsets(self, of: _Ranges) -> list[int]:
+        sizes = [int(stop - start) for start, stop in (ranges[self._part_id] for ranges in of.ranges.values())]
+        return offsets_of(np.array(sizes, np.int64)).tolist()
+
+    def num_partitions(self) -> int:
+        """Number of parts."""
+        return self._num_parts
+
+    def metadata(self) -> list[PartMetadata]:
+        """For each part how many nodes and edges it has."""
+        nodes, edges = (np.diff(of.all_types).tolist() for of in (self._nodes, self._edges))
+        return [
+            {"machine_id": part, "num_nodes": nodes[part], "num_edges": edges[part]} for part in range(self._num_parts)
+        ]
+
+    def _num_nodes(self, ntype: str = DEFAULT_NTYPE) -> int:
+        return int(self._nodes.offsets(self._node_type(ntype))[-1])
+
+    def _num_edges(self, etype: EdgeType | str = DEFAULT_ETYPE) -> int:
+        return int(self._edges.offsets(self._edge_type(etype))[-1])
+
+    def map_to_per_ntype(self, ids: Any) -> tuple[Tensor, Tensor]:
+        """Ids of types and numbers in them, of numbers of nodes over all types."""
+        types, numbers = self._nodes.per_type(to_ids(ids, "ids"))
+        return to_tensor(types), to_tensor(numbers)
+
+    def map_to_per_etype(self, ids: Any) -> tuple[Tensor, Tensor]:
+        """Ids of types and numbers in them, of numbers of edges over all types."""
+        types, numbers = self._edges.per_type(to_ids(ids, "ids"))
+        return to_tensor(types), to_tensor(numbers)
+
+    def map_to_homo_nid(self, ids: Any, ntype: str) -> Tensor:
+        """Numbers over all types of numbers of nodes of a type."""
+        return to_tensor(self._nodes.over_all(to_ids(ids, "ids"), self._known(ntype)))
+
+    def map_to_homo_eid(self, ids: Any, etype: EdgeType | str) -> Tensor:
+        """Numbers over all types of numbers of edges of a type."""
+        return to_tensor(self._edges.over_all(to_ids(ids, "ids"), self.to_canonical_etype(etype)))
+
+    def nid2partid(self, nids: Any, ntype: str = DEFAULT_NTYPE) -> Tensor:
+        """The parts of nodes; numbers are over all types unless a type is given."""
+        return to_tensor(self._nodes.parts_of(to_ids(nids, "nids"), self._node_type(ntype)))
+
+    def eid2partid(self, eids: Any, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
+        """The parts of edges; numbers are over all types unless a type is given."""
+        return to_tensor(self._edges.parts_of(to_ids(eids, "eids"), self._edge_type(etype)))
+
+    def partid2nids(self, partid: int, ntype: str = DEFAULT_NTYPE) -> Tensor:
+        """The nodes of a part."""
+        return self._of_part(self._nodes.offsets(self._node_type(ntype)), partid)
+
+    def partid2eids(self, partid: int, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
+        """The edges of a part."""
+        return self._of_part(self._edges.offsets(self._edge_type(etype)), partid)
+
+    def _of_part(self, offsets: IntArray, partid: int) -> Tensor:
+        if not 0 <= partid < self._num_parts:
+            raise IdRangeError(f"partid is {partid}; parts are numbered 0..{self._num_parts - 1}")
+        return to_tensor(np.arange(offsets[partid], offsets[partid + 1]))
+
+    def nid2localnid(self, nids: Any, partid: int, ntype: str = DEFAULT_NTYPE) -> Tensor:
+        """Numbers of this part's nodes among its own.
+
+        Raises:
+            SettingsError: Another part is asked for.
+        """
+        return self._local(self._nodes.offsets(self._node_type(ntype)), to_ids(nids, "nids"), partid)
+
+    def eid2localeid(self, eids: Any, partid: int, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
+        """Numbers of this part's edges among its own.
+
+        Raises:
+            SettingsError: Another part is asked for.
+        """
+        return self._local(self._edges.offsets(self._edge_type(etype)), to_ids(eids, "eids"), partid)
+
+    def _local(self, offsets: IntArray, ids: IntArray, partid: int) -> Tensor:
+        if partid != self._part_id:
+            raise SettingsError(f"partid is {partid} and this is the book of part {self._part_id}; load the other's")
+        first, stop = offsets[partid : partid + 2].tolist()
+        if len(ids) and not first <= ids.min() <= ids.max() < stop:
+            raise IdRangeError(f"numbers {ids.min()}..{ids.max()} are not all part {partid}'s, {first}..{stop - 1}")
+        return to_tensor(ids - first)
+
+    def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:
+        """The edge type that a relation names.
+
+        Raises:
+            UnknownNameError: There is none, or several.
+        """
+        found = [t for t in self.canonical_etypes if etype in (t, t[1])]
+        if len(found) > 1:
+            raise UnknownNameError(f"edge type {etype!r} is ambiguous: {found}; give source, relation and destination")
+        if not found:
+            raise UnknownNameError(f"edge type {etype!r} does not exist; known: {self.canonical_etypes}")
+        return found[0]
+
+    def _known(self, ntype: str) -> str:
+        if ntype not in self._nodes.ranges:
+            raise UnknownNameError(f"node type {ntype!r} does not exist; known: {self.ntypes}")
+        return ntype
+
+    def _node_type(self, ntype: str) -> str | None:
+        return None if ntype == DEFAULT_NTYPE else self._known(ntype)
+
+    def _edge_type(self, etype: EdgeType | str) -> EdgeType | None:
+        return None if etype in (DEFAULT_ETYPE, DEFAULT_ETYPE[1]) else self.to_canonical_etype(etype)

@@ -1,0 +1,137 @@
+"""How does what DGL's users have in hand become a ``Graph``, and what are types and splits called on the other side?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from hopstream.arrays import Array, Column
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
+from hopstream.compat.dgl.tensors import to_array
+from hopstream.errors import SchemaError
+from hopstream.graph.graph import Graph
+from hopstream.ingest import graph_from_arrays, read_graph
+from hopstream.ingest.attributes import MASKS
+from hopstream.partition.paths import MANIFEST
+from hopstream.partition.read_back import read_dataset
+from hopstream.schema import EDGE, NODE, EdgeType
+
+OF_DGL = frozenset({"_ID", "_TYPE", "inner_node", "inner_edge"})
+"""Data that DGL keeps for itself."""
+
+
+@runtime_checkable
+class DGLGraphLike(Protocol):
+    """A ``DGLGraph``, of DGL or of this package."""
+
+    @property
+    def ntypes(self) -> Sequence[str]:
+        """Node types."""
+        ...
+
+    @property
+    def canonical_etypes(self) -> Sequence[EdgeType]:
+        """Edge types."""
+        ...
+
+    @property
+    def nodes(self) -> Any:
+        """Data by node type."""
+        ...
+
+    @property
+    def edges(self) -> Any:
+        """Data by edge type, or ends."""
+        ...
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Nodes of a type."""
+        ...
+
+
+def as_graph(g: Any) -> Graph:
+    """A ``Graph`` of a ``DGLGraph``, a PyG ``Data`` or ``HeteroData``, a ``Graph``, a dataset's folder, or a file.
+
+    ``train_mask``, ``val_mask`` and ``test_mask`` become splits, of nodes and of edges.
+
+    Raises:
+        SchemaError: It is none of these, or holds what no graph has.
+        FormatError: A file or folder is not read.
+    """
+    if isinstance(g, Graph):
+        return g.check()
+    if isinstance(g, str | Path):
+        return read_dataset(g) if (Path(g) / MANIFEST).is_file() else read_graph(g)
+    if not isinstance(g, DGLGraphLike):
+        return read_graph(g)
+    data = {t: _arrays(g.nodes[t].data) for t in g.ntypes}
+    edge_data = {t: _arrays(g.edges[t].data) for t in g.canonical_etypes}
+    ends = {
+        our_edge_type(t): tuple(to_array(end, f"edges of {t!r}") for end in g.edges(etype=t, order="eid"))
+        for t in g.canonical_etypes
+    }
+    return graph_from_arrays(
+        cast(Any, ends),
+        num_nodes={our_node_type(t): g.num_nodes(t) for t in g.ntypes},
+        node_features={our_node_type(t): _features(of) for t, of in data.items()},
+        edge_features={our_edge_type(t): _features(of) for t, of in edge_data.items()},
+        splits={our_node_type(t): _splits(of) for t, of in data.items()},
+        edge_splits={our_edge_type(t): _splits(of) for t, of in edge_data.items()},
+    )
+
+
+def _arrays(data: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: to_array(value, name) for name, value in data.items() if name not in OF_DGL}
+
+
+def _features(data: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: column for name, column in data.items() if not is_mask(name, column)}
+
+
+def _splits(data: Mapping[str, Array]) -> dict[str, Any]:
+    return {MASKS[name]: column.astype(bool) for name, column in data.items() if is_mask(name, column)}
+
+
+def is_mask(name: str, column: Column) -> bool:
+    """Whether data say which nodes or edges are in a split: DGL's own files hold them as 0 and 1."""
+    if name not in MASKS or not isinstance(column, np.ndarray) or column.ndim != 1:
+        return False
+    return column.dtype == np.bool_ or (column.dtype == np.uint8 and int(column.max(initial=0)) <= 1)
+
+
+def our_node_type(ntype: str) -> str:
+    """A node type of DGL."""
+    return NODE if ntype == DEFAULT_NTYPE else ntype
+
+
+def our_edge_type(etype: EdgeType) -> EdgeType:
+    """An edge type of DGL."""
+    return EDGE if etype == DEFAULT_ETYPE else etype
+
+
+def dgl_names(graph: Graph) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
+    """What the node and edge types of a graph are called in DGL: ``_N`` and ``_E`` in a graph without types.
+
+    Raises:
+        SchemaError: A name has a character that DGL's files take for the end of a name.
+    """
+    _check_names(graph)
+    if list(graph.nodes) == [NODE] and set(graph.edges) <= {EDGE}:
+        return {NODE: DEFAULT_NTYPE}, {EDGE: DEFAULT_ETYPE}
+    return {t: t for t in graph.nodes}, {t: t for t in graph.edges}
+
+
+def _check_names(graph: Graph) -> None:
+    def check(what: str, names: Iterable[str], taken: str) -> None:
+        for name in names:
+            if any(letter in name for letter in taken):
+                raise SchemaError(f"{what} {name!r} has one of {taken!r}, where DGL's files end a name; rename it")
+
+    check("node type", graph.nodes, ":/")
+    check("relation", (t[1] for t in graph.edges), ":/")
+    for tables in (graph.nodes, graph.edges):
+        for table in cast(Mapping[Any, Any], tables).values():
+            check("feature", table.features, "/")

@@ -1,0 +1,33 @@
+"""Which names of ``dgl.data`` are here? ``load_tensors`` and ``save_tensors``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
+from hopstream.compat.dgl.tensors import to_array, to_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["load_tensors", "save_tensors"]
+
+
+def load_tensors(filename: str | Path) -> dict[str, Tensor]:
+    """Read the tensors of a ``.dgl`` file, such as ``orig_nids.dgl``, by name.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds no tensors.
+    """
+    return to_tensors(read_tensor_file(Path(filename)))
+
+
+def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Any]) -> None:
+    """Write tensors or arrays by name, such that DGL reads them; a bool becomes uint8, as in DGL.
+
+    Raises:
+        SchemaError: A value is no tensor, or of a dtype that DGL does not know.
+    """
+    write_tensor_file(Path(filename), {name: to_array(value, name) for name, value in tensor_dict.items()})

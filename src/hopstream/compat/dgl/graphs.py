@@ -1,0 +1,286 @@
+"""What stands in for a ``DGLGraph``: nodes and edges by type, each with data by name?
+
+It has the members that partitioning and looking at parts need, and no message passing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
+from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NID = EID = "_ID"
+NTYPE = ETYPE = "_TYPE"
+DEFAULT_NTYPE = "_N"
+DEFAULT_ETYPE: EdgeType = ("_N", "_E", "_N")
+
+
+class Frame(MutableMapping[str, Any]):
+    """Data of nodes or edges of a type: name to tensor with a row for each of them."""
+
+    def __init__(self, num_rows: int, what: str) -> None:
+        """Start with none."""
+        self.num_rows = num_rows
+        self._what = what
+        self._columns: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor of a name."""
+        if name not in self._columns:
+            raise UnknownNameError(f"{self._what} have no data {name!r}; they have {list(self._columns)}")
+        return self._columns[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set the data of a name.
+
+        Raises:
+            SchemaError: It has not a row for each node or edge.
+        """
+        tensor = value if hasattr(value, "detach") else to_tensor(to_array(value, name))
+        if not tensor.ndim or len(tensor) != self.num_rows:
+            raise SchemaError(f"{name!r} has shape {list(tensor.shape)}; there are {self.num_rows} {self._what}")
+        self._columns[name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        """Remove a name."""
+        self[name]
+        del self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, in the order in which they were set."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """How many names there are."""
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        """Names, shapes of rows and dtypes, as DGL shows them."""
+        schemes = (f"{n!r}: Scheme(shape={tuple(t.shape[1:])}, dtype={t.dtype})" for n, t in self._columns.items())
+        return "{" + ", ".join(schemes) + "}"
+
+
+class OfType:
+    """What there is of one type."""
+
+    def __init__(self, data: Frame) -> None:
+        """Take the data of the type."""
+        self.data = data
+
+
+class NodeView:
+    """``g.nodes``: data by node type, or the numbers of nodes when called."""
+
+    def __init__(self, graph: DGLGraph) -> None:
+        """Look at a graph."""
+        self._graph = graph
+
+    def __getitem__(self, ntype: str) -> OfType:
+        """What there is of a node type."""
+        return OfType(self._graph.node_frame(ntype))
+
+    def __call__(self, ntype: str | None = None) -> Tensor:
+        """int64[n], the numbers of the nodes of a type."""
+        return to_tensor(np.arange(self._graph.num_nodes(ntype)))
+
+
+class EdgeView:
+    """``g.edges``: data by edge type, or the ends of edges when called."""
+
+    def __init__(self, graph: DGLGraph) -> None:
+        """Look at a graph."""
+        self._graph = graph
+
+    def __getitem__(self, etype: EdgeType | str) -> OfType:
+        """What there is of an edge type."""
+        return OfType(self._graph.edge_frame(etype))
+
+    def __call__(
+        self, form: str = "uv", order: str | None = None, etype: EdgeType | str | None = None
+    ) -> tuple[Tensor, ...] | Tensor:
+        """Sources, destinations, and with ``all`` the numbers of edges; ``eid`` for the numbers alone.
+
+        Args:
+            form: ``uv``, ``eid`` or ``all``.
+            order: ``eid`` or None; both are the order of the edges' numbers.
+            etype: The edge type; may be left out where there is one.
+        """
+        src, dst = self._graph.ends(etype)
+        numbers = to_tensor(np.arange(len(src)))
+        if form not in ("uv", "eid", "all") or order not in (None, "eid"):
+            raise UnknownNameError(f"form is {form!r} and order {order!r}; wanted uv, eid or all, and eid or None")
+        if form == "eid":
+            return numbers
+        ends = (to_tensor(src), to_tensor(dst))
+        return ends if form == "uv" else (*ends, numbers)
+
+
+class DGLGraph:
+    """A graph of typed nodes and edges with data; ``graph`` and ``heterograph`` make one."""
+
+    def __init__(self, num_nodes: Mapping[str, int], ends: Mapping[EdgeType, tuple[IntArray, IntArray]]) -> None:
+        """Take the numbers of nodes by type, and the ends of edges by type.
+
+        Raises:
+            IdRangeError: An edge names a node that is not there.
+        """
+        self._ends = dict(ends)
+        self._node_frames = {t: Frame(number, f"nodes of {t!r}") for t, number in num_nodes.items()}
+        self._edge_frames = {t: Frame(len(src), f"edges of {t!r}") for t, (src, _) in ends.items()}
+        for etype, pair in ends.items():
+            for ntype, numbers in zip((etype[0], etype[2]), pair, strict=True):
+                if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_nodes[ntype]:
+                    raise IdRangeError(f"edges of {etype!r} name nodes of {ntype!r} outside 0..{num_nodes[ntype] - 1}")
+
+    @property
+    def ntypes(self) -> list[str]:
+        """Node types."""
+        return list(self._node_frames)
+
+    @property
+    def canonical_etypes(self) -> list[EdgeType]:
+        """Edge types, as source, relation and destination."""
+        return list(self._ends)
+
+    @property
+    def etypes(self) -> list[str]:
+        """Relations."""
+        return [etype[1] for etype in self._ends]
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether there is one node type and one edge type."""
+        return len(self._node_frames) == len(self._ends) == 1
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """How many nodes there are, of a type or of all."""
+        frames = self._node_frames.values() if ntype is None else [self.node_frame(ntype)]
+        return sum(frame.num_rows for frame in frames)
+
+    def num_edges(self, etype: EdgeType | str | None = None) -> int:
+        """How many edges there are, of a type or of all."""
+        frames = self._edge_frames.values() if etype is None else [self.edge_frame(etype)]
+        return sum(frame.num_rows for frame in frames)
+
+    def get_ntype_id(self, ntype: str) -> int:
+        """The number of a node type."""
+        self.node_frame(ntype)
+        return self.ntypes.index(ntype)
+
+    def get_etype_id(self, etype: EdgeType | str) -> int:
+        """The number of an edge type."""
+        return self.canonical_etypes.index(self.to_canonical_etype(etype))
+
+    def to_canonical_etype(self, etype: EdgeType | str | None) -> EdgeType:
+        """The edge type that a relation names, or the only one.
+
+        Raises:
+            UnknownNameError: There is none, or several.
+        """
+        found = [t for t in self._ends if etype in (None, t[1]) or t == etype]
+        if len(found) != 1:
+            raise UnknownNameError(f"edge type {etype!r} names {len(found)} types; known: {self.canonical_etypes}")
+        return found[0]
+
+    def ends(self, etype: EdgeType | str | None = None) -> tuple[IntArray, IntArray]:
+        """int64[n] and int64[n], sources and destinations of the edges of a type."""
+        return self._ends[self.to_canonical_etype(etype)]
+
+    def node_frame(self, ntype: str | None = None) -> Frame:
+        """The data of a node type; the type may be left out where there is one.
+
+        Raises:
+            UnknownNameError: There is no such type, or it is left out and there are several.
+        """
+        if ntype is None and len(self._node_frames) == 1:
+            return next(iter(self._node_frames.values()))
+        if ntype not in self._node_frames:
+            raise UnknownNameError(f"node type {ntype!r} is not known; known: {self.ntypes}")
+        return self._node_frames[ntype]
+
+    def edge_frame(self, etype: EdgeType | str | None = None) -> Frame:
+        """The data of an edge type; the type may be left out where there is one."""
+        return self._edge_frames[self.to_canonical_etype(etype)]
+
+    @property
+    def nodes(self) -> NodeView:
+        """Data by node type."""
+        return NodeView(self)
+
+    @property
+    def edges(self) -> EdgeView:
+        """Data by edge type, or ends of edges."""
+        return EdgeView(self)
+
+    @property
+    def ndata(self) -> Frame:
+        """The data of nodes, where there is one type."""
+        return self.node_frame()
+
+    @property
+    def edata(self) -> Frame:
+        """The data of edges, where there is one type."""
+        return self.edge_frame()
+
+    def __repr__(self) -> str:
+        """Numbers and data, as DGL shows them."""
+        if self.is_homogeneous:
+            return (
+                f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()},\n"
+                f"      ndata_schemes={self.ndata!r}\n      edata_schemes={self.edata!r})"
+            )
+        nodes = {t: self.num_nodes(t) for t in self.ntypes}
+        return f"Graph(num_nodes={nodes},\n      num_edges={ {t: self.num_edges(t) for t in self._ends} })"
+
+
+def graph(data: Any, *, num_nodes: int | None = None) -> DGLGraph:
+    """A graph of one node type and one edge type.
+
+    Args:
+        data: Sources and destinations: a pair of int tensors, arrays or lists.
+        num_nodes: How many nodes; one more than the largest number in an edge if it is not given.
+
+    Raises:
+        SchemaError: The two are not integers of one length.
+        IdRangeError: An edge names a node that is not there.
+    """
+    return heterograph({DEFAULT_ETYPE: data}, None if num_nodes is None else {DEFAULT_NTYPE: num_nodes})
+
+
+def heterograph(data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, int] | None = None) -> DGLGraph:
+    """A graph of several types, which are numbered in the order of their names, as in DGL.
+
+    Args:
+        data_dict: ``(source type, relation, destination type)`` to sources and destinations.
+        num_nodes_dict: Node type to its number of nodes; one more than the largest in an edge if it is not given.
+
+    Raises:
+        SchemaError: Ends are not integers of one length.
+        IdRangeError: An edge names a node that is not there.
+    """
+    ends: dict[EdgeType, tuple[IntArray, IntArray]] = {}
+    for etype in sorted(data_dict):
+        src, dst = (to_ids(end, f"edges of {etype!r}") for end in data_dict[etype])
+        if len(src) != len(dst):
+            raise SchemaError(f"edges of {etype!r} have {len(src)} sources and {len(dst)} destinations")
+        ends[etype] = (src, dst)
+    if num_nodes_dict is None:
+        num_nodes: dict[str, int] = {}
+        for (src_type, _, dst_type), pair in ends.items():
+            for ntype, numbers in zip((src_type, dst_type), pair, strict=True):
+                num_nodes[ntype] = max(num_nodes.get(ntype, 0), int(numbers.max(initial=-1)) + 1)
+    else:
+        num_nodes = dict(num_nodes_dict)
+    missing = [t for src_type, _, dst_type in ends for t in (src_type, dst_type) if t not in num_nodes]
+    if missing:
+        raise UnknownNameError(f"num_nodes_dict has no node type {missing[0]!r}; it has {list(num_nodes)}")
+    return DGLGraph({t: num_nodes[t] for t in sorted(num_nodes)}, ends)

@@ -1,0 +1,154 @@
+"""How are parts in DGL's files looked at: ``load_partition``, ``load_partition_feats``, ``load_partition_book``?"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopstream.arrays import Array
+from hopstream.compat.dgl.book import RangePartitionBook
+from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
+from hopstream.compat.dgl.part_config import PartConfig, etype_label, read_config
+from hopstream.compat.dgl.tensor_files import read_tensor_file
+from hopstream.compat.dgl.tensors import to_tensor, to_tensors
+from hopstream.errors import FormatError
+from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Feats = dict[str, "Tensor"]
+Loaded = tuple[Any, Feats, Feats, RangePartitionBook, str, list[str], list[EdgeType]]
+
+
+def load_partition(part_config: str | Path, part_id: int, load_feats: bool = True) -> Loaded:  # noqa: FBT001, FBT002
+    """Load one part, with its features unless they are not wanted.
+
+    Args:
+        part_config: The JSON file.
+        part_id: The part.
+        load_feats: Whether features are loaded; else both dicts are empty.
+
+    Returns:
+        The part's graph: a ``dgl.DGLGraph`` where DGL is installed and can be imported, else one of this package. It has no
+        types; ``inner_node`` and ``inner_edge`` say what is the part's own, ``_ID`` the numbers over all parts and types,
+        ``_TYPE`` the types' ids where there are several, and, in parts that this package wrote, ``part_id`` the owners
+        of nodes and ``orig_id`` the numbers of the type before partitioning. Then features of the part's nodes by
+        ``type/name``, of its edges by ``source:relation:destination/name``, the book, the graph's name, its node types
+        and edge types.
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what it should be.
+        UnknownNameError: There is no such part.
+        MissingDependencyError: torch is not installed.
+    """
+    config = read_config(part_config)
+    graph = read_part_graph(config, part_id)
+    node_feats, edge_feats = _feats(config, part_id) if load_feats else ({}, {})
+    book = _book(config, part_id)
+    return (
+        _as_dgl(graph), to_tensors(node_feats), to_tensors(edge_feats), book, config.graph_name, list(config.ntypes),
+        list(config.etypes),
+    )  # fmt: skip
+
+
+def load_partition_feats(
+    part_config: str | Path, part_id: int, load_nodes: bool = True, load_edges: bool = True  # noqa: FBT001, FBT002
+) -> tuple[Feats | None, Feats | None]:  # fmt: skip
+    """Load the features of what one part owns.
+
+    Args:
+        part_config: The JSON file.
+        part_id: The part.
+        load_nodes: Whether those of nodes are wanted; else the first is None.
+        load_edges: Whether those of edges are wanted; else the second is None.
+
+    Returns:
+        ``type/name`` to tensor, in the order of the part's numbers, for nodes and for edges.
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what it should be.
+        UnknownNameError: There is no such part.
+        MissingDependencyError: torch is not installed.
+    """
+    config = read_config(part_config)
+    nodes = to_tensors(read_node_feats(config, part_id)) if load_nodes else None
+    return nodes, to_tensors(read_edge_feats(config, part_id)) if load_edges else None
+
+
+def load_partition_book(
+    part_config: str | Path, part_id: int
+) -> tuple[RangePartitionBook, str, dict[str, int], dict[EdgeType, int]]:
+    """Load the book of one part, the graph's name, and the ids of node types and edge types.
+
+    Raises:
+        FormatError: The file is missing or damaged, or no such file.
+        UnknownNameError: There is no such part.
+    """
+    config = read_config(part_config)
+    return _book(config, part_id), config.graph_name, dict(config.ntypes), dict(config.etypes)
+
+
+def _book(config: PartConfig, part: int) -> RangePartitionBook:
+    return RangePartitionBook(part, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
+
+
+def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
+    """The graph of a part.
+
+    Raises:
+        FormatError: The file is missing or damaged, or has no numbers over all parts.
+    """
+    path = config.file(part, "part_graph")
+    graph = read_graph_file(path)
+    for what, data, name in (
+        ("nodes", graph.ndata, NID), ("nodes", graph.ndata, "inner_node"),
+        ("edges", graph.edata, EID), ("edges", graph.edata, "inner_edge"),
+    ):  # fmt: skip
+        if name not in data:
+            raise FormatError(f"{path} has no {name!r} of {what}; it has {list(data)}: it is no graph of a part")
+    return graph
+
+
+def read_node_feats(config: PartConfig, part: int) -> dict[str, Array]:
+    """``type/name`` to the features of a part's nodes; older files leave the type out."""
+    feats = read_tensor_file(config.file(part, "node_feats"))
+    return {name if "/" in name else f"{DEFAULT_NTYPE}/{name}": array for name, array in feats.items()}
+
+
+def read_edge_feats(config: PartConfig, part: int) -> dict[str, Array]:
+    """``source:relation:destination/name`` to the features of a part's edges; older files leave the type out."""
+    feats = read_tensor_file(config.file(part, "edge_feats"))
+    label = etype_label(DEFAULT_ETYPE)
+    by_relation = {t[1]: etype_label(t) for t in config.etypes}
+    found = {}
+    for name, array in feats.items():
+        owner, slash, feature = name.partition("/")
+        found[f"{by_relation.get(owner, owner)}/{feature}" if slash else f"{label}/{name}"] = array
+    return found
+
+
+def _feats(config: PartConfig, part: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    return read_node_feats(config, part), read_edge_feats(config, part)
+
+
+def _as_dgl(graph: PlainGraph) -> Any:
+    """A graph of DGL where it is there, else ours."""
+    made = _dgl_graph(graph)
+    for data, arrays in ((made.ndata, graph.ndata), (made.edata, graph.edata)):
+        for name, array in arrays.items():
+            data[name] = to_tensor(array)
+    return made
+
+
+def _dgl_graph(graph: PlainGraph) -> Any:
+    try:
+        dgl = import_module("dgl") if find_spec("dgl") else None
+    except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load
+        dgl = None
+    if dgl is None:
+        return DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})
+    return dgl.graph((to_tensor(graph.src), to_tensor(graph.dst)), num_nodes=graph.num_nodes)

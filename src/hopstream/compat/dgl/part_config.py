@@ -1,0 +1,216 @@
+"""What does the JSON file of a partitioned graph say, in DGL's present form and in older ones?
+
+Older files have end numbers in place of ranges, relations in place of edge types, or one list for a graph without types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import IntArray, write_text
+from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
+from hopstream.errors import FormatError, SchemaError, UnknownNameError
+from hopstream.partition.settings import MAX_PARTS
+from hopstream.schema import EdgeType
+
+OURS = "hopstream"
+"""Key of what DGL does not know: which data are splits or booleans, and which types hold links to predict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartConfig:
+    """A partitioned graph.
+
+    Attributes:
+        path: The JSON file, whose folder its paths are relative to.
+        graph_name: The graph's name.
+        num_nodes: Nodes of all types.
+        num_edges: Edges of all types.
+        part_method: How nodes were assigned.
+        num_parts: Number of parts.
+        halo_hops: How far halos reach.
+        node_map: Node type to int64[num_parts, 2], ranges of numbers over all types; types in the order of their ids.
+        edge_map: Edge type likewise.
+        ntypes: Node type to its id.
+        etypes: Edge type to its id.
+        parts: For each part, what to its file: ``node_feats``, ``edge_feats``, ``part_graph``.
+        ours: What stands under ``OURS``.
+    """
+
+    path: Path
+    graph_name: str
+    num_nodes: int
+    num_edges: int
+    part_method: str
+    num_parts: int
+    halo_hops: int
+    node_map: Mapping[str, IntArray]
+    edge_map: Mapping[EdgeType, IntArray]
+    ntypes: Mapping[str, int]
+    etypes: Mapping[EdgeType, int]
+    parts: tuple[Mapping[str, str], ...]
+    ours: Mapping[str, Any] = field(default_factory=dict)
+
+    def file(self, part: int, what: str) -> Path:
+        """The path of a part's file.
+
+        Raises:
+            UnknownNameError: There is no such part.
+            FormatError: The part has no such file.
+        """
+        if not 0 <= part < self.num_parts:
+            raise UnknownNameError(f"{self.path} has no part {part}; parts are numbered 0..{self.num_parts - 1}")
+        return _file(self.path, self.parts[part], part, what)
+
+    def write(self) -> None:
+        """Write the file, under another name first."""
+        value = {
+            "graph_name": self.graph_name, "num_nodes": self.num_nodes, "num_edges": self.num_edges,
+            "part_method": self.part_method, "num_parts": self.num_parts, "halo_hops": self.halo_hops,
+            "node_map": {t: ranges.tolist() for t, ranges in self.node_map.items()},
+            "edge_map": {etype_label(t): ranges.tolist() for t, ranges in self.edge_map.items()},
+            "ntypes": dict(self.ntypes), "etypes": {etype_label(t): number for t, number in self.etypes.items()},
+            OURS: dict(self.ours),
+            **{f"part-{part}": dict(files) for part, files in enumerate(self.parts)},
+        }  # fmt: skip
+        write_text(self.path, json.dumps(value, indent=4) + "\n")
+
+
+def etype_label(etype: EdgeType) -> str:
+    """An edge type as DGL writes it."""
+    return ":".join(etype)
+
+
+def read_config(part_config: str | Path) -> PartConfig:
+    """Read the JSON file of a partitioned graph.
+
+    Raises:
+        FormatError: The file is missing or damaged, or is no such file.
+    """
+    path = Path(part_config)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; give the JSON file that partition_graph wrote") from error
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path} is no JSON file ({error})") from error
+    try:
+        return _config(path, value)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, FormatError | SchemaError):
+            raise
+        raise FormatError(f"{path} does not describe a partitioned graph of DGL ({error!r})") from error
+
+
+def _config(path: Path, value: dict[str, Any]) -> PartConfig:
+    num_parts = value["num_parts"]
+    if not isinstance(num_parts, int) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"{path} has num_parts {num_parts!r}; wanted 1..{MAX_PARTS}")
+    parts = tuple(dict(value[f"part-{part}"]) for part in range(num_parts))
+    node_map, edge_map = value["node_map"], value["edge_map"]
+    if isinstance(node_map, str) or isinstance(edge_map, str):
+        raise FormatError(f"{path} names files with the part of each node; only ranges of numbers are read")
+    node_map = node_map if isinstance(node_map, dict) else {DEFAULT_NTYPE: node_map}
+    edge_map = edge_map if isinstance(edge_map, dict) else {etype_label(DEFAULT_ETYPE): edge_map}
+    ntypes = {str(t): int(number) for t, number in value.get("ntypes", {DEFAULT_NTYPE: 0}).items()}
+    labels = {str(t): int(number) for t, number in value.get("etypes", {etype_label(DEFAULT_ETYPE): 0}).items()}
+    if edge_map.keys() != labels.keys() and len(edge_map) == len(labels) == 1:
+        edge_map = {next(iter(labels)): next(iter(edge_map.values()))}
+    for what, ids, ranges in (("node", ntypes, node_map), ("edge", labels, edge_map)):
+        if sorted(ids.values()) != list(range(len(ids))) or ids.keys() != ranges.keys():
+            raise FormatError(f"{path} has {what} types {ids} and ranges of {list(ranges)}; wanted ids 0..n-1 and both")
+    named = _edge_types(path, labels, ntypes, parts)
+    config = PartConfig(
+        path=path, graph_name=str(value["graph_name"]), num_nodes=int(value["num_nodes"]),
+        num_edges=int(value["num_edges"]), part_method=str(value.get("part_method", "")), num_parts=num_parts,
+        halo_hops=int(value.get("halo_hops", 1)), ntypes=dict(sorted(ntypes.items(), key=lambda of: of[1])),
+        node_map={t: _ranges(path, t, node_map[t], num_parts) for t in sorted(ntypes, key=ntypes.__getitem__)},
+        edge_map={named[t]: _ranges(path, t, edge_map[t], num_parts) for t in sorted(labels, key=labels.__getitem__)},
+        etypes={named[t]: number for t, number in sorted(labels.items(), key=lambda of: of[1])},
+        parts=parts, ours=dict(value.get(OURS, {})),
+    )  # fmt: skip
+    _check_sorted(path, "node_map", config.node_map, config.num_nodes)
+    _check_sorted(path, "edge_map", config.edge_map, config.num_edges)
+    return config
+
+
+def _ranges(path: Path, of: str, value: list[Any], num_parts: int) -> IntArray:
+    """int64[num_parts, 2]; older files have ends alone."""
+    array = np.array(value)
+    if array.shape == (num_parts,) and array.dtype.kind == "i":
+        array = np.stack([np.concatenate([[0], array[:-1]]), array], axis=1)
+    if array.shape != (num_parts, 2) or array.dtype.kind != "i":
+        raise FormatError(f"{path} has {array.dtype}{list(array.shape)} as ranges of {of!r}; wanted {num_parts} pairs")
+    return array.astype(np.int64)
+
+
+def _check_sorted(path: Path, name: str, ranges: Mapping[Any, IntArray], total: int) -> None:
+    """Numbers go up from part to part, and in a part from type to type, and none is left out."""
+    if not ranges:
+        return
+    flat = np.stack(list(ranges.values()), axis=1).reshape(-1, 2)
+    if flat[0, 0] != 0 or flat[-1, 1] != total or (flat[1:, 0] != flat[:-1, 1]).any() or (flat[:, 0] > flat[:, 1]).any():
+        raise FormatError(f"{path} has a {name} whose ranges do not follow each other from 0 to {total}: {flat.tolist()}")
+
+
+def _edge_types(
+    path: Path, labels: Mapping[str, int], ntypes: Mapping[str, int], parts: tuple[Mapping[str, str], ...]
+) -> dict[str, EdgeType]:
+    """Each label's edge type; where labels are relations alone, their ends are looked up in the parts' graphs."""
+    named: dict[str, EdgeType] = {}
+    for label in labels:
+        names = label.split(":")
+        if len(names) == 3:
+            named[label] = (names[0], names[1], names[2])
+        elif len(ntypes) == 1:
+            (ntype,) = ntypes
+            named[label] = (ntype, label, ntype)
+    relations = {number: label for label, number in labels.items() if label not in named}
+    for part, files in enumerate(parts):
+        if relations:
+            graph = read_graph_file(_file(path, files, part, "part_graph"))
+            _find_ends(graph, list(ntypes), relations, named)
+    if relations:
+        raise FormatError(
+            f"{path} names the relation {next(iter(relations.values()))!r} without its node types, and no part has an "
+            "edge of it; write it as source:relation:destination"
+        )
+    return named
+
+
+def _find_ends(graph: PlainGraph, ntypes: list[str], relations: dict[int, str], named: dict[str, EdgeType]) -> None:
+    """Take the ends of each relation from its first edge, and leave it out of ``relations``."""
+    if ETYPE not in graph.edata or NTYPE not in graph.ndata:
+        return
+    for number, label in list(relations.items()):
+        found = np.flatnonzero(graph.edata[ETYPE] == number)
+        if len(found):
+            src_type, dst_type = (int(graph.ndata[NTYPE][end[found[0]]]) for end in (graph.src, graph.dst))
+            named[label] = (ntypes[src_type], label, ntypes[dst_type])
+            del relations[number]
+
+
+def _file(path: Path, files: Mapping[str, str], part: int, what: str) -> Path:
+    if what not in files:
+        other = "; GraphBolt's files are not read: write it without use_graphbolt" * ("part_graph_graphbolt" in files)
+        raise FormatError(f"{path} has no {what!r} of part {part}; it has {list(files)}{other}")
+    return path.parent / files[what]
+
+
+def edge_type_reader(etypes: Mapping[EdgeType, int]) -> Callable[[str], EdgeType]:
+    """Reads labels of the edge types that are known."""
+    by_label = {etype_label(t): t for t in etypes}
+
+    def read(label: str) -> EdgeType:
+        if label not in by_label:
+            raise FormatError(f"edge type {label!r} is not known; known: {list(by_label)}")
+        return by_label[label]
+
+    return read

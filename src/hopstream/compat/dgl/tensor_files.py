@@ -1,0 +1,41 @@
+"""How are arrays by name kept in DGL's files: ``node_feat.dgl``, ``edge_feat.dgl``, ``orig_nids.dgl``?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopstream.arrays import Array
+from hopstream.compat.dgl.binary import DglReader, DglWriter
+from hopstream.errors import FormatError
+
+TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
+
+
+def write_tensor_file(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as ``dgl.data.save_tensors`` does.
+
+    Raises:
+        SchemaError: An array has a dtype that DGL does not know.
+    """
+    with path.open("wb") as file:
+        writer = DglWriter(file)
+        writer.uint64(TENSORS_MAGIC, len(arrays))
+        writer.arrays(arrays, str(path))
+
+
+def read_tensor_file(path: Path) -> dict[str, Array]:
+    """Read what ``dgl.data.save_tensors`` wrote.
+
+    Raises:
+        FormatError: The file is missing, damaged, or of another kind.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; it holds arrays by name") from error
+    with file:
+        reader = DglReader(file, path)
+        reader.magic(TENSORS_MAGIC, "a file of tensors")
+        reader.uint64()
+        return reader.arrays()

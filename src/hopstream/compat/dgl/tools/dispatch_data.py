@@ -1,0 +1,101 @@
+"""How is a chunked graph written as parts, with the flags of DGL's ``dispatch_data.py``?
+
+One process, and workers of its own, do what DGL starts over ssh on every machine, so flags that say how machines are
+reached are taken and have nothing to do. What is written is a dataset, whose parts keep the original ids of nodes and
+edges; DGL's own files come beside it where they are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
+from hopstream.compat.dgl.tools.dgl_files import write_dgl_parts, write_orig_ids
+from hopstream.engine.settings import WorkerSettings
+from hopstream.errors import SettingsError
+from hopstream.ingest.chunked import open_chunked
+from hopstream.partition.dispatch.plan import Estimate, Plan
+from hopstream.partition.dispatch.run import dispatch
+from hopstream.partition.dispatch.settings import DispatchSettings
+from hopstream.partition.paths import MANIFEST
+from hopstream.partition.roots import CLUSTER
+from hopstream.store.ip_config import read_ip_config
+from hopstream.transfer.place import place
+
+OF_MACHINES = ("master_port", "python_path", "ssh_port", "process_group_timeout")
+"""Flags on how DGL reaches and starts its workers."""
+OF_GRAPHBOLT = ("use_graphbolt", "store_inner_node", "store_inner_edge", "store_eids")
+"""Flags on GraphBolt's files."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool; return its exit status."""
+    flags = Flags("dispatch_data", "Write a chunked graph as parts, given the part of each node.")
+    flags.add_argument("--in-dir", type=Path, required=True, help="folder of the chunked graph")
+    flags.add_argument("--metadata-filename", default="metadata.json", help="the graph's metadata, in --in-dir")
+    flags.add_argument("--partitions-dir", type=Path, required=True, help="folder with the part of each node")
+    flags.add_argument("--out-dir", type=Path, required=True, help="the folder to write the dataset to")
+    flags.add_argument("--ip-config", type=Path, help="a line 'ip [port]' per machine; cluster.json is made of it")
+    flags.add_argument("--save-orig-nids", action="store_true", help="write part<i>/orig_nids.dgl too")
+    flags.add_argument("--save-orig-eids", action="store_true", help="write part<i>/orig_eids.dgl too")
+    flags.add_argument("--log-level", default="INFO", choices=LOG_LEVELS, help="above INFO nothing is said but errors")
+    for name in OF_MACHINES:
+        flags.add_argument(f"--{name.replace('_', '-')}", help="nothing is started over ssh; has no effect")
+    for name in OF_GRAPHBOLT:
+        flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="refused: GraphBolt's files")
+    flags.add_argument("--graph-formats", help="formats of DGL's graph files, which DGL makes of what is written")
+    flags.add_argument("--dgl-files", action="store_true",
+                       help="write metadata.json and part<i>/*.dgl too; the graph is held in memory")  # fmt: skip
+    flags.add_argument("--workers", type=int, help="processes that work; 0 does all in one (not in DGL)")
+    flags.add_argument("--memory", default="4GiB", help="memory that all processes may take (not in DGL)")
+    flags.add_argument("--overwrite", action="store_true", help="replace a dataset that is there (not in DGL)")
+    return run_tool(_run, flags, arguments)
+
+
+def _run(given: argparse.Namespace) -> int:
+    _refuse_graphbolt(given)
+    machines = () if given.ip_config is None else read_ip_config(given.ip_config)
+
+    def check(_: Estimate, plan: Plan) -> None:
+        if plan.settings.num_parts < len(machines):
+            raise SettingsError(
+                f"{given.ip_config} names {len(machines)} machines and there are {plan.settings.num_parts} parts; "
+                "give each machine one part at least"
+            )
+
+    manifest = dispatch(
+        given.in_dir, given.partitions_dir, given.out_dir, metadata_filename=given.metadata_filename,
+        settings=DispatchSettings(num_workers=given.workers, memory=given.memory), overwrite=given.overwrite,
+        on_estimate=check,
+    )  # fmt: skip
+    if machines:
+        place(given.out_dir, [], ip_config=given.ip_config, settings=WorkerSettings(num_workers=0))
+    if given.dgl_files:
+        chunked = open_chunked(given.in_dir, given.metadata_filename)
+        write_dgl_parts(chunked.load(), given.partitions_dir, given.out_dir, chunked.name, given.graph_formats)
+    write_orig_ids(given.out_dir, nids=given.save_orig_nids, eids=given.save_orig_eids)
+    if given.log_level in ("DEBUG", "INFO"):
+        for part, (nodes, edges) in enumerate(zip(manifest.report.nodes, manifest.report.edges, strict=True)):
+            say("write", f"part {part}: {nodes} nodes, {edges} edges, {manifest.report.bytes[part]} bytes")
+        if machines:
+            say("serve", str(given.out_dir / CLUSTER))
+        say("done", str(given.out_dir / MANIFEST))
+    return DONE
+
+
+def _refuse_graphbolt(given: argparse.Namespace) -> None:
+    for name in OF_GRAPHBOLT:
+        if getattr(given, name):
+            raise SettingsError(
+                f"--{name.replace('_', '-')} is given, and GraphBolt's files are not written; leave it out: loaders of "
+                "hopstream read the dataset's own files, and --dgl-files writes DGL's graphs"
+            )
+    if given.graph_formats is not None and not given.dgl_files:
+        raise SettingsError("--graph-formats is for DGL's graph files; leave it out, or give --dgl-files")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

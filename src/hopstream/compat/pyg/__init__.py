@@ -1,0 +1,48 @@
+"""Which names of PyG's distributed and remote interfaces does this package answer to?
+
+``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are
+loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_MODULE_OF = {
+    "DatasetFeatureStore": "hopstream.compat.pyg.stores",
+    "DatasetGraphStore": "hopstream.compat.pyg.stores",
+    "DatasetSampler": "hopstream.compat.pyg.sampler",
+    "DistContext": "hopstream.compat.pyg.dist_context",
+    "DistLinkNeighborLoader": "hopstream.compat.pyg.dist_link_neighbor_loader",
+    "DistLoader": "hopstream.compat.pyg.dist_loader",
+    "DistNeighborLoader": "hopstream.compat.pyg.dist_neighbor_loader",
+    "DistNeighborSampler": "hopstream.compat.pyg.dist_neighbor_sampler",
+    "DistRole": "hopstream.compat.pyg.dist_context",
+    "LocalFeatureStore": "hopstream.compat.pyg.local_feature_store",
+    "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
+    "Partitioner": "hopstream.compat.pyg.partitioner",
+    "global_barrier": "hopstream.compat.pyg.rpc",
+    "init_rpc": "hopstream.compat.pyg.rpc",
+    "load_partition_info": "hopstream.compat.pyg.partition_files",
+    "open_stores": "hopstream.compat.pyg.stores",
+    "read_partitions": "hopstream.compat.pyg.partition_reading",
+    "sampler_output": "hopstream.compat.pyg.sampler",
+    "shutdown_rpc": "hopstream.compat.pyg.rpc",
+    "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+    "write_partitions": "hopstream.compat.pyg.partition_writing",
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hopstream.compat.pyg' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return list(__all__)

@@ -1,0 +1,367 @@
+"""How does one rank sample a graph whose partitions are in the memories of several?"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+
+from hopstream.arrays import IntArray
+from hopstream.compat.pyg.dist_context import DistContext, check_context
+from hopstream.compat.pyg.own_part import read_own_part, to_array
+from hopstream.compat.pyg.rpc import RpcMember, current_member
+from hopstream.compat.pyg.sampler import DatasetSampler
+from hopstream.errors import SettingsError, StateError, UnknownNameError
+from hopstream.partition.in_memory import OwnPart
+from hopstream.sample.options import TemporalStrategy
+from hopstream.schema import NODE, EdgeType, timed_edge_types
+from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
+from hopstream.store.shared_parts import SharedParts
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+class DistNeighborSampler:
+    """Samples neighbourhoods over the partitions of all ranks.
+
+    ``init_sampler_instance`` reads what this rank holds, and ``register_sampler_rpc`` makes it one with what the others
+    hold: all ranks call both. From there on every rank samples by itself; loaders do all of this.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
+        self,
+        current_ctx: DistContext,
+        data: tuple[Any, Any],
+        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
+        channel: Any = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: TemporalStrategy = "uniform",
+        time_attr: str | None = None,
+        concurrency: int = 1,
+        device: Any = None,
+        *,
+        label_type: str | None = None,
+        rng_seed: int | None = None,
+    ) -> None:
+        """Keep the settings; nothing is read and nobody is asked yet.
+
+        Args:
+            current_ctx: This process.
+            data: ``(feature_store, graph_store)`` of this rank's partition.
+            num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all.
+            channel: A queue that outputs are put into; then ``sample_from_nodes`` and ``sample_from_edges`` return at
+                once. None: they return the output.
+            replace: Draw with replacement.
+            subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
+            disjoint: Every seed grows a tree of its own; always so with ``time_attr``.
+            temporal_strategy: ``uniform`` or ``last``.
+            time_attr: The tensor of nodes or edges that holds times.
+            concurrency: How many samples may be under way at once, with a channel.
+            device: None or the CPU, where samples are made.
+            label_type: The node type that ``feature_store.labels`` is of, where it is one tensor in a graph with types.
+            rng_seed: See ``DatasetSampler``; None follows ``torch.manual_seed``.
+
+        Raises:
+            SettingsError: A setting that cannot be met.
+        """
+        self.current_ctx = check_context(current_ctx)
+        check_device(device)
+        check_concurrency(concurrency)
+        self.feature_store, self.graph_store = data
+        self.num_neighbors = num_neighbors
+        self.channel = channel
+        self.replace = replace
+        self.subgraph_type = getattr(subgraph_type, "value", subgraph_type)
+        self.disjoint = disjoint
+        self.temporal_strategy: TemporalStrategy = temporal_strategy
+        self.time_attr = time_attr
+        self.concurrency = concurrency
+        self.label_type = label_type
+        self._rng_seed = rng_seed
+        self._own: OwnPart | None = None
+        self._shared: SharedParts | None = None
+        self._sampler: DatasetSampler | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def init_sampler_instance(self) -> None:
+        """Read what this rank holds; a second call does nothing.
+
+        Raises:
+            SettingsError: The stores miss something, or ``time_attr`` is nowhere.
+            SchemaError: Tensors and ids contradict each other.
+        """
+        if self._own is None:
+            self._own = read_own_part((self.feature_store, self.graph_store), self.time_attr, self.label_type)
+
+    def register_sampler_rpc(self, member: RpcMember | None = None) -> None:
+        """Serve this rank's partition and connect to the others'; all ranks call it. A second call does nothing.
+
+        Args:
+            member: What ``init_rpc`` returned; None for the last of this thread.
+
+        Raises:
+            StateError: ``init_rpc`` or ``init_sampler_instance`` was not called.
+            VersionMismatch: Ranks hold partitions of different graphs or cuts, or one is held by nobody.
+            StoreError: Some ranks did not come, or gave up.
+        """
+        if self._shared is not None:
+            return
+        if self._own is None:
+            raise StateError("call init_sampler_instance before register_sampler_rpc")
+        member = member or current_member()
+        shared = SharedParts(self._own, member.group, security=member.security, settings=member.settings)
+        self._shared = shared
+        member.closers.append(lambda waits: self.close(waits=waits))
+        self._sampler = DatasetSampler(
+            shared.store, self.num_neighbors, rng_seed=self._rng_seed, replace=self.replace, disjoint=self.disjoint,
+            subgraph_type=self.subgraph_type, temporal_strategy=self.temporal_strategy, time_attr=self.time_attr,
+        )  # fmt: skip
+        if getattr(self.feature_store, "remote_lookup", self) is None:
+            self.feature_store.remote_lookup = self._lookup_elsewhere
+
+    @property
+    def store(self) -> Store:
+        """The graph of all ranks.
+
+        Raises:
+            StateError: The sampler is not registered, or is closed.
+        """
+        if self._shared is None:
+            raise StateError(
+                "the sampler is not connected; call init_rpc, init_sampler_instance and register_sampler_rpc"
+            )
+        return self._shared.store
+
+    @property
+    def own(self) -> OwnPart:
+        """What this rank holds.
+
+        Raises:
+            StateError: It was not read yet.
+        """
+        if self._own is None:
+            raise StateError("call init_sampler_instance first")
+        return self._own
+
+    def own_nodes(self, node_type: str) -> IntArray:
+        """int64[n], the keys of the nodes that this rank owns, ascending."""
+        if node_type not in self.own.owners:
+            raise UnknownNameError(f"unknown node type {node_type!r}; known: {list(self.own.owners)}")
+        return np.flatnonzero(self.own.owners[node_type] == self.own.part)
+
+    def own_links(self, edge_type: EdgeType) -> IntArray:
+        """int64[2, n], keys of sources and destinations of the edges that this rank owns."""
+        if edge_type not in self.own.edges:
+            raise UnknownNameError(f"unknown edge type {edge_type!r}; known: {list(self.own.edges)}")
+        edges = self.own.edges[edge_type]
+        return np.stack([edges.src_keys, edges.dst_keys])
+
+    def sample_from_nodes(
+        self, inputs: NodeSamplerInput, *, callback: Callable[[Any], None] | None = None
+    ) -> Output | None:
+        """Sample the neighbourhoods of some nodes; see ``DatasetSampler.sample_from_nodes``.
+
+        Returns:
+            The output; None where it goes to the channel.
+        """
+        return self._deliver(self.node_sample(inputs), callback)
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: Any = None, *, callback: Callable[[Any], None] | None = None
+    ) -> Output | None:
+        """Sample the neighbourhoods of the ends of some links; see ``DatasetSampler.sample_from_edges``.
+
+        Returns:
+            The output; None where it goes to the channel.
+        """
+        return self._deliver(self.edge_sample(inputs, neg_sampling=neg_sampling), callback)
+
+    async def node_sample(self, inputs: NodeSamplerInput) -> Output:
+        """Sample the neighbourhoods of some nodes while the event loop goes on."""
+        if not hasattr(inputs, "node"):
+            raise SettingsError(
+                f"node_sample takes a NodeSamplerInput, got a {type(inputs).__name__}; links go to edge_sample"
+            )
+        return await asyncio.to_thread(self._connected().sample_from_nodes, inputs)
+
+    async def edge_sample(
+        self,
+        inputs: EdgeSamplerInput,
+        sample_fn: object = None,
+        num_nodes: object = None,
+        disjoint: object = None,
+        node_time: object = None,
+        neg_sampling: Any = None,
+    ) -> Output:
+        """Sample the neighbourhoods of the ends of some links, and of negatives, while the event loop goes on.
+
+        Args:
+            inputs: The links.
+            sample_fn: Without effect, as the three that follow: the sampler knows what they say.
+            num_nodes: Without effect.
+            disjoint: Without effect.
+            node_time: Without effect.
+            neg_sampling: PyG's settings of negatives, or Hopstream's, or None.
+        """
+        return await asyncio.to_thread(self._connected().sample_from_edges, inputs, neg_sampling)
+
+    async def sample_one_hop(
+        self,
+        srcs: torch.Tensor,
+        one_hop_num: int,
+        seed_time: torch.Tensor | None = None,
+        src_batch: torch.Tensor | None = None,
+        edge_type: EdgeType | None = None,
+    ) -> SamplerOutput:
+        """Draw neighbours of some nodes along one edge type, each at the rank that owns the node.
+
+        Args:
+            srcs: int64[n], keys of nodes of the edge type's destination.
+            one_hop_num: Neighbours per node; -1 means all.
+            seed_time: int64[n]: edges after it are not seen.
+            src_batch: int64[n], the tree of each node.
+            edge_type: May be left out where there is one.
+
+        Returns:
+            ``node``: the neighbours' keys, grouped by ``srcs`` in their order, repetitions included; ``edge``: the keys
+            of the edges, or None where edges have none; ``batch``: the tree of each, or None; ``row`` and ``col``:
+            None; ``metadata``: ``(list of the number of neighbours of each node,)``.
+        """
+        return await asyncio.to_thread(self._one_hop, srcs, one_hop_num, seed_time, src_batch, edge_type)
+
+    def close(self, *, waits: bool = True) -> None:
+        """Stop to serve; a second call does nothing.
+
+        Args:
+            waits: Serve until all ranks leave.
+
+        Raises:
+            StoreTimeout: Some ranks did not leave in time.
+        """
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        if getattr(self.feature_store, "remote_lookup", None) == self._lookup_elsewhere:
+            self.feature_store.remote_lookup = None
+        shared, self._shared, self._sampler = self._shared, None, None
+        if shared is not None:
+            shared.close(waits=waits)
+
+    def _connected(self) -> DatasetSampler:
+        _ = self.store
+        return cast(DatasetSampler, self._sampler)
+
+    def _deliver(self, work: Coroutine[Any, Any, Output], callback: Callable[[Any], None] | None) -> Output | None:
+        if self.channel is None:
+            return asyncio.run(work)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="hopstream-sampler")
+        done = self._pool.submit(asyncio.run, work)
+        done.add_done_callback(lambda future: self._put(future, callback))
+        return None
+
+    def _put(self, future: Future[Output], callback: Callable[[Any], None] | None) -> None:
+        """Put an output into the channel, or the error in its place, so that nobody waits for what does not come."""
+        if future.cancelled():
+            return
+        found: Any = future.exception() or future.result()
+        self.channel.put(found)
+        if callback is not None:
+            callback(found)
+
+    def _lookup_elsewhere(
+        self, index: torch.Tensor, is_node_feat: bool, input_type: Any
+    ) -> torch.futures.Future[torch.Tensor]:
+        """A future of ``x`` of nodes that other ranks own, for ``LocalFeatureStore.lookup_features``."""
+        found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        try:
+            if not is_node_feat:
+                raise SettingsError(
+                    "edge_attr of edges of other partitions cannot be looked up by id; batches bring it for their edges"
+                )
+            node_type = NODE if input_type is None else str(input_type)
+            ids = self.store.lookup(node_type, to_array(index))
+            rows = self.store.fetch([FetchRequest(owner=node_type, names=("x",), ids=ids)])[0]["x"]
+            found.set_result(torch.from_numpy(rows))
+        except Exception as error:  # a future has its error, whatever it is
+            found.set_exception(error)  # type: ignore[arg-type]
+        return found
+
+    def _one_hop(
+        self,
+        srcs: torch.Tensor,
+        count: int,
+        seed_time: torch.Tensor | None,
+        src_batch: torch.Tensor | None,
+        edge_type: EdgeType | None,
+    ) -> SamplerOutput:
+        store = self.store
+        if edge_type is None and len(store.schema.edges) == 1:
+            edge_type = next(iter(store.schema.edges))
+        edge_type = store.schema.edge_type_of(edge_type)
+        is_timed = self.time_attr is not None and edge_type in timed_edge_types(store.schema, self.time_attr, "in")
+        reply = store.sample([
+            SampleRequest(
+                edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=int(count),
+                is_replacing=self.replace, rng_seed=int(torch.randint(0, 1 << 62, ())), wants_edge_ids=True,
+                strategy="last" if is_timed and self.temporal_strategy == "last" else "uniform",
+                trees=None if src_batch is None else to_array(src_batch),
+                times=None if seed_time is None or not is_timed else to_array(seed_time),
+            )
+        ])[0]  # fmt: skip
+        nodes = FetchRequest(owner=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))
+        edge = None
+        if _has_edge_keys(self.own):
+            edges = FetchRequest(owner=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids))
+            edge = torch.from_numpy(store.fetch([edges])[0][KEY])
+        counts = torch.from_numpy(reply.counts.astype(np.int64))
+        return SamplerOutput(
+            node=torch.from_numpy(store.fetch([nodes])[0][KEY]),
+            row=None,
+            col=None,
+            edge=edge,
+            batch=None if src_batch is None else src_batch.repeat_interleave(counts),
+            metadata=(counts.tolist(),),
+        )
+
+
+def _has_edge_keys(own: OwnPart) -> bool:
+    return all(edges.edge_keys is not None for edges in own.edges.values())
+
+
+def take_from(channel: queue.Queue[Any]) -> Any:
+    """The next output of a channel; raises the error that is there in its place."""
+    found = channel.get()
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def check_device(device: Any) -> None:
+    """Refuse devices on which nothing is sampled.
+
+    Raises:
+        SettingsError: It is not the CPU.
+    """
+    if device is not None and torch.device(device).type != "cpu":
+        raise SettingsError(
+            f"device is {device!r}; batches are made on the CPU: leave it out, and use batch.to({device!r})"
+        )
+
+
+def check_concurrency(concurrency: object) -> None:
+    """Refuse a concurrency below 1.
+
+    Raises:
+        SettingsError: It is something else.
+    """
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+        raise SettingsError(f"concurrency is {concurrency!r}; it must be an integer, 1 or above")

@@ -1,0 +1,338 @@
+"""What does a rank hold of a partitioned graph's features, and how are those of other parts looked up?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import FeatureStore, TensorAttr
+from torch_geometric.data.feature_store import _FieldStatus
+
+from hopstream.compat.pyg.local_graph_store import parts_of
+from hopstream.compat.pyg.partition_files import EdgeParts, NodeParts, load_partition_info, read_part_file, tensor_of
+from hopstream.errors import FormatError, IdRangeError, SchemaError, StateError, UnknownNameError
+from hopstream.schema import EdgeType
+
+NodeOrEdgeType = str | EdgeType
+EDGES = (None, None)
+"""The group of edges in a graph without types; that of nodes is None."""
+RemoteLookup = Callable[[Tensor, bool, NodeOrEdgeType | None], "torch.futures.Future[Tensor]"]
+"""Finds rows of other parts: ids, whether of nodes, and their type, to a future of the rows in the order of the ids."""
+
+
+@dataclass
+class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric has no types
+    """A tensor by group and name; without ``index`` all of its rows are meant."""
+
+    def __init__(
+        self, group_name: Any = _FieldStatus.UNSET, attr_name: Any = _FieldStatus.UNSET, index: Any = None
+    ) -> None:
+        """Name a tensor."""
+        super().__init__(group_name, attr_name, index)
+
+
+class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric has no types
+    """The features of the nodes and edges of one part, as PyG's ``FeatureStore``.
+
+    A group is a node type or an edge type; in a graph without types, None for nodes and ``(None, None)`` for edges.
+    Global ids are those of the whole graph, of their type. ``time`` of nodes has a row for every node of the type in
+    the whole graph, because a part needs the times of neighbours in other parts; all else has a row per node or edge of
+    the part. ``get_tensor_from_global_id`` knows both.
+
+    Attributes:
+        num_partitions: Number of parts.
+        partition_idx: The part that is held.
+        node_feat_pb: int64[num_nodes], the part of each node; by node type where the graph has types.
+        edge_feat_pb: int64[num_edges], the part of each edge; by edge type where the graph has types.
+        labels: Labels of all nodes of the graph, if they were set.
+        meta: What ``META.json`` says, ``is_hetero`` at least; None if nothing was said.
+        remote_lookup: Finds rows of other parts for ``lookup_features``; None where only this part can be read.
+    """
+
+    def __init__(self) -> None:
+        """Make a store of one part that holds nothing."""
+        super().__init__(tensor_attr_cls=LocalTensorAttr)
+        self._tensors: dict[tuple[Any, str], Tensor] = {}
+        self._of_all_nodes: set[tuple[Any, str]] = set()
+        self._rows: dict[Any, _RowsOfIds] = {}
+        self.num_partitions = 1
+        self.partition_idx = 0
+        self.node_feat_pb: NodeParts | None = None
+        self.edge_feat_pb: EdgeParts | None = None
+        self.labels: Tensor | None = None
+        self.meta: dict[str, Any] | None = None
+        self.remote_lookup: RemoteLookup | None = None
+
+    @staticmethod
+    def key(attr: TensorAttr) -> tuple[Any, str]:
+        """What a tensor is kept under: its group and name."""
+        return attr.group_name, attr.attr_name
+
+    def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
+        """Say which node or edge each row of a group is: int64[num_rows], distinct, in any order.
+
+        Raises:
+            SchemaError: They are not distinct integers of rank 1.
+        """
+        self._rows[group_name] = _RowsOfIds.of(global_id, group_name)
+        return True
+
+    def get_global_id(self, group_name: Any) -> Tensor | None:
+        """The ids of a group's rows; None where there are none."""
+        rows = self._rows.get(group_name)
+        return None if rows is None else rows.ids
+
+    def remove_global_id(self, group_name: Any) -> bool:
+        """Forget the ids of a group's rows; whether there were any."""
+        return self._rows.pop(group_name, None) is not None
+
+    def get_tensor_from_global_id(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Rows of a tensor by the ids of their nodes or edges; arguments are those of ``get_tensor``.
+
+        Raises:
+            UnknownNameError: There is no such tensor, or no ids of its group.
+            IdRangeError: An id is of no row of this part.
+        """
+        attr = self._tensor_attr_cls.cast(*args, **kwargs)
+        key = self.key(attr)
+        if key not in self._tensors:
+            raise UnknownNameError(f"there is no tensor {key[1]!r} of {key[0]!r}; known: {list(self._tensors)}")
+        if attr.index is None:
+            raise SchemaError(f"index is missing; give the ids of the rows of {key[1]!r} of {key[0]!r} that are wanted")
+        if key in self._of_all_nodes:
+            return self._tensors[key][attr.index]
+        if key[0] not in self._rows:
+            raise UnknownNameError(f"{key[0]!r} has no global ids; known: {list(self._rows)}; use put_global_id")
+        return self._tensors[key][self._rows[key[0]].find(attr.index)]
+
+    def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
+        """Every tensor that is held, by group and name."""
+        return [LocalTensorAttr(*key) for key in self._tensors]
+
+    def has_edge_attr(self) -> bool:
+        """Whether any edges have ``edge_attr``."""
+        return any(name == "edge_attr" for _, name in self._tensors)
+
+    def lookup_features(
+        self, index: Tensor, is_node_feat: bool = True, input_type: NodeOrEdgeType | None = None
+    ) -> torch.futures.Future[Tensor]:
+        """Find ``x`` of nodes or ``edge_attr`` of edges, of this part and of others.
+
+        Args:
+            index: int64[n] ids in the whole graph, of the type; any order, repeats too.
+            is_node_feat: Whether they are nodes.
+            input_type: The node or edge type; None where the graph has no types.
+
+        Returns:
+            A future of the rows, in the order of ``index``. It has an error where ``remote_lookup`` fails.
+
+        Raises:
+            StateError: Rows of other parts are wanted and ``remote_lookup`` is not set.
+            UnknownNameError: There is no such type or tensor.
+            IdRangeError: An id is of no node or edge.
+        """
+        group = self._group(is_node_feat, input_type)
+        is_here = self._owners(index, is_node_feat, input_type) == self.partition_idx
+        if bool(is_here.all()):
+            found: torch.futures.Future[Tensor] = torch.futures.Future()
+            found.set_result(self._lookup_here(index, group, is_node_feat))
+            return found
+        if self.remote_lookup is None:
+            row = int(torch.nonzero(~is_here)[0])
+            what = "node" if is_node_feat else "edge"
+            raise StateError(
+                f"{what} {int(index[row])} is not of part {self.partition_idx}, the only one here; load the others "
+                "with a DistNeighborLoader, or set remote_lookup"
+            )
+        here = self._lookup_here(index[is_here], group, is_node_feat) if bool(is_here.any()) else None
+
+        merged: torch.futures.Future[Any] = torch.futures.Future()
+
+        def merge(remote: torch.futures.Future[Tensor]) -> None:
+            try:
+                rows = remote.value()
+                out = rows.new_empty((len(index), *rows.shape[1:]))
+                out[~is_here] = rows
+                if here is not None:
+                    out[is_here] = here
+            except Exception as error:  # ``then`` would make a RuntimeError of it, whatever it was
+                merged.set_exception(error)
+            else:
+                merged.set_result(out)
+
+        self.remote_lookup(index[~is_here], is_node_feat, input_type).add_done_callback(merge)
+        return merged
+
+    def _lookup_here(self, index: Tensor, group: Any, is_node_feat: bool) -> Tensor:
+        name = "x" if is_node_feat else "edge_attr"
+        return self.get_tensor_from_global_id(group_name=group, attr_name=name, index=index)
+
+    def _group(self, is_node_feat: bool, input_type: NodeOrEdgeType | None) -> Any:
+        if self.meta is not None and self.meta.get("is_hetero") and input_type is None:
+            raise UnknownNameError(f"input_type is missing; the graph has the types {list(self._rows)}")
+        return EDGES if input_type is None and not is_node_feat else input_type
+
+    def _owners(self, index: Tensor, is_node_feat: bool, input_type: NodeOrEdgeType | None) -> Tensor:
+        parts = self.node_feat_pb if is_node_feat else self.edge_feat_pb
+        if parts is None and self.num_partitions == 1:
+            return torch.full((len(index),), self.partition_idx, dtype=torch.int64)
+        what = "node_feat" if is_node_feat else "edge_feat"
+        if len(index) and int(index.min()) < 0:
+            raise IdRangeError(f"index holds {int(index.min())}; ids are 0 or more")
+        try:
+            return parts_of(parts, what, index, input_type)
+        except IndexError as error:
+            raise IdRangeError(f"index holds {int(index.max())}, which {what}_pb does not know: {error}") from error
+
+    def _put_tensor(self, tensor: Tensor, attr: TensorAttr) -> bool:
+        if attr.index is not None:
+            raise SchemaError(f"index is given for {self.key(attr)}; tensors are put as a whole")
+        self._tensors[self.key(attr)] = tensor
+        self._of_all_nodes.discard(self.key(attr))
+        return True
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        tensor = self._tensors.get(self.key(attr))
+        return tensor if tensor is None or attr.index is None else tensor[attr.index]
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        self._of_all_nodes.discard(self.key(attr))
+        return self._tensors.pop(self.key(attr), None) is not None
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        key = self.key(attr)
+        if key not in self._tensors:
+            raise UnknownNameError(f"there is no tensor {key[1]!r} of {key[0]!r}; known: {list(self._tensors)}")
+        return tuple(self._tensors[key].shape)
+
+    def _put_group(self, group: Any, ids: Tensor | None, tensors: Mapping[str, Tensor | None]) -> None:
+        if ids is not None:
+            self.put_global_id(ids, group_name=group)
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            if ids is None:
+                raise SchemaError(f"{name!r} of {group!r} is given without ids; give the id of each row too")
+            if len(tensor) != len(ids):
+                raise SchemaError(f"{name!r} of {group!r} has {len(tensor)} rows and there are {len(ids)} ids")
+            self.put_tensor(tensor, group_name=group, attr_name=name)
+
+    @classmethod
+    def from_data(
+        cls, node_id: Tensor, x: Tensor | None = None, y: Tensor | None = None, edge_id: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> LocalFeatureStore:  # fmt: skip
+        """Hold features of a graph without types.
+
+        Args:
+            node_id: int64[n], the id of each node in the whole graph.
+            x: [n, …] features of nodes.
+            y: [n, …] labels of nodes.
+            edge_id: int64[m], the id of each edge in the whole graph.
+            edge_attr: [m, …] features of edges.
+
+        Raises:
+            SchemaError: A tensor has not one row per id, or ``edge_attr`` comes without ``edge_id``.
+        """
+        store = cls()
+        store.meta = {"is_hetero": False}
+        store._put_group(None, node_id, {"x": x, "y": y})
+        store._put_group(EDGES, edge_id, {"edge_attr": edge_attr})
+        return store
+
+    @classmethod
+    def from_hetero_data(
+        cls, node_id_dict: Mapping[str, Tensor], x_dict: Mapping[str, Tensor] | None = None,
+        y_dict: Mapping[str, Tensor] | None = None, edge_id_dict: Mapping[EdgeType, Tensor] | None = None,
+        edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
+    ) -> LocalFeatureStore:  # fmt: skip
+        """Hold features of a graph with types; arguments and errors are those of ``from_data``, by type."""
+        store = cls()
+        store.meta = {"is_hetero": True}
+        xs, ys, edge_ids, edge_attrs = (of or {} for of in (x_dict, y_dict, edge_id_dict, edge_attr_dict))
+        for node_type in dict.fromkeys((*node_id_dict, *xs, *ys)):
+            tensors = {"x": xs.get(node_type), "y": ys.get(node_type)}
+            store._put_group(node_type, node_id_dict.get(node_type), tensors)
+        for edge_type in dict.fromkeys((*edge_ids, *edge_attrs)):
+            store._put_group(edge_type, edge_ids.get(edge_type), {"edge_attr": edge_attrs.get(edge_type)})
+        return store
+
+    @classmethod
+    def from_partition(cls, root: str | Path, pid: int) -> LocalFeatureStore:
+        """Read one part of PyG's partition files; see ``hopstream.compat.pyg.partition_files``.
+
+        Raises:
+            FormatError: A file is missing, damaged, or not what the others say.
+            IdRangeError: There is no such part.
+        """
+        store = cls()
+        info = load_partition_info(root, pid)
+        store.meta, store.num_partitions, store.partition_idx, store.node_feat_pb, store.edge_feat_pb = info
+        is_hetero = store.meta["is_hetero"]
+        nodes = read_part_file(Path(root), pid, "node_feats.pt") or {}
+        for node_type, values in (nodes if is_hetero else {None: nodes}).items():
+            where = f"{root}: node_feats.pt of part {pid}"
+            # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
+            store._put_part(where, values, node_type, "id" if is_hetero else "global_id")
+            if isinstance(values.get("time"), Tensor):
+                store.put_tensor(values["time"], group_name=node_type, attr_name="time")
+                store._of_all_nodes.add((node_type, "time"))
+        edges = read_part_file(Path(root), pid, "edge_feats.pt") or {}
+        for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
+            where = f"{root}: edge_feats.pt of part {pid}"
+            store._put_part(where, values, edge_type, "global_id")
+            if isinstance(values.get("edge_time"), Tensor):
+                store.put_tensor(values["edge_time"], group_name=edge_type, attr_name="edge_time")
+        return store
+
+    def _put_part(self, where: str, values: Any, group: Any, id_name: str) -> None:
+        """Hold what a file says of one group; it may say nothing of it."""
+        if not isinstance(values, dict) or not isinstance(values.get("feats", {}), dict):
+            raise FormatError(f"{where}: {group!r} is {type(values).__name__}; wanted a dictionary with feats")
+        if not values:
+            return
+        ids = tensor_of(where, values, id_name) if id_name in values or values.get("feats") else None
+        self._put_group(group, ids, values.get("feats", {}))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowsOfIds:
+    """Which row has each id: found by bisection, so a part takes memory for its own rows alone.
+
+    Attributes:
+        ids: int64[num_rows], the id of each row.
+        sorted_ids: int64[num_rows], the same, ascending.
+        order: int64[num_rows], the row of each of ``sorted_ids``; None where rows are in the order of ids.
+    """
+
+    ids: Tensor
+    sorted_ids: Tensor
+    order: Tensor | None
+
+    @classmethod
+    def of(cls, ids: Tensor, group: Any) -> _RowsOfIds:
+        """Those of a group."""
+        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+            raise SchemaError(f"ids of {group!r} are {ids.dtype}{list(ids.shape)}; wanted int64[n]")
+        sorted_ids, order = torch.sort(ids.long())
+        is_repeated = sorted_ids[1:] == sorted_ids[:-1]
+        if bool(is_repeated.any()):
+            raise SchemaError(f"ids of {group!r} name {int(sorted_ids[1:][is_repeated][0])} twice")
+        is_ascending = torch.equal(sorted_ids, ids)
+        return cls(ids, ids if is_ascending else sorted_ids, None if is_ascending else order)
+
+    def find(self, ids: Tensor) -> Tensor:
+        """int64[n], the row of each id; raises ``IdRangeError`` for one that has none."""
+        places = torch.searchsorted(self.sorted_ids, ids)
+        is_known = places < len(self.sorted_ids)
+        is_known[is_known.clone()] = self.sorted_ids[places[is_known]] == ids[is_known]
+        if not bool(is_known.all()):
+            row = int(torch.nonzero(~is_known)[0])
+            raise IdRangeError(
+                f"index[{row}] is {int(ids[row])}, which is none of the {len(self.ids)} ids of this part"
+            )
+        return places if self.order is None else self.order[places]

@@ -1,0 +1,229 @@
+"""What does a rank hold of a partitioned graph's edges?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import EdgeAttr, GraphStore
+from torch_geometric.utils import sort_edge_index
+
+from hopstream.compat.pyg.partition_files import (
+    EdgeParts,
+    NodeParts,
+    ids_of_type,
+    load_partition_info,
+    offsets_of_types,
+    read_part_file,
+    tensor_of,
+)
+from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
+from hopstream.schema import EdgeType
+
+
+class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has no types
+    """The edges of one part, and the parts of all nodes and edges, as PyG's ``GraphStore``.
+
+    An edge lies in the part of its destination. Its ends are ids of the whole graph, of their node types; ``edge_id``
+    is its id in the whole graph, of its edge type.
+
+    Attributes:
+        num_partitions: Number of parts.
+        partition_idx: The part that is held.
+        node_pb: int64[num_nodes], the part of each node; by node type where the graph has types; None if not known.
+        edge_pb: int64[num_edges], the part of each edge; by edge type where the graph has types; None if not known.
+        meta: What ``META.json`` says, ``is_hetero`` at least; None if nothing was said.
+        is_sorted: Whether edges lie by destination; None if not known.
+    """
+
+    def __init__(self) -> None:
+        """Make a store of one part that holds nothing."""
+        super().__init__()
+        self._edge_index: dict[tuple[Any, str], Any] = {}
+        self._edge_attr: dict[tuple[Any, str], EdgeAttr] = {}
+        self._edge_id: dict[tuple[Any, str], Tensor] = {}
+        self.num_partitions = 1
+        self.partition_idx = 0
+        self.node_pb: NodeParts | None = None
+        self.edge_pb: EdgeParts | None = None
+        self.meta: dict[str, Any] | None = None
+        self.is_sorted: bool | None = None
+
+    @staticmethod
+    def key(attr: EdgeAttr) -> tuple[Any, str]:
+        """What edges are kept under: their type and layout."""
+        return attr.edge_type, attr.layout.value
+
+    def get_partition_ids_from_nids(self, ids: Tensor, node_type: str | None = None) -> Tensor:
+        """The part of each node.
+
+        Args:
+            ids: int64[n] ids of the whole graph, of the node type.
+            node_type: The node type; None where the graph has no types.
+
+        Raises:
+            StateError: The parts of nodes are not known.
+            UnknownNameError: There is no such node type.
+        """
+        return parts_of(self.node_pb, "node", ids, node_type)
+
+    def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
+        """The part of each edge; arguments and errors are those of ``get_partition_ids_from_nids``."""
+        return parts_of(self.edge_pb, "edge", eids, edge_type)
+
+    def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
+        """Keep the ids of edges, int64[num_edges], in the order of their edge index."""
+        self._edge_id[self.key(self._edge_attr_cls.cast(*args, **kwargs))] = edge_id
+        return True
+
+    def get_edge_id(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The ids of edges; None where there are none."""
+        return self._edge_id.get(self.key(self._edge_attr_cls.cast(*args, **kwargs)))
+
+    def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget the ids of edges; whether there were any."""
+        return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """Every edge index that is held: type, layout, size and order."""
+        return list(self._edge_attr.values())
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        self._edge_index[self.key(edge_attr)] = edge_index
+        self._edge_attr[self.key(edge_attr)] = edge_attr
+        return True
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> Any:
+        return self._edge_index.get(self.key(edge_attr))
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        self._edge_attr.pop(self.key(edge_attr), None)
+        return self._edge_index.pop(self.key(edge_attr), None) is not None
+
+    @classmethod
+    def from_data(cls, edge_id: Tensor, edge_index: Tensor, num_nodes: int, is_sorted: bool = False) -> LocalGraphStore:
+        """Hold the edges of a graph without types.
+
+        Args:
+            edge_id: int64[num_edges], the id of each edge in the whole graph.
+            edge_index: int64[2, num_edges], sources and destinations.
+            num_nodes: Nodes of the whole graph.
+            is_sorted: Whether edges already lie by destination; they are brought into that order otherwise.
+
+        Raises:
+            SchemaError: There is not one id for each edge.
+        """
+        store = cls()
+        store.meta = {"is_hetero": False}
+        store._put(edge_id, edge_index, (num_nodes, num_nodes), is_sorted)
+        return store
+
+    @classmethod
+    def from_hetero_data(
+        cls,
+        edge_id_dict: Mapping[EdgeType, Tensor],
+        edge_index_dict: Mapping[EdgeType, Tensor],
+        num_nodes_dict: Mapping[str, int],
+        is_sorted: bool = False,
+    ) -> LocalGraphStore:
+        """Hold the edges of a graph with types; arguments are those of ``from_data``, by type.
+
+        Raises:
+            SchemaError: There is not one id for each edge.
+            UnknownNameError: Ids or numbers of nodes are missing for a type that has edges.
+        """
+        store = cls()
+        store.meta = {"is_hetero": True}
+        for edge_type, edge_index in edge_index_dict.items():
+            src, _, dst = edge_type
+            edge_id = _of_type(edge_id_dict, edge_type, "edge_id_dict")
+            size = tuple(_of_type(num_nodes_dict, t, "num_nodes_dict") for t in (src, dst))
+            store._put(edge_id, edge_index, size, is_sorted, edge_type)
+        return store
+
+    @classmethod
+    def from_partition(cls, root: str | Path, pid: int) -> LocalGraphStore:
+        """Read one part of PyG's partition files; see ``hopstream.compat.pyg.partition_files``.
+
+        Raises:
+            FormatError: A file is missing, damaged, or not what the others say.
+            IdRangeError: There is no such part.
+        """
+        store = cls()
+        meta, store.num_partitions, store.partition_idx, store.node_pb, edge_parts = load_partition_info(root, pid)
+        store.meta, store.edge_pb = meta, edge_parts
+        graph = read_part_file(Path(root), pid, "graph.pt")
+        if graph is None:
+            raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
+        is_sorted = bool(meta.get("is_sorted", False))
+        if not meta["is_hetero"]:
+            store._put_part(f"{root}: graph.pt of part {pid}", graph, is_sorted, None, None)
+            return store
+        counts = {t: len(parts) for t, parts in edge_parts.items()}
+        starts = offsets_of_types(counts)
+        for edge_type, edges in graph.items():
+            where = f"{root}: {edge_type} in graph.pt of part {pid}"
+            if edge_type not in counts or not isinstance(edges, dict):
+                raise FormatError(f"{where}: wanted a dictionary for each of the edge types {list(counts)}")
+            store._put_part(where, edges, is_sorted, edge_type, (starts[edge_type], counts[edge_type]))
+        return store
+
+    def _put_part(
+        self, where: str, edges: dict[str, Any], is_sorted: bool, edge_type: EdgeType | None,
+        numbers: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """Hold what a file says of one edge type, whose edges are numbered from and to what ``numbers`` say."""
+        edge_index = torch.stack([tensor_of(where, edges, "row"), tensor_of(where, edges, "col")])
+        edge_id = tensor_of(where, edges, "edge_id")
+        if numbers is not None:
+            edge_id = ids_of_type(where, edge_id, *numbers)
+        size = edges.get("size")
+        if not isinstance(size, Iterable):
+            raise FormatError(f"{where}: size is {size!r}; wanted numbers of source and destination nodes")
+        self._put(edge_id, edge_index, tuple(size), is_sorted, edge_type)
+
+    def _put(
+        self, edge_id: Tensor, edge_index: Tensor, size: tuple[int, ...], is_sorted: bool,
+        edge_type: EdgeType | None = None,
+    ) -> None:  # fmt: skip
+        if edge_index.shape != (2, len(edge_id)):
+            raise SchemaError(
+                f"edge_index of {edge_type or 'the graph'} is {list(edge_index.shape)} and there are {len(edge_id)} "
+                "edge ids; wanted [2, number of ids]"
+            )
+        if not is_sorted:
+            edge_index, edge_id = sort_edge_index(edge_index, edge_id, sort_by_row=False)
+        attr = {"edge_type": edge_type, "layout": "coo", "size": size, "is_sorted": True}
+        self.put_edge_index(edge_index, **attr)
+        self.put_edge_id(edge_id, **attr)
+        self.is_sorted = True
+
+
+def parts_of(parts: Any, what: str, ids: Tensor, of_type: Any) -> Tensor:
+    """The part of each node or edge.
+
+    Args:
+        parts: int64[n], or such by type, or None where nothing is known.
+        what: ``node`` or ``edge``, for messages.
+        ids: int64[m] ids.
+        of_type: The type; None where the graph has no types.
+
+    Raises:
+        StateError: Nothing is known.
+        UnknownNameError: There is no such type.
+    """
+    if parts is None:
+        raise StateError(f"the parts of {what}s are not known; use from_partition, or set {what}_pb")
+    if isinstance(parts, Mapping):
+        parts = _of_type(parts, of_type, f"the parts of {what}s")
+    found: Tensor = parts[ids]
+    return found
+
+
+def _of_type(values: Mapping[Any, Any], of_type: Any, where: str) -> Any:
+    if of_type not in values:
+        raise UnknownNameError(f"{where}: there is no type {of_type!r}; known: {list(values)}")
+    return values[of_type]

@@ -1,0 +1,293 @@
+"""What of PyG's local stores is the part of one rank?
+
+``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or ours, hold the edges and features of a partition under global
+ids, beside books that say who owns each node. This module reads them as an ``OwnPart``; no other rank is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, Column, IntArray
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.partition.in_memory import OwnEdges, OwnPart
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+TIME_NAMES = ("time",)
+"""Tensors of nodes that PyG's files hold for the whole graph in every part."""
+_REMEDY = "LocalGraphStore.from_partition sets it, or set it yourself"
+
+
+def read_own_part(data: Any, time_attr: str | None = None, label_type: str | None = None) -> OwnPart:
+    """What one rank holds, as two stores say it.
+
+    Edges whose destination another partition owns are left out: they are that partition's.
+
+    Args:
+        data: ``(feature_store, graph_store)``.
+        time_attr: The tensor of nodes or edges that holds times, or None.
+        label_type: The node type that a single tensor of labels is of, in a graph with types.
+
+    Raises:
+        SettingsError: ``data`` are not two such stores, or one misses its books.
+        SchemaError: A tensor has another number of rows than its ids, or an id is missing.
+    """
+    stores = _Stores.of(data)
+    owners = stores.owners()
+    part = OwnPart(
+        part=stores.part,
+        num_parts=stores.num_parts,
+        owners=owners,
+        node_features=_Nodes(stores, owners, time_attr).features(label_type),
+        edges=_Edges(stores, owners).tables(),
+        time_attr=time_attr,
+        node_times=_Nodes(stores, owners, time_attr).times(),
+    )
+    timed = {*part.node_times, *(t for t, edges in part.edges.items() if time_attr in edges.features)}
+    if time_attr is not None and not timed and any(len(edges.src_keys) for edges in part.edges.values()):
+        raise SettingsError(
+            f"time_attr is {time_attr!r}, and no tensor of nodes or edges has that name; the feature store has "
+            f"{sorted({name for _, name in stores.tensors})}"
+        )
+    return part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Stores:
+    """The two stores, and what they say in the first place.
+
+    Attributes:
+        features: The feature store.
+        graph: The graph store.
+        is_hetero: The graph has types.
+        part: Number of the partition.
+        num_parts: How many there are.
+        tensors: (node or edge type, name) to tensor.
+    """
+
+    features: Any
+    graph: Any
+    is_hetero: bool
+    part: int
+    num_parts: int
+    tensors: Mapping[tuple[str | EdgeType, str], torch.Tensor]
+
+    @classmethod
+    def of(cls, data: Any) -> _Stores:
+        is_pair = isinstance(data, tuple | list) and len(data) == 2
+        if not is_pair or not hasattr(data[0], "get_all_tensor_attrs") or not hasattr(data[1], "get_all_edge_attrs"):
+            shown = tuple(type(one).__name__ for one in data) if is_pair else type(data).__name__
+            raise SettingsError(
+                f"data is {shown}; give (feature_store, graph_store): a LocalFeatureStore, a LocalGraphStore"
+            )
+        features, graph = data
+        if getattr(graph, "node_pb", None) is None:
+            raise SettingsError(f"graph_store.node_pb is None; it says which partition owns each node; {_REMEDY}")
+        meta = graph.meta or {}
+        is_hetero = bool(meta.get("is_hetero", isinstance(graph.node_pb, Mapping)))
+        if is_hetero != isinstance(graph.node_pb, Mapping):
+            wanted = "a dict, node type to tensor" if is_hetero else "a tensor"
+            raise SettingsError(
+                f"graph_store.node_pb is a {type(graph.node_pb).__name__}; by its meta it must be {wanted}"
+            )
+        tensors = {}
+        for attr in features.get_all_tensor_attrs():
+            tensor = features.get_tensor(group_name=attr.group_name, attr_name=attr.attr_name, index=None)
+            if tensor is not None:
+                tensors[_owner_of(attr.group_name), attr.attr_name] = tensor
+        return cls(
+            features=features, graph=graph, is_hetero=is_hetero, part=int(graph.partition_idx),
+            num_parts=int(graph.num_partitions), tensors=tensors,
+        )  # fmt: skip
+
+    def owners(self) -> dict[str, NDArray[np.int32]]:
+        """Node type to the partition of each node."""
+        books = self.graph.node_pb if self.is_hetero else {NODE: self.graph.node_pb}
+        known = (self.graph.meta or {}).get("node_types") if self.is_hetero else None
+        return {str(t): to_array(books[t]).astype(np.int32, copy=False) for t in (known or books)}
+
+    def ids(self, owner: str | EdgeType) -> IntArray | None:
+        """Global ids of the rows of a type's tensors, where the feature store has them."""
+        group: Any = owner
+        if not self.is_hetero:
+            group = None if isinstance(owner, str) else (None, None)
+        ids = self.features.get_global_id(group)
+        return None if ids is None else to_array(ids).astype(np.int64, copy=False)
+
+
+class _Nodes:
+    """Reads tensors of nodes."""
+
+    def __init__(self, stores: _Stores, owners: Mapping[str, NDArray[np.int32]], time_attr: str | None) -> None:
+        self._stores = stores
+        self._owners = owners
+        self._time_attr = time_attr
+
+    def features(self, label_type: str | None) -> dict[str, dict[str, Column]]:
+        """Every tensor of nodes, with one row per node of the partition in the order of keys."""
+        found: dict[str, dict[str, Column]] = {node_type: {} for node_type in self._owners}
+        for (owner, name), tensor in self._stores.tensors.items():
+            if isinstance(owner, str) and owner in found:
+                found[owner][name] = self._own_rows(owner, name, to_array(tensor))
+        for node_type, labels in self._labels(label_type).items():
+            if node_type in found and "y" not in found[node_type]:
+                found[node_type]["y"] = self._own_rows(node_type, "labels", to_array(labels), is_whole=True)
+        return found
+
+    def times(self) -> dict[str, Array]:
+        """Node type to the times of all nodes, for types that have any."""
+        found = {}
+        for (owner, name), tensor in self._stores.tensors.items():
+            if isinstance(owner, str) and name == self._time_attr and owner in self._owners:
+                if len(tensor) != len(self._owners[owner]):
+                    raise SchemaError(
+                        f"{owner}.{name} has {len(tensor)} rows; the graph has {len(self._owners[owner])} nodes of the "
+                        "type: every rank needs the times of all of them, because an edge is as late as the node that "
+                        "it comes from"
+                    )
+                found[owner] = to_array(tensor)
+        return found
+
+    def _labels(self, label_type: str | None) -> Mapping[str, Any]:
+        labels = getattr(self._stores.features, "labels", None)
+        if labels is None or isinstance(labels, Mapping):
+            return labels or {}
+        owner = label_type if self._stores.is_hetero else NODE
+        return {} if owner is None else {owner: labels}
+
+    def _own_rows(self, node_type: str, name: str, values: Array, *, is_whole: bool = False) -> Array:
+        owners = self._owners[node_type]
+        (keys,) = np.nonzero(owners == self._stores.part)
+        ids = None if is_whole or name in (*TIME_NAMES, self._time_attr) else self._stores.ids(node_type)
+        if ids is None or len(ids) != len(values):
+            if len(values) != len(owners):
+                known = "no global ids" if ids is None else f"{len(ids)} global ids"
+                raise SchemaError(
+                    f"{node_type}.{name} has {len(values)} rows, beside {known} and {len(owners)} nodes in the graph; "
+                    "give a row per global id (put_global_id), or one per node of the graph"
+                )
+            ids = None
+        return _rows_of(f"{node_type}.{name}", "node", keys, ids, values)
+
+
+class _Edges:
+    """Reads edges and their tensors."""
+
+    def __init__(self, stores: _Stores, owners: Mapping[str, NDArray[np.int32]]) -> None:
+        self._stores = stores
+        self._owners = owners
+
+    def tables(self) -> dict[EdgeType, OwnEdges]:
+        """Every edge type's edges that lead to nodes of the partition."""
+        given = {}
+        for attr in self._stores.graph.get_all_edge_attrs():
+            layout = getattr(attr.layout, "value", attr.layout)
+            if layout != "coo":
+                raise SettingsError(f"edges of {attr.edge_type} have layout {layout!r}; give 'coo': [2, num_edges]")
+            row, col = self._stores.graph.get_edge_index(attr)
+            ids = self._stores.graph.get_edge_id(attr)
+            edge_type = _owner_of(attr.edge_type, is_edge=True)
+            given[edge_type] = (to_array(row), to_array(col), None if ids is None else to_array(ids))
+        keys = self._edge_keys({edge_type: ids for edge_type, (_, _, ids) in given.items()})
+        order = (self._stores.graph.meta or {}).get("edge_types") if self._stores.is_hetero else None
+        wanted = [t for t in map(tuple, order or ()) if t in given]
+        return {t: self._table(t, *given[t][:2], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
+
+    def _table(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
+        num_nodes = len(self._owners[edge_type[2]])
+        if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
+            raise SchemaError(
+                f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
+                f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
+            )
+        (places,) = np.nonzero(self._owners[edge_type[2]][col] == self._stores.part)
+        own_keys = None if keys is None else keys[places]
+        columns: dict[str, Column] = {}
+        for (owner, name), tensor in self._stores.tensors.items():
+            if owner == edge_type:
+                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, own_keys, len(col))
+        return OwnEdges(
+            src_keys=row[places].astype(np.int64, copy=False), dst_keys=col[places].astype(np.int64, copy=False),
+            edge_keys=own_keys, features=columns,
+        )  # fmt: skip
+
+    def _own_rows(
+        self, edge_type: EdgeType, name: str, values: Array, places: IntArray, keys: IntArray | None, num_edges: int
+    ) -> Array:
+        ids = self._stores.ids(edge_type)
+        where = f"{type_label(edge_type)}.{name}"
+        if ids is not None and keys is not None and len(ids) == len(values):
+            return _rows_of(where, "edge", keys, ids, values)
+        if len(values) == num_edges:
+            return values[places]
+        known = "no global ids" if ids is None else f"{len(ids)} global ids"
+        raise SchemaError(
+            f"{where} has {len(values)} rows, beside {known} and {num_edges} edges of the partition; give a row per "
+            "edge of edge_index, or per global id (put_global_id)"
+        )
+
+    def _edge_keys(self, given: Mapping[EdgeType, Array | None]) -> Mapping[EdgeType, IntArray | None]:
+        """Keys of edges: their numbers among those of their type.
+
+        PyG's files number the edges of all types through, one type after the other, in ``graph.pt``.
+        """
+        books = self._stores.graph.edge_pb
+        ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, of in given.items()}
+        if not self._stores.is_hetero or not isinstance(books, Mapping):
+            return ids
+        order = [tuple(t) for t in (self._stores.graph.meta or {}).get("edge_types") or books]
+        sizes = [len(books[t]) for t in order]
+        starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        if all(of is None or _are_keys(of, books[t], self._stores.part) for t, of in ids.items()):
+            return ids
+        return {t: None if of is None else of - starts[t] for t, of in ids.items()}
+
+
+def _are_keys(ids: IntArray, book: Any, part: int) -> bool:
+    """Whether ids are numbers of edges that a book gives to a partition."""
+    owners = to_array(book)
+    if not len(ids):
+        return True
+    return 0 <= int(ids.min()) <= int(ids.max()) < len(owners) and bool((owners[ids] == part).any())
+
+
+def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, values: Array) -> Array:
+    """The rows of values that belong to some ids, which ``ids`` are the ids of; None means their own numbers."""
+    if ids is None:
+        return values[wanted]
+    order = np.argsort(ids, kind="stable")
+    places = np.searchsorted(ids[order], wanted).clip(max=max(0, len(ids) - 1))
+    found = order[places] if len(ids) else np.zeros(len(wanted), np.int64)
+    (missing,) = np.nonzero(ids[found] != wanted) if len(ids) else (np.arange(len(wanted)),)
+    if len(missing):
+        raise SchemaError(
+            f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are "
+            "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of "
+            "all types through: use hopstream.compat.pyg's"
+        )
+    if np.array_equal(found, np.arange(len(values))):
+        return values
+    return values[found]
+
+
+def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
+    """A type as the schema names it."""
+    if group is None:
+        return EDGE if is_edge else NODE
+    if isinstance(group, tuple | list):
+        return EDGE if group[0] is None else tuple(group)
+    return group
+
+
+def to_array(values: Any) -> Array:
+    """The values of a tensor, sharing its memory where it lies in main memory."""
+    if isinstance(values, torch.Tensor):
+        found: Array = values.detach().cpu().numpy()
+        return found
+    return np.asarray(values)

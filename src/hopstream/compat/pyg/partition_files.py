@@ -1,0 +1,239 @@
+"""Where do PyG's partition files lie, and what do they say?
+
+A folder has ``META.json``, the part of every node and edge (``node_map.pt`` and ``edge_map.pt``, or a folder
+``node_map`` and ``edge_map`` with a file per type), and per part ``graph.pt``, ``node_feats.pt`` and ``edge_feats.pt``.
+Folders as PyG's document writes them (``part0``, ``node-map``, ``edge-map``) are read too.
+
+Ids in these files are of two kinds. In a graph with types, ``edge_id`` of ``graph.pt`` and ``global_id`` of
+``node_feats.pt`` number the edges and nodes of all types together, in the order of ``META.json``; everything else
+numbers each type by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hopstream.errors import FormatError, IdRangeError
+from hopstream.schema import EdgeType
+
+META = "META.json"
+NodeParts = Tensor | dict[str, Tensor]
+"""int64[num_nodes], the part of each node; by node type where the graph has types."""
+EdgeParts = Tensor | dict[EdgeType, Tensor]
+"""int64[num_edges], the part of each edge; by edge type where the graph has types."""
+
+_LOAD_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMeta:
+    """What ``META.json`` says.
+
+    Attributes:
+        values: The file as it is.
+        num_parts: Number of parts.
+        node_types: Node types in order; None where the graph has no types.
+        edge_types: Edge types in order; None where the graph has no types.
+        is_sorted: Whether edges lie by destination.
+    """
+
+    values: dict[str, Any]
+    num_parts: int
+    node_types: tuple[str, ...] | None
+    edge_types: tuple[EdgeType, ...] | None
+    is_sorted: bool
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph has types."""
+        return self.node_types is not None
+
+
+def load_partition_info(root_dir: str | Path, partition_idx: int) -> tuple[dict[str, Any], int, int, Any, Any]:
+    """What every rank knows of a partitioned graph.
+
+    Args:
+        root_dir: The folder of ``META.json``.
+        partition_idx: The part of this rank.
+
+    Returns:
+        The content of ``META.json``, the number of parts, ``partition_idx``, the part of every node, and that of every
+        edge: int64 tensors, by type where the graph has types.
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what the others say.
+        IdRangeError: There is no such part.
+    """
+    root = Path(root_dir)
+    meta = read_meta(root)
+    check_part(root, meta, partition_idx)
+    return meta.values, meta.num_parts, partition_idx, *read_maps(root, meta)
+
+
+def read_meta(root: Path) -> PartitionMeta:
+    """Read ``META.json``.
+
+    Raises:
+        FormatError: It is missing, no JSON object, or lacks a field.
+    """
+    path = root / META
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read ({error.strerror}); wanted the folder of PyG's partitions") from error
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} is {type(values).__name__}; it must be an object with num_parts and is_hetero")
+    num_parts, is_hetero = values.get("num_parts"), values.get("is_hetero")
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or num_parts < 1:
+        raise FormatError(f"{path} has num_parts {num_parts!r}; it must be an integer of 1 or more")
+    if not isinstance(is_hetero, bool):
+        raise FormatError(f"{path} has is_hetero {is_hetero!r}; it must be true or false")
+    return PartitionMeta(
+        values=values,
+        num_parts=num_parts,
+        node_types=_node_types(path, values.get("node_types")) if is_hetero else None,
+        edge_types=_edge_types(path, values.get("edge_types")) if is_hetero else None,
+        is_sorted=bool(values.get("is_sorted", False)),
+    )
+
+
+def check_part(root: Path, meta: PartitionMeta, part: int) -> None:
+    """Raise ``IdRangeError`` unless there is such a part."""
+    if not isinstance(part, int) or not 0 <= part < meta.num_parts:
+        raise IdRangeError(f"part is {part!r}; {root} has the parts 0..{meta.num_parts - 1}")
+
+
+def read_maps(root: Path, meta: PartitionMeta) -> tuple[NodeParts, EdgeParts]:
+    """The part of every node and edge.
+
+    Raises:
+        FormatError: A file is missing, or holds anything but one part for each node or edge.
+    """
+    if meta.node_types is None or meta.edge_types is None:
+        return _read_map(root, "node_map", None, meta), _read_map(root, "edge_map", None, meta)
+    nodes = {t: _read_map(root, "node_map", t, meta) for t in meta.node_types}
+    return nodes, {t: _read_map(root, "edge_map", "__".join(t), meta) for t in meta.edge_types}
+
+
+def read_part_file(root: Path, part: int, name: str) -> dict[Any, Any] | None:
+    """One of the files of a part; None where there is none.
+
+    Args:
+        root: The folder of ``META.json``.
+        part: The part.
+        name: ``graph.pt``, ``node_feats.pt`` or ``edge_feats.pt``.
+
+    Raises:
+        FormatError: The part's folder is missing, or the file is damaged or holds no dictionary.
+    """
+    folders = [root / f"part_{part}", root / f"part{part}"]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise FormatError(f"{root} has no folder {folders[0].name} and no {folders[1].name}; copy the part there")
+    path = folder / name
+    if not path.is_file():
+        return None
+    value = load_tensors(path)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} holds {type(value).__name__}; wanted a dictionary")
+    return value
+
+
+def load_tensors(path: Path) -> Any:
+    """The content of a ``.pt`` file: tensors in dictionaries, lists and tuples, and nothing that could run code.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds anything else.
+    """
+    # PyG writes edge_feats.pt as a defaultdict, whose name alone is allowed and stands for a dict here. The allowed
+    # names are torch's own, for all threads.
+    allowed = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
+    try:
+        with _LOAD_LOCK, torch.serialization.safe_globals(cast(Any, allowed)):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("WeightsUnpickler error: ")[2].strip().splitlines()
+        raise FormatError(
+            f"{path} holds what is no tensor ({reason[0] if reason else 'it is damaged'}); it is read without running "
+            "code, so save tensors, numbers and dictionaries of them"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise FormatError(f"{path} cannot be read ({error}); write it again") from error
+
+
+def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
+    """A tensor of a dictionary.
+
+    Raises:
+        FormatError: It is not there, or no tensor.
+    """
+    value = values.get(name)
+    if not isinstance(value, Tensor):
+        raise FormatError(f"{where}: {name} is {type(value).__name__}; wanted a tensor")
+    return value
+
+
+def offsets_of_types(counts: Mapping[Any, int]) -> dict[Any, int]:
+    """Where the numbers of each type start, when the types are numbered one after the other."""
+    offsets, start = {}, 0
+    for of_type, count in counts.items():
+        offsets[of_type] = start
+        start += count
+    return offsets
+
+
+def ids_of_type(where: str, ids: Tensor, start: int, count: int) -> Tensor:
+    """Ids of one type's nodes or edges, of ids that number all types together.
+
+    Raises:
+        FormatError: They are not ids of this type.
+    """
+    if len(ids) and (int(ids.min()) < start or int(ids.max()) >= start + count):
+        raise FormatError(
+            f"{where}: ids lie in {int(ids.min())}..{int(ids.max())}; ids of this type are {start}..{start + count - 1}"
+        )
+    return ids - start
+
+
+def _new_dict(*_: Any) -> dict[Any, Any]:
+    return {}
+
+
+def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -> Tensor:
+    places = [root / name, root / name.replace("_", "-")]
+    paths = [place.with_name(f"{place.name}.pt") if of_type is None else place / f"{of_type}.pt" for place in places]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which tells the parts of {name[:4]}s")
+    parts = load_tensors(path)
+    if not isinstance(parts, Tensor) or parts.dim() != 1 or parts.is_floating_point():
+        got = f"{parts.dtype}{list(parts.shape)}" if isinstance(parts, Tensor) else type(parts).__name__
+        raise FormatError(f"{path} holds {got}; wanted an int64[n] tensor of parts")
+    if len(parts) and (int(parts.min()) < 0 or int(parts.max()) >= meta.num_parts):
+        row = int(torch.nonzero((parts < 0) | (parts >= meta.num_parts))[0])
+        raise FormatError(f"{path}[{row}] is {int(parts[row])}; parts are 0..{meta.num_parts - 1}")
+    return parts.long()
+
+
+def _node_types(path: Path, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise FormatError(f"{path} has node_types {value!r}; it must be a list of names")
+    return tuple(value)
+
+
+def _edge_types(path: Path, value: Any) -> tuple[EdgeType, ...]:
+    is_list = isinstance(value, list) and all(isinstance(t, list) and len(t) == 3 for t in value)
+    if not is_list or not all(isinstance(name, str) for t in value for name in t):
+        raise FormatError(f"{path} has edge_types {value!r}; it must be a list of [source, relation, destination]")
+    return tuple(cast(EdgeType, tuple(t)) for t in value)

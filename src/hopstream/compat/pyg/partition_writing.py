@@ -1,0 +1,317 @@
+"""How does a graph become PyG's partition files?
+
+An edge belongs to the part of its destination, and lies there by destination, and by time where there are times. The
+layout is that of ``hopstream.compat.pyg.partition_files``, with the names that PyG's code gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.compat.pyg.partition_files import META, offsets_of_types
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.load.pyg import to_tensor
+from hopstream.partition.assign import OwnersSource, assign_owners
+from hopstream.partition.layout import Dataset, open_dataset
+from hopstream.partition.read_back import graph_of_dataset
+from hopstream.partition.replace import replaceable, replaced_folder
+from hopstream.partition.settings import PartitionOptions, PartitionSettings
+from hopstream.partition.split import split_by_owner
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+NODE_TIME = "time"
+EDGE_TIMES = ("edge_time", "time")
+"""Names of the times of edges, the first that is there counts."""
+MAP_NAMES = ("node_map", "edge_map", "node-map", "edge-map")
+
+
+def write_partitions(
+    graph: Graph | Dataset | str | Path,
+    root: str | Path,
+    *,
+    owners: OwnersSource | None = None,
+    features: Collection[str] | None = None,
+    overwrite: bool = False,
+    **options: Unpack[PartitionOptions],
+) -> None:
+    """Write PyG's partition files, which ``torch_geometric.distributed`` and ``read_partitions`` read.
+
+    Args:
+        graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
+        root: The folder to write.
+        owners: The part of each node, as ``hopstream.write_parts`` takes it.
+        features: Names of the features to write, of whatever type; all if None. Times are always written.
+        overwrite: Replace partition files that are there, when the new ones are complete.
+        **options: Fields of ``PartitionSettings`` for a graph: ``num_parts``, ``method`` and others.
+
+    Raises:
+        SettingsError: ``root`` holds something else, or files that are not to be overwritten; or it is said how to cut
+            a dataset that is cut already.
+        SchemaError: A feature is no tensor, or a type's name cannot be that of a file.
+        UnknownNameError: No type has one of ``features``.
+        FormatError: The dataset is damaged.
+    """
+    cut = cut_of(graph, owners, options)
+    chosen = _Contents(cut, _chosen(cut.graph, features))
+    with replaced_folder(Path(root), overwrite=overwrite, check=check_root) as folder:
+        chosen.write(folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CutGraph:
+    """A graph and the part of each node.
+
+    Attributes:
+        graph: The graph, checked.
+        owners: Node type to int32[num_nodes].
+        num_parts: Number of parts, some of which may own nothing.
+    """
+
+    graph: Graph
+    owners: Mapping[str, Any]
+    num_parts: int
+
+    def edge_owners(self, edge_type: EdgeType) -> Any:
+        """int32[num_edges], the part of each edge: that of its destination."""
+        return self.owners[edge_type[2]][self.graph.edges[edge_type].dst_keys]
+
+
+def cut_of(graph: Graph | Dataset | str | Path, owners: OwnersSource | None, options: PartitionOptions) -> CutGraph:
+    """Cut a graph, or take the parts of a dataset.
+
+    Raises:
+        SettingsError: It is said how to cut a dataset, or a setting is outside its range.
+    """
+    if isinstance(graph, Graph):
+        if owners is not None:
+            options = {"method": "file", **options}
+            if "num_parts" not in options and isinstance(owners, Mapping):
+                largest = max((int(np.max(of)) for of in owners.values() if np.size(of)), default=0)
+                options = {"num_parts": largest + 1, **options}
+        settings = PartitionSettings(**options)
+        assigned = assign_owners(graph.check(), settings, owners)
+        return CutGraph(graph=graph, owners=assigned, num_parts=settings.num_parts)
+    if owners is not None or options:
+        asked = "owners" if owners is not None else next(iter(options))
+        raise SettingsError(f"{asked} is given and a dataset has its parts already; leave it out, or give a Graph")
+    dataset = graph if isinstance(graph, Dataset) else open_dataset(graph)
+    found = graph_of_dataset(dataset)
+    num_parts = dataset.manifest.book.num_parts
+    parts = {t: np.empty(nodes.num_nodes, np.int32) for t, nodes in found.nodes.items()}
+    for part in range(num_parts):
+        for node_type, keys in dataset.open_part(part).node_keys.items():
+            parts[node_type][keys] = part
+    return CutGraph(graph=found, owners=parts, num_parts=num_parts)
+
+
+def check_root(out: Path, *, overwrite: bool) -> None:
+    """Refuse a place that holds something else, or partition files that are not to be overwritten.
+
+    Raises:
+        SettingsError: The place is a file, the current folder, holds other things, or files without ``overwrite``.
+    """
+    root = replaceable(out)
+    if root is None:
+        return
+    names = sorted(entry.name for entry in root.iterdir())
+    foreign = [name for name in names if not _is_of_layout(name)]
+    if foreign or (names and META not in names):
+        raise SettingsError(
+            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
+            "or empty folder"
+        )
+    if names and not overwrite:
+        raise SettingsError(f"{out} holds PyG's partitions; give overwrite=True or another folder")
+
+
+def _is_of_layout(name: str) -> bool:
+    part = name.removeprefix("part").removeprefix("_")
+    return name == META or name.removesuffix(".pt") in MAP_NAMES or (name.startswith("part") and part.isdigit())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Contents:
+    """What is written of a graph that is cut."""
+
+    cut: CutGraph
+    features: frozenset[str] | None
+
+    def write(self, folder: Path) -> None:
+        """Write every file, ``META.json`` last."""
+        graph, num_parts = self.cut.graph, self.cut.num_parts
+        is_hetero = not graph.schema.is_homogeneous
+        edges = {t: _GroupedEdges.of(self.cut, t) for t in graph.edges}
+        nodes = {t: split_by_owner(np.asarray(owner, np.int32), num_parts) for t, owner in self.cut.owners.items()}
+        node_starts = offsets_of_types({t: table.num_nodes for t, table in graph.nodes.items()})
+        edge_starts = offsets_of_types({t: table.num_edges for t, table in graph.edges.items()})
+        for part in range(num_parts):
+            place = folder / f"part_{part}"
+            place.mkdir()
+            topology, edge_feats, node_feats = {}, {}, {}
+            for edge_type, grouped in edges.items():
+                keys = grouped.keys_of(part)
+                topology[edge_type] = self._topology(edge_type, keys, edge_starts[edge_type] if is_hetero else 0)
+                if len(keys) or not graph.edges[edge_type].num_edges:
+                    edge_feats[edge_type] = self._edge_feats(edge_type, keys)
+            for node_type, (offsets, order) in nodes.items():
+                keys = np.asarray(order[offsets[part] : offsets[part + 1]], np.int64)
+                start = node_starts[node_type] if is_hetero else None
+                # PyG cannot load a type of which a part has nothing, and a part without its times could not be sampled.
+                table = graph.nodes[node_type]
+                if len(keys) or not table.num_nodes or NODE_TIME in table.features:
+                    node_feats[node_type] = self._node_feats(node_type, keys, start)
+            torch.save(topology if is_hetero else topology.get(EDGE, self._no_edges()), place / "graph.pt")
+            if is_hetero or node_feats:
+                torch.save(node_feats if is_hetero else node_feats[NODE], place / "node_feats.pt")
+            torch.save(edge_feats if is_hetero else edge_feats.get(EDGE, {}), place / "edge_feats.pt")
+        self._write_maps(folder, is_hetero)
+        meta = {
+            "num_parts": num_parts,
+            "node_types": list(graph.nodes) if is_hetero else None,
+            "edge_types": [list(t) for t in graph.edges] if is_hetero else None,
+            "node_offset": list(node_starts.values()) if is_hetero else None,
+            "is_hetero": is_hetero,
+            "is_sorted": True,
+        }
+        (folder / META).write_text(json.dumps(meta) + "\n", encoding="utf-8")
+
+    def _write_maps(self, folder: Path, is_hetero: bool) -> None:
+        nodes = {t: np.asarray(owner, np.int64) for t, owner in self.cut.owners.items()}
+        edges = {t: np.asarray(self.cut.edge_owners(t), np.int64) for t in self.cut.graph.edges}
+        if not is_hetero:
+            torch.save(_tensor(nodes[NODE]), folder / "node_map.pt")
+            torch.save(_tensor(edges.get(EDGE, np.empty(0, np.int64))), folder / "edge_map.pt")
+            return
+        for name, of_types in (("node_map", nodes), ("edge_map", edges)):
+            (folder / name).mkdir()
+            for of_type, parts in of_types.items():
+                torch.save(_tensor(parts), folder / name / f"{_file_name(of_type)}.pt")
+
+    def _topology(self, edge_type: EdgeType, keys: IntArray, start: int) -> dict[str, Any]:
+        table, nodes = self.cut.graph.edges[edge_type], self.cut.graph.nodes
+        return {
+            "edge_id": _tensor(keys + start),
+            "row": _tensor(table.src_keys[keys]),
+            "col": _tensor(table.dst_keys[keys]),
+            "size": (nodes[edge_type[0]].num_nodes, nodes[edge_type[2]].num_nodes),
+        }
+
+    def _no_edges(self) -> dict[str, Any]:
+        num_nodes = self.cut.graph.nodes[NODE].num_nodes
+        none = {name: torch.empty(0, dtype=torch.int64) for name in ("edge_id", "row", "col")}
+        return {**none, "size": (num_nodes, num_nodes)}
+
+    def _node_feats(self, node_type: str, keys: IntArray, start: int | None) -> dict[str, Any]:
+        """What is kept of the nodes of a part; ``start`` is where the numbers of the type start, if there are types."""
+        table = self.cut.graph.nodes[node_type]
+        feats: dict[str, Any] = {"global_id": _tensor(keys if start is None else keys + start)}
+        if start is not None:
+            feats["id"] = _tensor(keys)
+        feats["feats"] = self._feats(table, keys, type_label(node_type), {NODE_TIME})
+        if NODE_TIME in table.features:
+            feats["time"] = _tensor(_fixed(table.features[NODE_TIME], f"{node_type}.{NODE_TIME}"))
+        return feats
+
+    def _edge_feats(self, edge_type: EdgeType, keys: IntArray) -> dict[str, Any]:
+        """What is kept of the edges of a part; nothing where they have no features, as PyG has it."""
+        table = self.cut.graph.edges[edge_type]
+        label = type_label(edge_type)
+        feats = self._feats(table, keys, label, {EDGE_TIMES[0]})
+        time = _edge_time_name(table)
+        if time is not None and time != EDGE_TIMES[0]:  # so that its own name is not lost
+            feats[time] = _tensor(_fixed(table.features[time], f"{label}.{time}")[keys])
+        values: dict[str, Any] = {}
+        if feats or time is not None:
+            values = {"global_id": _tensor(keys), "feats": feats}
+        if time is not None:
+            values["edge_time"] = _tensor(_fixed(table.features[time], f"{label}.{time}")[keys])
+        return values
+
+    def _feats(
+        self, table: NodeTable | EdgeTable, keys: IntArray, label: str, times: Collection[str]
+    ) -> dict[str, Any]:
+        chosen = self.features
+        names = [n for n in table.features if n not in times and (chosen is None or n in chosen)]
+        return {name: _tensor(_fixed(table.features[name], f"{label}.{name}")[keys]) for name in names}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GroupedEdges:
+    """The keys of a type's edges by part, then destination, then time, then key.
+
+    Attributes:
+        offsets: int64[num_parts + 1], the range of ``keys`` of each part.
+        keys: int64[num_edges].
+    """
+
+    offsets: IntArray
+    keys: IntArray
+
+    @classmethod
+    def of(cls, cut: CutGraph, edge_type: EdgeType) -> _GroupedEdges:
+        """Group the edges of one type."""
+        table = cut.graph.edges[edge_type]
+        owners = cut.edge_owners(edge_type)
+        times = list(_sort_times(cut.graph, edge_type))
+        keys = np.lexsort((*times, table.dst_keys, owners)).astype(np.int64, copy=False)
+        return cls(offsets_of(np.bincount(owners, minlength=cut.num_parts)), keys)
+
+    def keys_of(self, part: int) -> IntArray:
+        """Those of one part."""
+        return self.keys[self.offsets[part] : self.offsets[part + 1]]
+
+
+def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:
+    """The times that edges of one destination lie in the order of: their own, or else those of their sources."""
+    table, src_type = graph.edges[edge_type], edge_type[0]
+    name = _edge_time_name(table)
+    if name is not None:
+        yield _fixed(table.features[name], f"{type_label(edge_type)}.{name}")
+    elif NODE_TIME in graph.nodes[src_type].features:
+        yield _fixed(graph.nodes[src_type].features[NODE_TIME], f"{src_type}.{NODE_TIME}")[table.src_keys]
+
+
+def _edge_time_name(table: EdgeTable) -> str | None:
+    return next((name for name in EDGE_TIMES if name in table.features), None)
+
+
+def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | None:
+    if features is None:
+        return None
+    if isinstance(features, str):
+        raise SettingsError(f"features is {features!r}; wanted a list of names")
+    known = {name for of in (graph.schema.nodes, graph.schema.edges) for names in of.values() for name in names}
+    for name in features:
+        if name not in known:
+            raise UnknownNameError(f"no node or edge type has a feature {name!r}; known: {sorted(known)}")
+    return frozenset(features)
+
+
+def _fixed(column: Any, where: str) -> Array:
+    if isinstance(column, RaggedArray):
+        raise SchemaError(
+            f"{where} holds strings or rows of different lengths, which PyG's files cannot; name what is to be written "
+            "with features"
+        )
+    array: Array = column
+    return array
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return to_tensor(np.ascontiguousarray(array), False)
+
+
+def _file_name(of_type: str | EdgeType) -> str:
+    name = of_type if isinstance(of_type, str) else "__".join(of_type)
+    if "/" in name or name in ("", ".", ".."):
+        raise SchemaError(f"type {of_type!r} cannot be the name of a file, as PyG's layout has it; rename the type")
+    return name

@@ -1,0 +1,186 @@
+"""What stands here for PyG's set-up of torch RPC?
+
+Nothing here is torch RPC: ``init_rpc`` is a meeting of all ranks at ``master_addr:master_port``. Loaders do it by
+themselves; the names are for scripts that override ``DistLoader.worker_init_fn``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
+
+from hopstream.compat.pyg.dist_context import DistContext, check_context
+from hopstream.errors import SettingsError, StateError, StoreError
+from hopstream.store.rendezvous import Group, Membership
+from hopstream.store.security import ServerSecurity
+from hopstream.store.settings import StoreSettings
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class RpcMember:
+    """One rank's place in one meeting.
+
+    Attributes:
+        name: The process as its context names it.
+        group: The meeting; None where there is one rank.
+        security: What this rank's servers show and ask for.
+        settings: Deadline of requests, and what this rank shows to others.
+        closers: What to end with it; each is told whether to wait for the others.
+    """
+
+    name: str
+    group: Group | None
+    security: ServerSecurity | None
+    settings: StoreSettings | None
+    closers: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def close(self, waits: bool) -> None:
+        """End what was begun, in reverse, and leave."""
+        _forget(self)
+        try:
+            while self.closers:
+                self.closers.pop()(waits)
+        finally:
+            if self.group is not None:
+                self.group.close()
+
+
+_MEMBERS: list[RpcMember] = []
+_COUNTS: Counter[tuple[str, int, str, int]] = Counter()
+_LOCK = threading.Lock()
+_CURRENT = threading.local()
+
+
+def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
+    current_ctx: DistContext,
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 16,
+    rpc_timeout: float = 240.0,
+    rpc_worker_names: None = None,
+    *,
+    security: ServerSecurity | None = None,
+    store_settings: StoreSettings | None = None,
+) -> RpcMember:
+    """Meet the other ranks; returns when all are there.
+
+    Args:
+        current_ctx: This process.
+        master_addr: A host name or IP address of the machine of rank 0.
+        master_port: A free port there. Several loaders may share one.
+        num_rpc_threads: Without effect: the transport has threads of its own.
+        rpc_timeout: Seconds to wait for the other ranks.
+        rpc_worker_names: Without effect.
+        security: TLS and token of what this rank serves; needed where ``master_addr`` is not loopback.
+        store_settings: Deadline of requests, token and roots of what this rank asks.
+
+    Returns:
+        The rank's place, which ``register_sampler_rpc``, ``global_barrier`` and ``shutdown_rpc`` find by themselves.
+
+    Raises:
+        SettingsError: Wrong rank, world size, address or port.
+        StoreTimeout: Some ranks did not come in time.
+        StoreUnavailable: Rank 0 cannot be reached, or cannot listen.
+        AccessDenied: Others could reach this rank, and TLS or a token is missing.
+    """
+    context = check_context(current_ctx)
+    port = _read_port(master_port)
+    group = None
+    if context.world_size > 1:
+        with _LOCK:
+            place = (str(master_addr), port, str(context.group_name), context.rank)
+            number = _COUNTS[place]
+            _COUNTS[place] += 1
+        membership = Membership(
+            group=f"{context.group_name}/{number}", rank=context.rank, world_size=context.world_size,
+            master_addr=str(master_addr), master_port=port, timeout_s=rpc_timeout,
+        )  # fmt: skip
+        group = Group(membership, security=security, settings=store_settings)
+        try:
+            group.gather(None, "for all ranks to begin")
+        except BaseException:
+            group.close()
+            raise
+    member = RpcMember(f"{context.group_name}-{context.rank}", group, security, store_settings)
+    with _LOCK:
+        if not _MEMBERS:
+            Finalize(None, _close_all, exitpriority=100)  # also in processes that multiprocessing started
+        _MEMBERS.append(member)
+    _CURRENT.member = member
+    return member
+
+
+def current_member() -> RpcMember:
+    """The place that this thread's last ``init_rpc`` gave.
+
+    Raises:
+        StateError: There is none.
+    """
+    member: RpcMember | None = getattr(_CURRENT, "member", None)
+    if member is None:
+        raise StateError("init_rpc was not called in this thread, or was shut down; call init_rpc first")
+    return member
+
+
+def global_barrier(timeout: float | None = None) -> None:
+    """Wait until all ranks are here.
+
+    Args:
+        timeout: Seconds to wait; None means ``rpc_timeout`` of ``init_rpc``.
+
+    Raises:
+        StateError: ``init_rpc`` was not called.
+        StoreTimeout: Some ranks did not come in time.
+        StoreUnavailable: Rank 0 has gone, or a rank gave up.
+    """
+    group = current_member().group
+    if group is not None:
+        group.gather(None, "at the barrier", timeout)
+
+
+def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
+    """Stop to serve this rank's parts, and leave.
+
+    Args:
+        id: The name of the worker that leaves; None for all of this process.
+        graceful: Wait until all ranks leave, so that nobody misses this rank's part.
+        timeout: Without effect: ``rpc_timeout`` of ``init_rpc`` says how long to wait.
+
+    Raises:
+        StoreTimeout: Some ranks did not leave in time; this one has left all the same.
+    """
+    with _LOCK:
+        leaving = [member for member in _MEMBERS if id is None or member.name == id]
+    for member in reversed(leaving):
+        member.close(graceful)
+
+
+def _read_port(port: object) -> int:
+    try:
+        return int(port)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"master_port is {port!r}; it must be the number of a free port of rank 0") from error
+
+
+def _forget(member: RpcMember) -> None:
+    with _LOCK:
+        if member in _MEMBERS:
+            _MEMBERS.remove(member)
+    if getattr(_CURRENT, "member", None) is member:
+        del _CURRENT.member
+
+
+def _close_all() -> None:
+    """Leave when the process ends; one that fails does not wait for the others."""
+    is_failing = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    try:
+        shutdown_rpc(graceful=not is_failing)
+    except StoreError as error:
+        LOG.warning("left without the others: %s", error)

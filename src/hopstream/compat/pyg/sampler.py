@@ -1,0 +1,392 @@
+"""How do PyG's loaders sample through Hopstream?
+
+``DatasetSampler`` stands where PyG's ``NeighborSampler`` does: PyG's loaders hand it the seeds of a batch, and get a
+subgraph that is made as Hopstream's own loaders make it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import torch
+from torch.utils.data import get_worker_info
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
+from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
+
+from hopstream.compat.pyg.stores import SourceLike, process_store
+from hopstream.errors import SettingsError
+from hopstream.load.batch import MiniBatch, SubgraphReader
+from hopstream.load.link_batches import LinkMaker, LinkTask
+from hopstream.load.link_inputs import read_link_inputs
+from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
+from hopstream.load.nodes import NodeInputs, NodeMaker
+from hopstream.load.options import MAX_RNG_SEED, read_integer
+from hopstream.load.order import OneBatch
+from hopstream.load.pyg import to_tensor
+from hopstream.load.setup import LoaderOptions, LoaderSetup, open_setup, split_options
+from hopstream.load.times import read_seed_times
+from hopstream.sample.hops import PlanRunner
+from hopstream.sample.negative_pairs import NegativeSampler
+from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
+from hopstream.sample.options import Sampling, SamplingOptions
+from hopstream.sample.plan import counts_per_edge_type
+from hopstream.sample.seeds import read_seeds
+from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema, type_label
+from hopstream.store.contract import MAX_TREES
+
+if TYPE_CHECKING:
+    from hopstream.store.settings import StoreSettings
+
+T = TypeVar("T", str, EdgeType)
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """What one thread samples with."""
+
+    setup: LoaderSetup
+    sampling: Sampling
+    reader: SubgraphReader
+    runners: dict[tuple[str, ...], PlanRunner]
+    negatives: tuple[object, EdgeType, NegativeSampler] | None = None
+
+
+class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has no types
+    """Samples a dataset, wherever its parts are, for PyG's ``NodeLoader``, ``LinkLoader`` and ``NeighborLoader``.
+
+    It goes with PyG's ``Data`` or ``HeteroData`` of the same graph, whose nodes are numbered as in the dataset, or with
+    the stores that ``open_stores`` gives. Threads may share it. Worker processes open the source anew; where it is
+    servers they have to be started with ``multiprocessing_context="spawn"``.
+    """
+
+    def __init__(
+        self,
+        source: SourceLike,
+        num_neighbors: Any,
+        *,
+        rng_seed: int | None = None,
+        exclude_links: ExcludeLinks = False,
+        store_settings: StoreSettings | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> None:
+        """Open the source and check every setting against it.
+
+        Args:
+            source: A dataset folder, a ``cluster.json``, addresses, an open store, or what ``open_stores`` gave. What
+                the sampler opens, it closes.
+            num_neighbors: As of ``NeighborLoader``, or PyG's ``NumNeighbors``. May be set later, as PyG's Lightning
+                modules do for evaluation.
+            rng_seed: None: what is drawn follows torch's generator (``torch.manual_seed``), in worker processes too.
+                A number: batch ``i`` after ``set_epoch(e)`` is drawn as batch ``i`` of epoch ``e`` by Hopstream's own
+                loaders with that ``rng_seed``.
+            exclude_links: As of ``LinkNeighborLoader``.
+            store_settings: Deadline, token and certificates, where servers are asked.
+            **options: Options of sampling, as of ``NeighborLoader``: ``replace``, ``direction``, ``disjoint``,
+                ``time_attr``, ``temporal_strategy``, ``time_inclusive``, ``weight_attr``, ``sampling``,
+                ``layer_dependency``, ``batch_dependency``, ``subgraph_type``, ``reverse_types``.
+
+        Raises:
+            SettingsError: A setting that cannot be met; the message says which, and what can be done.
+            UnknownNameError: An edge type or feature that the graph does not have.
+            TypeError: An option that nobody has.
+            FormatError: ``source`` is no dataset and no cluster file.
+            StoreError: A server cannot be reached, or refused to answer.
+        """
+        super().__init__()
+        _, self._options = split_options("DatasetSampler", options)
+        self._rng_seed = None if rng_seed is None else read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
+        self._exclude_links = exclude_links
+        self._epoch: int | None = None
+        self._num_batches = 0
+        self._source, self._is_own = process_store(source, store_settings)
+        try:
+            self._begin()
+            self.num_neighbors = num_neighbors
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """What every process and every copy has for itself."""
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    @property
+    def num_neighbors(self) -> Any:
+        """Neighbours per hop, for all edge types or per edge type."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: Any) -> None:
+        if isinstance(num_neighbors, PygNumNeighbors):
+            default = {} if num_neighbors.default is None else {"default": num_neighbors.default}
+            values = num_neighbors.values
+            num_neighbors = {**values, **default} if isinstance(values, Mapping) else values
+        counts_per_edge_type(self._source.store().schema, num_neighbors)
+        self._num_neighbors = num_neighbors
+        self._local = threading.local()
+
+    @property
+    def disjoint(self) -> bool:
+        """Every seed grows a tree of its own; always so with ``time_attr``."""
+        return self._desk().sampling.is_disjoint
+
+    @property
+    def is_hetero(self) -> bool:
+        """The graph has types."""
+        return not self._source.store().schema.is_homogeneous
+
+    @property
+    def is_temporal(self) -> bool:
+        """Every tree has a time, and edges after it are not seen."""
+        return self._desk().sampling.is_temporal
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: edges are named by their keys, which is their order in the graph."""
+        return
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: with ``rng_seed``, the batches that follow are drawn as those of that epoch.
+
+        Worker processes learn of it when they are started, so not with ``persistent_workers=True``.
+
+        Raises:
+            SettingsError: It is no number of an epoch.
+        """
+        with self._lock:
+            self._epoch = read_integer("epoch", epoch, 0)
+            self._num_batches = 0
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """Sample the neighbourhoods of some nodes.
+
+        Args:
+            index: PyG's record of a batch: keys of nodes, their type where the graph has types, and their times, or
+                None for those that the dataset has.
+            **kwargs: None.
+
+        Returns:
+            See ``sampler_output``; ``metadata`` is ``(input_id, seed_time)``.
+
+        Raises:
+            SettingsError: Times where sampling is not temporal, or the other way round.
+            UnknownNameError: The graph has no such node type.
+            IdRangeError: A key outside 0..n-1 of its node type.
+            StoreError: A server failed, or gave no answer in time.
+        """
+        if kwargs:
+            raise TypeError(f"sample_from_nodes() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        desk = self._desk()
+        store = desk.setup.store
+        node_type = _only_type(store.schema.nodes, "node") if index.input_type is None else index.input_type
+        seeds = read_seeds(store, (node_type, index.node), "input_nodes")
+        if desk.sampling.is_disjoint and seeds.num_seeds > MAX_TREES:
+            raise SettingsError(f"a batch has {seeds.num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
+        epoch, number, order = self._next(seeds.num_seeds)
+        times = read_seed_times(store, desk.sampling, seeds, index.time)
+        inputs = NodeInputs(seeds=seeds, order=order, sampling=desk.sampling, times=times)
+        maker = NodeMaker(self._runner(desk, (node_type,)), desk.reader, inputs, desk.setup.convert)
+        return _output(maker.make(epoch, number), store.schema, index.input_id)
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: PygNegativeSampling | NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Sample the neighbourhoods of the ends of some links, and of negatives.
+
+        Args:
+            index: PyG's record of a batch: keys of sources and destinations, the edge type where the graph has types,
+                labels and times. With binary negatives label 0 is theirs, as PyG's ``LinkLoader`` sees to.
+            neg_sampling: PyG's settings of negatives, or Hopstream's, or None.
+
+        Returns:
+            See ``sampler_output``.
+
+        Raises:
+            SettingsError: Labels of triplets, no times where sampling is temporal, or negatives that are not to be had.
+            UnknownNameError: The graph has no such edge type.
+            IdRangeError: A key outside 0..n-1 of its node type.
+            StoreError: A server failed, or gave no answer in time.
+        """
+        desk = self._desk()
+        store, sampling = desk.setup.store, desk.sampling
+        edge_type = _only_type(store.schema.edges, "edge") if index.input_type is None else tuple(index.input_type)
+        links = read_link_inputs(store, (edge_type, (index.row, index.col)), index.label, index.time)
+        if index.time is not None and not sampling.is_temporal:
+            raise SettingsError("edge_label_time needs time_attr= of the sampler, the feature that holds times")
+        check_link_times(store, sampling, links)
+        negatives = _negatives(desk, links.edge_type, neg_sampling)
+        if negatives is not None and negatives.how.mode == "triplet" and index.label is not None:
+            raise SettingsError("triplets have no labels; leave edge_label out, or use binary negative sampling")
+        check_num_trees(sampling, links.num_links, None if negatives is None else negatives.how)
+        epoch, number, order = self._next(links.num_links)
+        task = LinkTask(
+            store=store, inputs=links, order=order, sampling=sampling, negatives=negatives,
+            excluded=read_excluded(links.edge_type, self._exclude_links, sampling),
+        )  # fmt: skip
+        seed_types = tuple(dict.fromkeys((links.edge_type[0], links.edge_type[2])))
+        maker = LinkMaker(self._runner(desk, seed_types), desk.reader, task, desk.setup.convert)
+        return _output(maker.make(epoch, number), store.schema, index.input_id)
+
+    def close(self) -> None:
+        """Close what the sampler opened; copies of it are closed with it. A second call does nothing."""
+        if self._is_own:
+            self._source.close()
+
+    def __enter__(self) -> DatasetSampler:
+        """Use the sampler as a context that closes it."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the sampler."""
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings, for a copy, or for another process."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_local")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a sampler of these settings."""
+        self.__dict__.update(state)
+        self._begin()
+
+    def _desk(self) -> _Desk:
+        """What this thread samples with, over this process's store."""
+        store = self._source.store()
+        desk: _Desk | None = getattr(self._local, "desk", None)
+        if desk is None or desk.setup.store is not store:
+            sampling = Sampling.of(store, self._options)
+            columns = LoaderOptions(node_features=(), edge_features=(), collate="numpy")
+            setup = open_setup(store, sampling.direction, columns)
+            desk = _Desk(setup=setup, sampling=sampling, reader=setup.reader(), runners={})
+            self._local.desk = desk
+        return desk
+
+    def _runner(self, desk: _Desk, seed_types: tuple[str, ...]) -> PlanRunner:
+        runner = desk.runners.get(seed_types)
+        if runner is None:
+            plan = desk.sampling.plan(self._num_neighbors, seed_types, desk.setup.wants_edge_ids)
+            runner = desk.runners[seed_types] = PlanRunner(desk.setup.store, plan)
+        return runner
+
+    def _next(self, num_seeds: int) -> tuple[int, int, OneBatch]:
+        """Epoch and number of the next batch, and what its draws depend on beside them."""
+        if self._rng_seed is None:
+            drawn = int(torch.randint(0, 1 << 62, ()))
+            return 0, 0, OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=drawn)
+        worker = get_worker_info()
+        if worker is not None and self._epoch is None:
+            raise SettingsError(
+                "rng_seed with worker processes draws the same in every epoch, unless sampler.set_epoch(epoch) is "
+                "called before each; call it, or leave rng_seed out and use torch.manual_seed"
+            )
+        with self._lock:
+            number = self._num_batches
+            self._num_batches += 1
+        # DataLoader hands batches to its workers in turn.
+        number = number if worker is None else number * worker.num_workers + worker.id
+        return self._epoch or 0, number, OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=self._rng_seed)
+
+
+def _only_type(types: Mapping[T, Any], what: str) -> T:
+    if len(types) == 1:
+        return next(iter(types))
+    shown = ", ".join(type_label(t) for t in types)
+    raise SettingsError(f"the graph has {len(types)} {what} types ({shown}) and input_type is None; name one")
+
+
+def _negatives(desk: _Desk, edge_type: EdgeType, given: object) -> NegativeSampler | None:
+    """What draws negatives; kept from batch to batch, because weights are added up for it."""
+    if desk.negatives is not None and desk.negatives[0] is given and desk.negatives[1] == edge_type:
+        return desk.negatives[2]
+    how = read_negative_sampling(given)
+    if how is None:
+        return None
+    negatives = NegativeSampler(desk.setup.store, edge_type, desk.sampling.direction, how, desk.sampling.time_attr)
+    desk.negatives = (given, edge_type, negatives)
+    return negatives
+
+
+def _output(
+    batch: MiniBatch, schema: GraphSchema, input_id: torch.Tensor | None
+) -> SamplerOutput | HeteroSamplerOutput:
+    """What the sampler returns, with the loader's own ``input_id``."""
+    output = sampler_output(batch, schema.is_homogeneous)
+    output.metadata = (input_id, *output.metadata[1:])
+    return output
+
+
+def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> SamplerOutput | HeteroSamplerOutput:
+    """A sampled subgraph as PyG's samplers return it; tensors share the memory of the batch's arrays.
+
+    Args:
+        batch: The subgraph, as loaders make it with ``collate="numpy"``. Features in it are left aside.
+        is_homogeneous: Return a ``SamplerOutput``, of the only node and edge type.
+
+    Returns:
+        ``node`` are keys, seeds first; ``row`` and ``col`` positions in them; ``edge`` edge keys, or None where the
+        batch has none; ``batch`` the tree of each node in disjoint subgraphs; ``metadata`` what PyG's loaders look for:
+        ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)`` of links, and
+        ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for what is not there.
+    """
+    node = {t: to_tensor(keys, False) for t, keys in batch.node_keys.items()}
+    row = {t: to_tensor(edge_index[0], False) for t, edge_index in batch.edge_index.items()}
+    col = {t: to_tensor(edge_index[1], False) for t, edge_index in batch.edge_index.items()}
+    edge = {t: to_tensor(batch.edge_keys[t], False) if t in batch.edge_keys else None for t in batch.edge_index}
+    trees = None if batch.trees is None else {t: to_tensor(of, False) for t, of in batch.trees.items()}
+    num_edges = batch.num_sampled_edges
+    if not is_homogeneous:
+        return HeteroSamplerOutput(
+            node=node,
+            row=row,
+            col=col,
+            edge=edge,
+            batch=trees,
+            num_sampled_nodes=dict(batch.num_sampled_nodes),
+            num_sampled_edges=None if num_edges is None else dict(num_edges),
+            metadata=_metadata(batch),
+        )
+    none = torch.empty(0, dtype=torch.int64)
+    return SamplerOutput(
+        node=node[NODE],
+        row=row.get(EDGE, none),
+        col=col.get(EDGE, none),
+        edge=edge.get(EDGE),
+        batch=None if trees is None else trees[NODE],
+        num_sampled_nodes=batch.num_sampled_nodes[NODE],
+        num_sampled_edges=None if num_edges is None else num_edges.get(EDGE, []),
+        metadata=_metadata(batch),
+    )
+
+
+def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
+    """What PyG's loaders attach to a batch, in the order in which they look for it."""
+    input_ids = to_tensor(batch.input_ids, False)
+    if isinstance(batch.seed_type, str):
+        return (input_ids, _attribute(batch, batch.seed_type, "seed_time"))
+    src_type, _, dst_type = batch.seed_type
+    if "dst_pos_index" not in batch.attributes.get(dst_type, {}):
+        names = ("edge_label_index", "edge_label", "edge_label_time")
+        return (input_ids, *(_attribute(batch, batch.seed_type, name) for name in names))
+    wanted = (
+        (src_type, "src_index"),
+        (dst_type, "dst_pos_index"),
+        (dst_type, "dst_neg_index"),
+        (dst_type, "seed_time"),
+    )
+    return (input_ids, *(_attribute(batch, owner, name) for owner, name in wanted))
+
+
+def _attribute(batch: MiniBatch, owner: str | EdgeType, name: str) -> Any:
+    value = batch.attributes.get(owner, {}).get(name)
+    return None if value is None else to_tensor(value, False)

@@ -1,0 +1,319 @@
+"""Which graph lies in a folder that the Open Graph Benchmark downloads?
+
+The package ``ogb`` is not needed. Four layouts are known by their files, all for one large graph:
+
+- ``raw/edge.csv.gz``: a graph without types as gzipped tables (ogbn-arxiv, ogbn-products, ogbl-collab);
+- ``raw/triplet-type-list.csv.gz``: one with types (ogbn-mag, ogbl-biokg), a folder per relation and node type;
+- ``raw/data.npz`` and ``raw/edge_index_dict.npz``: the same two as numpy archives (ogbn-papers100M);
+- ``processed/<source>___<relation>___<target>/edge_index.npy``: MAG240M, whose arrays are mapped, not loaded.
+
+Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. Files ``.pt`` are read by whoever gives
+``read_torch``, because this room does not know torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from hopstream.arrays import Array, open_array
+from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.npz import load_arrays
+from hopstream.ingest.ogb import graph_from_ogb
+from hopstream.schema import EdgeType
+
+ReadTorch = Callable[[Path], Any]
+"""Reads a ``.pt`` file of dicts, numbers, tensors and arrays."""
+OPTIONS = ("split", "inverse_edges", "num_nodes")
+BETWEEN = "___"
+SPLIT_NAMES = ("train", "valid", "test")
+WITH_INVERSE_EDGES = frozenset({"ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"})
+"""Folders of datasets whose files hold each edge in one direction; ``ogb`` adds the other when it reads them."""
+PLAIN_CSV, TYPED_CSV = "edge.csv.gz", "triplet-type-list.csv.gz"
+PLAIN_NPZ, TYPED_NPZ = "data.npz", "edge_index_dict.npz"
+
+
+def is_ogb_folder(folder: Path) -> bool:
+    """Whether a folder is, by its files, one of OGB's."""
+    raw = folder / "raw"
+    return any((raw / name).is_file() for name in (PLAIN_CSV, TYPED_CSV, PLAIN_NPZ, TYPED_NPZ)) or _is_mapped(folder)
+
+
+def read_ogb_folder(
+    folder: str | os.PathLike[str], *, split: str | None = None, inverse_edges: bool | None = None,
+    num_nodes: Mapping[str, int] | None = None, read_torch: ReadTorch | None = None,
+) -> Graph:  # fmt: skip
+    """Read what OGB keeps in a folder: the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives.
+
+    Features, labels (``y``; MAG240M's are ``label``) and splits of nodes are read; links to predict are not, as they
+    are no edges of the graph: see ``hopstream.read_ogb_links``.
+
+    Args:
+        folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
+        split: The folder below ``split/``; it may be left out where there is one.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
+            the folder's name.
+        num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
+        read_torch: Reads ``.pt`` files.
+
+    Returns:
+        A graph that passed ``Graph.check``.
+
+    Raises:
+        FormatError: A file is missing or damaged, or the folder is of no layout that is known.
+        SchemaError: Files contradict each other, or there are several graphs.
+        IdRangeError: An edge or split names a node that is not there.
+        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        MissingDependencyError: A ``.pt`` file is to be read and ``read_torch`` is None.
+    """
+    root = Path(folder)
+    raw = root / "raw"
+    if _is_mapped(root):
+        if split is not None or inverse_edges is not None:
+            raise SettingsError(f"{root} has the layout of MAG240M, which knows neither split nor inverse_edges")
+        return _read_mapped(root, dict(num_nodes or {}), read_torch)
+    if num_nodes is not None:
+        raise SettingsError(f"num_nodes is given, and {root} says how many nodes there are; leave it out")
+    labels: Any
+    if (raw / PLAIN_CSV).is_file():
+        graph, labels = _read_plain_csv(raw)
+    elif (raw / TYPED_CSV).is_file():
+        graph, labels = _read_typed_csv(raw)
+    elif (raw / PLAIN_NPZ).is_file():
+        graph, labels = _read_plain_npz(raw)
+    elif (raw / TYPED_NPZ).is_file():
+        graph, labels = _read_typed_npz(raw)
+    else:
+        raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
+                          f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
+    if inverse_edges if inverse_edges is not None else root.resolve().name in WITH_INVERSE_EDGES:
+        _add_inverses(graph)
+    split_folder = find_split(root, split)
+    return graph_from_ogb(graph, labels, None if split_folder is None else _read_split(split_folder, read_torch))
+
+
+def find_split(root: Path, split: str | None) -> Path | None:
+    """The folder of a split; None where there are no splits and none is asked for.
+
+    Raises:
+        SettingsError: There are several and none is chosen, or there is none of this name.
+    """
+    parent = root / "split"
+    found = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    if split is None and len(found) < 2:
+        return parent / found[0] if found else None
+    if split not in found:
+        raise SettingsError(f"split is {split!r}; {root} has {found or 'none'}")
+    return parent / split
+
+
+def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
+    graph: dict[str, Any] = {
+        "num_nodes": _only_count(raw / "num-node-list.csv.gz"), "edge_index": _edge_index(raw / PLAIN_CSV)
+    }  # fmt: skip
+    graph |= dict(_tables(raw, ("node", "edge")))
+    if (raw / "species.csv.gz").is_file():  # ogbn-proteins, before ogb renames it
+        graph["node_species"] = _matrix(raw / "species.csv.gz")
+    labels = raw / "node-label.csv.gz"
+    return graph, _matrix(labels, np.float64) if labels.is_file() else None
+
+
+def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
+    counts = _named_row(raw / "num-node-dict.csv.gz")
+    node_types = sorted(counts)
+    edge_types = sorted(_texts(raw / TYPED_CSV, 3))
+    folders = {t: raw / "relations" / BETWEEN.join(t) for t in edge_types}
+    graph: dict[str, Any] = {
+        "num_nodes_dict": {t: int(counts[t]) for t in node_types},
+        "edge_index_dict": {t: _edge_index(folder / PLAIN_CSV) for t, folder in folders.items()},
+    }
+    for node_type in node_types:
+        for name, array in _tables(raw / "node-feat" / node_type, ("node",)):
+            graph.setdefault(f"{name}_dict", {})[node_type] = array
+    for edge_type, folder in folders.items():
+        for name, array in _tables(folder, ("edge",)):
+            graph.setdefault(f"{name}_dict", {})[edge_type] = array
+    known = raw / "nodetype-has-label.csv.gz"
+    if not known.is_file():
+        return graph, None
+    labelled = [t for t, has in _named_row(known).items() if has]
+    return graph, {t: _matrix(raw / "node-label" / t / "node-label.csv.gz", np.float64) for t in labelled}
+
+
+def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
+    graph: dict[str, Any] = dict(load_arrays(raw / PLAIN_NPZ))
+    counts = {name: graph.pop(name, None) for name in ("num_nodes_list", "num_edges_list")}
+    if counts["num_nodes_list"] is None or "edge_index" not in graph:
+        raise FormatError(f"{raw / PLAIN_NPZ} lacks edge_index or num_nodes_list; it has {sorted(graph)}")
+    graph["num_nodes"] = _one_count(raw / PLAIN_NPZ, counts["num_nodes_list"])
+    labels = raw / "node-label.npz"
+    return graph, load_arrays(labels).get("node_label") if labels.is_file() else None
+
+
+def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
+    counts = load_arrays(raw / "num_nodes_dict.npz")
+    graph: dict[str, Any] = {
+        "num_nodes_dict": {t: _one_count(raw / "num_nodes_dict.npz", counts[t]) for t in sorted(counts)},
+    }
+    labels: dict[str, Array] | None = None
+    for path in sorted(raw.glob("*.npz")):
+        name = path.name.removesuffix(".npz")
+        if name in ("num_nodes_dict", "num_edges_dict"):
+            continue
+        arrays = load_arrays(path)
+        if name == "node-label":
+            labels = dict(arrays)
+        elif name.startswith("edge_"):
+            graph[name] = {_edge_type_of(path, key): array for key, array in sorted(arrays.items())}
+        else:
+            graph[name] = arrays
+    return graph, labels
+
+
+def _is_mapped(root: Path) -> bool:
+    return any((root / "processed").glob(f"*{BETWEEN}*{BETWEEN}*/edge_index.npy"))
+
+
+def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | None) -> Graph:
+    """A graph in the layout of MAG240M, whose arrays stay in their files."""
+    meta = root / "meta.pt"
+    if not num_nodes:
+        if not meta.is_file():
+            raise SettingsError(f"{meta} is not there; give num_nodes, how many nodes each type has")
+        num_nodes = {t: int(n) for t, n in _read_pt(meta, read_torch).items() if t != "num_classes"}
+    graph: dict[str, Any] = {"num_nodes_dict": num_nodes, "edge_index_dict": {}}
+    for folder in sorted(path for path in (root / "processed").iterdir() if path.is_dir()):
+        is_edges = BETWEEN in folder.name
+        owner = _edge_type_of(folder, folder.name) if is_edges else folder.name
+        for path in sorted(folder.glob("*.npy")):
+            kind = "edge_" if is_edges else "node_"
+            if not path.stem.startswith(kind):
+                raise FormatError(f"{path} is none of OGB's files; wanted {kind}<name>.npy")
+            graph.setdefault(f"{path.stem}_dict", {})[owner] = open_array(path)
+    split, splits = root / "split_dict.pt", None
+    if split.is_file():
+        splits = {name: {"paper": keys} for name, keys in _read_pt(split, read_torch).items() if name in SPLIT_NAMES}
+    return graph_from_ogb(graph, split_idx=splits)
+
+
+def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | None:
+    """Splits of nodes; None where the folder has links to predict."""
+    if (folder / "split_dict.pt").is_file():
+        return dict(_read_pt(folder / "split_dict.pt", read_torch))
+    typed = folder / "nodetype-has-split.csv.gz"
+    if typed.is_file():
+        having = [t for t, has in _named_row(typed).items() if has]
+        return {name: {t: _keys(folder / t / f"{name}.csv.gz") for t in having} for name in SPLIT_NAMES}
+    if (folder / "train.pt").is_file():
+        return None
+    return {name: _keys(folder / f"{name}.csv.gz") for name in SPLIT_NAMES}
+
+
+def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
+    if read_torch is None:
+        raise MissingDependencyError(f"{path} is read with torch; use hopstream.graph_from_ogb_folder")
+    value = read_torch(path)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} holds {type(value).__name__}; wanted a dict")
+    return value
+
+
+def _add_inverses(graph: dict[str, Any]) -> None:
+    """Put the reverse of each edge behind it, with the same features."""
+    if "edge_index_dict" in graph:
+        raise SettingsError("inverse_edges is for graphs of one edge type; reverses of others are of other types")
+    for name, array in graph.items():
+        if name == "edge_index":
+            graph[name] = np.stack([array, array[::-1]], axis=2).reshape(2, -1)
+        elif name.startswith("edge_"):
+            graph[name] = np.repeat(array, 2, axis=0)
+
+
+def _tables(folder: Path, kinds: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
+    """``node_feat``, ``node_year`` …: the tables with a row per node or edge, by OGB's names of them."""
+    for kind in kinds:
+        feat = folder / f"{kind}-feat.csv.gz"
+        if feat.is_file():
+            yield f"{kind}_feat", _matrix(feat)
+        for path in sorted(folder.glob(f"{kind}_*.csv.gz")):
+            yield path.name.removesuffix(".csv.gz"), _matrix(path)
+
+
+def _edge_index(path: Path) -> Array:
+    array = _matrix(path)
+    if array.shape[1:] != (2,) or array.dtype != np.int64:
+        raise SchemaError(f"{path} is {array.dtype}{list(array.shape)}; wanted two integers on each line")
+    return array.T
+
+
+def _keys(path: Path) -> Array:
+    return _matrix(path).reshape(-1)
+
+
+def _only_count(path: Path) -> int:
+    return _one_count(path, _matrix(path).reshape(-1))
+
+
+def _one_count(path: Path, counts: Array) -> int:
+    if counts.size != 1:
+        raise SchemaError(f"{path} counts the nodes of {counts.size} graphs; one graph is read")
+    return int(counts.reshape(-1)[0])
+
+
+def _edge_type_of(path: Path, name: str) -> EdgeType:
+    words = name.split(BETWEEN)
+    if len(words) != 3:
+        raise FormatError(f"{path} has the edge type {name!r}; wanted source{BETWEEN}relation{BETWEEN}target")
+    return words[0], words[1], words[2]
+
+
+def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -> pa.Table:
+    """A gzipped table without a header, or with one where ``names`` is an empty list."""
+    try:
+        with pa.input_stream(str(path), compression="gzip") as file:
+            return pacsv.read_csv(
+                file,
+                read_options=pacsv.ReadOptions(autogenerate_column_names=names is None),
+                convert_options=pacsv.ConvertOptions(
+                    column_types={f"f{number}": pa.string() for number in range(3)} if is_text else None
+                ),
+            )
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path} cannot be read as gzipped CSV ({error})") from error
+
+
+def _matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
+    """int64[n, k] where all values are integers, or else reals; empty cells are NaN."""
+    table = _csv(path)
+    is_whole = all(column.type == pa.int64() and not column.null_count for column in table.columns)
+    matrix: Array = np.empty((table.num_rows, table.num_columns), np.int64 if is_whole else real)
+    for number, column in enumerate(table.columns):
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+            raise SchemaError(f"{path}: column {number} is {column.type}; wanted numbers")
+        matrix[:, number] = column.cast(pa.int64() if is_whole else pa.float64()).to_numpy()
+    return matrix
+
+
+def _texts(path: Path, num_columns: int) -> list[EdgeType]:
+    table = _csv(path, is_text=True)
+    if table.num_columns != num_columns:
+        raise SchemaError(f"{path} has {table.num_columns} columns; wanted source, relation, target")
+    heads, relations, tails = (column.to_pylist() for column in table.columns)
+    return list(zip(heads, relations, tails, strict=True))
+
+
+def _named_row(path: Path) -> dict[str, Any]:
+    """The only row of a table, by the names in its header."""
+    table = _csv(path, [])
+    if table.num_rows != 1:
+        raise SchemaError(f"{path} has {table.num_rows} rows; one graph is read, of one row")
+    return {name: column[0].as_py() for name, column in zip(table.column_names, table.columns, strict=True)}

@@ -1,0 +1,144 @@
+"""How do SciPy's sparse matrices, in memory or as ``scipy.sparse.save_npz`` writes them, become a graph?
+
+They are known by their methods, and files by the names of their arrays, so SciPy is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.errors import FormatError, SchemaError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.build import Columns, graph_from_arrays
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+WEIGHT = "weight"
+FILE_ARRAYS = frozenset({"format", "shape", "data"})
+"""The arrays that every file of ``save_npz`` has."""
+
+
+@runtime_checkable
+class SparseLike(Protocol):
+    """A SciPy sparse matrix or array of two dimensions, in any format."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        ...
+
+    @property
+    def nnz(self) -> int:
+        """How many values are stored."""
+        ...
+
+    def tocoo(self) -> Any:
+        """The same with ``row``, ``col`` and ``data``."""
+        ...
+
+
+def graph_from_scipy(
+    matrices: SparseLike | Mapping[EdgeType, SparseLike], *, weight: str | None = WEIGHT,
+    node_features: Mapping[str, Columns] | Columns | None = None,
+    splits: Mapping[str, Columns] | Columns | None = None,
+) -> Graph:  # fmt: skip
+    """Make a graph of sparse matrices: a stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``.
+
+    Stored zeros are edges too, and values stored twice are two edges; call ``eliminate_zeros`` or ``sum_duplicates``
+    first where that is not meant. Edges are in the order of ``tocoo()``.
+
+    Args:
+        matrices: One square matrix; or, of several types, edge type to a matrix whose rows are the nodes of the type
+            of sources and whose columns are those of destinations.
+        weight: What the feature of edges is called that holds the values; None leaves them out.
+        node_features: As ``graph_from_arrays`` takes them.
+        splits: As ``graph_from_arrays`` takes them.
+
+    Returns:
+        A graph that passed ``Graph.check``.
+
+    Raises:
+        SchemaError: A matrix is none, is not square where both ends are of one type, or two matrices disagree on the
+            number of nodes of a type; or a feature or split does not fit.
+        IdRangeError: A split names a node that is not there.
+    """
+    is_typed = isinstance(matrices, Mapping) and not isinstance(matrices, SparseLike)  # SciPy has a dict of entries
+    by_type = cast(Mapping[EdgeType, SparseLike], matrices if is_typed else {EDGE: matrices})
+    num_nodes: dict[str, int] = {}
+    ends: dict[EdgeType, tuple[Array, Array]] = {}
+    values: dict[EdgeType, dict[str, Array]] = {}
+    for edge_type, matrix in by_type.items():
+        label = type_label(edge_type)
+        if not isinstance(matrix, SparseLike) or len(matrix.shape) != 2:
+            raise SchemaError(f"{label} is {type(matrix).__name__}; wanted a sparse matrix of two dimensions")
+        for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
+            if num_nodes.setdefault(node_type, count) != count:
+                raise SchemaError(
+                    f"{label} is a matrix {list(matrix.shape)}, and {node_type!r} has {num_nodes[node_type]} nodes by "
+                    "its other side or an earlier matrix; give matrices that agree"
+                )
+        entries = matrix.tocoo()
+        ends[edge_type] = (entries.row, entries.col)
+        values[edge_type] = {} if weight is None else {weight: np.asarray(entries.data)}
+    if is_typed:
+        return graph_from_arrays(
+            ends, num_nodes=num_nodes, node_features=node_features, edge_features=values, splits=splits
+        )
+    return graph_from_arrays(
+        ends[EDGE], num_nodes=num_nodes[NODE], node_features=node_features, edge_features=values[EDGE], splits=splits
+    )
+
+
+def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:
+    """Make a graph of the arrays that ``scipy.sparse.save_npz`` writes of a square matrix in CSR, CSC or COO format.
+
+    Args:
+        where: The file, for messages.
+        arrays: What is in it.
+
+    Raises:
+        FormatError: The matrix is of another format, or its arrays contradict each other.
+        SchemaError: It is not square.
+        IdRangeError: An entry lies outside of it.
+    """
+    kind, shape, data = (arrays[name] for name in ("format", "shape", "data"))
+    text = "".join(kind.reshape(-1)[:1].astype(str).tolist())
+    wanted = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}.get(text, ())
+    if not wanted or any(name not in arrays for name in wanted) or shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise FormatError(f"{where} holds a {text} matrix of {sorted(arrays)}; wanted csr, csc or coo: m.tocsr()")
+    first, second = (arrays[name] for name in wanted)
+    if text != "coo":
+        first, second = _unpacked(where, first, second, int(shape[int(text == "csc")]), is_csc=text == "csc")
+    if not first.shape == second.shape == data.shape:
+        raise FormatError(f"{where}: {wanted[0]}, {wanted[1]} and data contradict each other; write it again")
+    return graph_from_scipy(_Entries(row=first, col=second, data=data, shape=tuple(shape.tolist())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Entries:
+    """A sparse matrix as its entries."""
+
+    row: Array
+    col: Array
+    data: Array
+    shape: tuple[int, ...]
+
+    @property
+    def nnz(self) -> int:
+        return len(self.data)
+
+    def tocoo(self) -> _Entries:
+        return self
+
+
+def _unpacked(where: object, indptr: Array, indices: Array, size: int, *, is_csc: bool) -> tuple[IntArray, IntArray]:
+    """Rows and columns of compressed entries, in their order."""
+    is_whole = indptr.shape == (size + 1,) and indptr.dtype.kind in "iu"
+    if not is_whole or indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
+        raise FormatError(f"{where}: indptr does not fit shape and indices; write it again")
+    packed = np.repeat(np.arange(size), np.diff(indptr))
+    return (indices, packed) if is_csc else (packed, indices)

@@ -1,0 +1,220 @@
+"""How is a graph read from what torch wrote: PyG's processed files, and OGB's folders with ``.pt`` files in them?
+
+A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers, tensors, numpy arrays and
+PyG's data objects, and nothing that could run.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
+from hopstream.graph.graph import Graph
+from hopstream.ingest import check_options, graph_from_data
+from hopstream.ingest import read_graph as read_graph_without_torch
+from hopstream.ingest.data import DataLike, HeteroDataLike
+from hopstream.ingest.ogb import SPLITS
+from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
+from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
+
+SUFFIXES = frozenset({".pt", ".pth"})
+GLOBAL_STORE = "_global_store"
+"""The key that every ``HeteroData.to_dict()`` has."""
+
+
+def is_torch_file(path: Path) -> bool:
+    """Whether a path is, by its name, a file that torch wrote."""
+    return path.suffix in SUFFIXES
+
+
+def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
+    """Read a graph, whatever it is kept in.
+
+    Args:
+        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
+            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, the ``.pbtxt`` of a
+            unigraph or a folder with one, an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also
+            with ``.gz``), a folder of the Open Graph Benchmark, PyG's processed ``.pt`` file, or a PyG ``Data`` or
+            ``HeteroData``.
+        options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
+            names of arrays to leave out, or ``"all"`` for all that become nothing of the graph. For edge lists and
+            OGB's folders, those of ``graph_from_edge_list`` and ``graph_from_ogb_folder``.
+
+    Returns:
+        A graph that passed ``Graph.check``; its arrays may be memory maps.
+
+    Raises:
+        FormatError: The source is of no kind that is read, missing, or damaged.
+        SchemaError: What it holds is no graph.
+        IdRangeError: An edge or split names a node that is not there.
+        SettingsError: An option is unknown to this kind of source, or out of its range.
+        MissingDependencyError: A ``.pt`` file is to be read, without torch.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if is_torch_file(path):
+            check_options("PyG's files", options, ())
+            return read_data_file(path)
+        if path.is_dir() and is_ogb_folder(path):
+            check_options("OGB's folders", options, OGB_OPTIONS)
+            return graph_from_ogb_folder(path, **options)  # type: ignore[arg-type]
+    return read_graph_without_torch(source, **options)
+
+
+def read_data_file(path: str | os.PathLike[str]) -> Graph:
+    """Make a graph of the file that PyG keeps a dataset of one graph in, such as ``processed/data.pt``.
+
+    It holds what ``InMemoryDataset.save`` writes, ``(dict, slices, class)``, the older ``(data, slices)``, or a
+    ``Data`` or ``HeteroData`` by itself, or as its ``to_dict()``.
+
+    Raises:
+        FormatError: The file is missing, damaged, or holds what is not read.
+        SchemaError: It holds several graphs, or what it holds is no graph.
+        IdRangeError: An edge names a node that is not there.
+        MissingDependencyError: torch or torch_geometric is not installed.
+    """
+    value = read_torch_file(path)
+    if isinstance(value, tuple):
+        if len(value) not in (2, 3) or (value[1] is not None and not isinstance(value[1], Mapping)):
+            raise FormatError(f"{path} holds a tuple of {len(value)}; wanted PyG's (data, slices, class)")
+        if value[1]:
+            raise SchemaError(f"{path} holds a collection of graphs; give one of them: graph_from_data(dataset[0])")
+        value = value[0]
+    if isinstance(value, Mapping):
+        value = _data_of(value)
+    if not isinstance(value, DataLike | HeteroDataLike):
+        raise FormatError(f"{path} holds {type(value).__name__}; wanted a Data or HeteroData of PyG")
+    return graph_from_data(value)
+
+
+def graph_from_ogb_folder(
+    folder: str | os.PathLike[str], *, split: str | None = None, inverse_edges: bool | None = None,
+    num_nodes: Mapping[str, int] | None = None,
+) -> Graph:  # fmt: skip
+    """Make a graph of a folder that the Open Graph Benchmark downloads, as ``graph_from_ogb`` does of arrays.
+
+    See ``hopstream.ingest.ogb_folder`` for the layouts. Arrays of MAG240M are mapped, not loaded.
+
+    Args:
+        folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
+        split: The folder below ``split/``; it may be left out where there is one.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
+            the folder's name.
+        num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
+
+    Raises:
+        FormatError: A file is missing or damaged, or the folder is of no layout that is known.
+        SchemaError: Files contradict each other, or there are several graphs.
+        IdRangeError: An edge or split names a node that is not there.
+        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        MissingDependencyError: A ``.pt`` file is to be read, without torch.
+    """
+    return read_ogb_folder(
+        folder, split=split, inverse_edges=inverse_edges, num_nodes=num_nodes, read_torch=read_torch_file
+    )
+
+
+def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) -> dict[str, dict[str, Any]]:
+    """Read the links to predict of one of OGB's link datasets, as ``get_edge_split`` returns them.
+
+    Args:
+        folder: A dataset's folder, such as ``dataset/ogbl_collab``.
+        split: The folder below ``split/``; it may be left out where there is one.
+
+    Returns:
+        ``train``, ``val`` and ``test``, each OGB's names to arrays: ``edge`` and ``edge_neg`` int64[n, 2]; or
+        ``source_node`` and ``target_node``; or ``head``, ``relation`` and ``tail``; and what goes with them.
+
+    Raises:
+        FormatError: A file is missing, damaged, or holds what is not read.
+        SettingsError: There are several splits and none is chosen, or there is none.
+        MissingDependencyError: torch is not installed.
+    """
+    chosen = find_split(Path(folder), split)
+    if chosen is None:
+        raise SettingsError(f"{folder} has no folder split/; give that of a dataset for link prediction")
+    found: dict[str, dict[str, Any]] = {}
+    for name in SPLIT_NAMES:
+        value = read_torch_file(chosen / f"{name}.pt")
+        if not isinstance(value, dict):
+            raise FormatError(f"{chosen / name}.pt holds {type(value).__name__}; wanted a dict of links")
+        found[SPLITS.get(name, name)] = {str(key): _as_array(part) for key, part in value.items()}
+    return found
+
+
+def read_torch_file(path: str | os.PathLike[str]) -> Any:
+    """What a ``.pt`` file holds, in main memory.
+
+    Raises:
+        FormatError: The file is missing or damaged, or holds anything but numbers, text, containers, tensors, numpy
+            arrays and PyG's data objects.
+        MissingDependencyError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError(f"{path} is read with torch; pip install 'hopstream[pyg]'") from error
+    try:
+        with torch.serialization.safe_globals([*_numpy_globals(), *_pyg_globals()]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing") from error
+    except pickle.UnpicklingError as error:
+        raise FormatError(
+            f"{path} holds what is not read: {_reason(error)}; wanted numbers, tensors, numpy arrays and PyG's data "
+            "objects: load it where you trust it, and save its tensors alone"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path} cannot be read as a file of torch ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """The cause alone; torch says around it how to be less careful."""
+    named = re.search(r"GLOBAL (\S+)", str(error))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "WeightsUnpickler" in line or "Unsupported" in line]
+    return named[1] if named else (told or lines or [type(error).__name__])[0][:200]
+
+
+def _numpy_globals() -> list[Any]:
+    """What pickled numpy arrays name, in versions before and after 2."""
+    functions: list[Any] = [np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+    named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in functions]
+    dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdSU"}
+    return [*functions, *named, np.ndarray, np.dtype, codecs.encode, *dtypes]
+
+
+def _pyg_globals() -> list[Any]:
+    """The classes that a ``Data`` or ``HeteroData`` is made of, where PyG is installed."""
+    try:
+        from torch_geometric.data import Data, HeteroData, data, storage
+    except ImportError:
+        return []
+    parts = [storage.BaseStorage, storage.GlobalStorage, storage.NodeStorage, storage.EdgeStorage]
+    return [Data, HeteroData, data.DataEdgeAttr, data.DataTensorAttr, *parts]
+
+
+def _data_of(named: Mapping[Any, Any]) -> Any:
+    """The data object that ``to_dict`` made a dict of."""
+    try:
+        from torch_geometric.data import Data, HeteroData
+    except ImportError as error:
+        raise MissingDependencyError(
+            "PyG's files are read with torch_geometric; pip install 'hopstream[pyg]'"
+        ) from error
+    return (HeteroData if GLOBAL_STORE in named else Data).from_dict(dict(named))
+
+
+def _as_array(value: Any) -> Array | Any:
+    """Tensors as arrays; what is no tensor as it is."""
+    return value.numpy() if hasattr(value, "numpy") else value

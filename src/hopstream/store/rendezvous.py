@@ -1,0 +1,447 @@
+"""How do ranks find each other, given the address of one of them?
+
+Rank 0 listens at the address that all were given. Each rank joins a group and puts values down, round by round; when
+all have, each gets the values of all in the order of ranks. Nothing else passes here: what ranks want of each other
+they ask each other, at addresses that they exchange.
+
+A rank that waits asks again and again, and is answered at once when the last value arrives, so every wait ends at the
+deadline of whoever waits, and a restarted call does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.store.channel import Channel
+from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error, encode_frame, to_batch
+
+LOG = logging.getLogger(__name__)
+TURN_S = 1.0
+"""How long one call waits for other ranks before it is made again."""
+SLACK_S = 5.0
+"""How much longer than its turn a call may take before rank 0 is taken to be gone."""
+RETRY_S = 0.1
+"""How long to wait before trying again to reach a rank 0 that does not listen yet."""
+PROBE_S = 1.0
+MAX_RANKS = 1 << 20
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is known of one group.
+
+    Attributes:
+        world_size: How many ranks it has.
+        tokens: Rank to what the process that joined as it calls itself.
+        rounds: Name of a round to rank to value.
+        failure: Why the group cannot come together, or empty.
+    """
+
+    world_size: int
+    tokens: dict[int, str] = field(default_factory=dict)
+    rounds: dict[str, dict[int, Any]] = field(default_factory=dict)
+    failure: str = ""
+
+
+class RendezvousServer:
+    """Where ranks meet. It listens until it is closed and keeps a few hundred bytes per rank."""
+
+    def __init__(self, location: Location, security: ServerSecurity) -> None:
+        """Listen at an address.
+
+        Raises:
+            AccessDenied: Others could reach the address, and TLS or a token is missing.
+            StoreUnavailable: The address cannot be listened at.
+        """
+        security.check_bind(location)
+        self._rooms: dict[str, _Room] = {}
+        self._changed = threading.Condition()
+        try:
+            self._flight = _FlightServer(self, str(location), security.flight_options())
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise StoreUnavailable(
+                f"rank 0 cannot listen at {location}: {_bind_error(location) or error}; master_addr is an address of "
+                "the machine of rank 0, and master_port a free port of its own, not the one of torch.distributed"
+            ) from error
+
+    def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """The record batch that answers a request."""
+        try:
+            if len(ticket) > MAX_MESSAGE_BYTES:
+                raise SettingsError(f"the request has {len(ticket)} bytes; {MAX_MESSAGE_BYTES} are taken")
+            yield to_batch(encode_frame(self._answer(_Call.read(decode_frame(ticket)))))
+        except Exception as error:  # whatever went wrong is the asker's to hear
+            yield to_batch(encode_error(error))
+
+    def close(self) -> None:
+        """Answer the calls under way, and release the port."""
+        self._flight.shutdown()
+
+    def _answer(self, call: _Call) -> dict[str, Any]:
+        with self._changed:
+            room = self._rooms.setdefault(call.group, _Room(call.world_size))
+            refusal = _refusal(room, call)
+            if refusal and not room.failure:
+                room.failure = refusal
+            if call.failure and not room.failure:
+                room.failure = f"rank {call.rank} gave up: {call.failure}"
+            if room.failure:
+                self._changed.notify_all()
+                if refusal:
+                    raise SettingsError(refusal)
+                return {"failure": room.failure}
+            room.tokens[call.rank] = call.token
+            values = room.rounds.setdefault(call.round_name, {})
+            values[call.rank] = call.value
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: "missing" not in _standing(room, values, call), min(call.wait_s, TURN_S))
+            return _standing(room, values, call)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One request."""
+
+    group: str
+    round_name: str
+    rank: int
+    world_size: int
+    token: str
+    value: Any
+    wait_s: float
+    excused: frozenset[int]
+    failure: str
+
+    @classmethod
+    def read(cls, frame: Frame) -> _Call:
+        header = frame.header
+        try:
+            call = cls(
+                group=frame.text("group"), round_name=frame.text("round"), rank=int(header["rank"]),
+                world_size=int(header["world_size"]), token=frame.text("token"), value=header["value"],
+                wait_s=float(header["wait_s"]), excused=frozenset(map(int, header["excused"])),
+                failure=frame.text("failure"),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"not a request to meet ({error!r}): {str(header)[:200]}") from error
+        if not 0 <= call.rank < call.world_size <= MAX_RANKS:
+            raise SettingsError(f"rank is {call.rank} of {call.world_size}; ranks are 0..world_size-1")
+        return call
+
+
+def _refusal(room: _Room, call: _Call) -> str:
+    """Why a rank does not belong to a group; empty where it does."""
+    if call.world_size != room.world_size:
+        known = ", ".join(map(str, sorted(room.tokens))) or "others"
+        return (
+            f"rank {call.rank} says that world_size is {call.world_size}; rank {known} said {room.world_size}; give "
+            "all ranks the same world_size"
+        )
+    if room.tokens.get(call.rank, call.token) != call.token:
+        return f"two processes say that they are rank {call.rank} of {room.world_size}; give each a rank of its own"
+    return ""
+
+
+def _standing(room: _Room, values: dict[int, Any], call: _Call) -> dict[str, Any]:
+    """How far a round has come: why it failed, which ranks are missing, or the values of all."""
+    if room.failure:
+        return {"failure": room.failure}
+    missing = set(range(room.world_size)) - values.keys() - call.excused
+    if missing:
+        return {"missing": sorted(missing)}
+    return {"values": [values.get(rank) for rank in range(room.world_size)]}
+
+
+class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, server: RendezvousServer, location: str, options: dict[str, Any]) -> None:
+        self._server = server
+        super().__init__(location, **options)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
+        return flight.GeneratorStream(BATCH_SCHEMA, self._server.answer(ticket.ticket))
+
+
+def _bind_error(location: Location) -> str:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in location.host else socket.AF_INET) as probe:
+            probe.bind((location.host, location.port))
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(slots=True)
+class _Hosted:
+    server: RendezvousServer
+    num_groups: int = 1
+
+
+_HOSTED: dict[str, _Hosted] = {}
+"""Location to the server there, as long as a group of this process needs it."""
+_HOSTING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who wants to meet whom, and where.
+
+    Attributes:
+        group: Name of the group; several may meet at one address.
+        rank: This process.
+        world_size: How many ranks the group has.
+        master_addr: A host name or IP address of the machine of rank 0.
+        master_port: The port at which rank 0 listens.
+        timeout_s: How long to wait for the other ranks, in each round.
+    """
+
+    group: str
+    rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    timeout_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        for name, low, high in (("world_size", 1, MAX_RANKS), ("master_port", 1, 65535)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or not 0 <= self.rank < self.world_size:
+            raise SettingsError(
+                f"rank is {self.rank!r}; of world_size {self.world_size} it is 0..{self.world_size - 1}"
+            )
+        if not self.timeout_s > 0:
+            raise SettingsError(f"the time to wait is {self.timeout_s!r}; it must be a number of seconds above 0")
+
+
+class Group:
+    """One rank's place in a group, from when it is made until it is left or closed."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        security: ServerSecurity | None = None,
+        settings: StoreSettings | None = None,
+    ) -> None:
+        """Prepare to meet; rank 0 listens from now on. Nobody is waited for.
+
+        Args:
+            membership: Who, whom and where.
+            security: What rank 0 shows and asks for; needed where ``master_addr`` is not loopback.
+            settings: What this rank shows and trusts.
+
+        Raises:
+            SettingsError: ``master_addr`` is not known.
+            AccessDenied: Others could reach rank 0, and TLS or a token is missing.
+            StoreUnavailable: Rank 0 cannot listen at the address.
+        """
+        security = security or ServerSecurity()
+        self.membership = membership
+        host = _resolved(membership.master_addr)
+        has_tls = security.certificate is not None
+        self._location = Location(host, membership.master_port, has_tls)
+        self._channel = Channel(self._location, settings or StoreSettings())
+        self._token = secrets.token_hex(8)
+        self._num_rounds = 0
+        self._is_closed = False
+        self._is_hosting = membership.rank == 0
+        if self._is_hosting:
+            _host(self._location, security)
+
+    @property
+    def own_location(self) -> str:
+        """``grpc://host:0`` of this machine as the machine of rank 0 reaches it."""
+        if self._location.is_loopback:
+            return str(replace(self._location, port=0))
+        family = socket.AF_INET6 if ":" in self._location.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
+            probe.connect((self._location.host, self._location.port))
+            return str(Location(probe.getsockname()[0], 0, self._location.has_tls))
+
+    def gather(self, value: Any, what: str, timeout_s: float | None = None) -> list[Any]:
+        """Put a value down, wait until all ranks have, and return the values of all in the order of ranks.
+
+        Args:
+            value: Anything that JSON holds.
+            what: What is waited for, as messages name it.
+            timeout_s: How long to wait; the group's time if it is not given.
+
+        Raises:
+            StoreTimeout: Some ranks did not come in time; the message says which.
+            StoreUnavailable: Rank 0 cannot be reached, or a rank gave up; the message says why.
+            SettingsError: Ranks disagree about ``world_size``, or two processes have one rank.
+        """
+        self._num_rounds += 1
+        values = self._meet(f"{self._num_rounds}", value, what, timeout_s or self.membership.timeout_s, None)
+        return list(values)
+
+    def fail(self, message: str) -> None:
+        """Tell the other ranks, who may be waiting, that this one cannot go on; says nothing where nobody listens."""
+        try:
+            self._ask("failed", None, 0.0, 2 * PROBE_S, failure=message)
+        except Exception:  # the error that made this rank give up is the one to be seen
+            LOG.debug("nobody heard that rank %d gave up", self.membership.rank, exc_info=True)
+
+    def leave(self, locations: Sequence[str], timeout_s: float | None = None) -> list[int]:
+        """Wait until all ranks leave, so that nobody misses what this one serves; then close.
+
+        Args:
+            locations: Where each rank serves: a rank that does not leave and serves no more is gone. Empty where no
+                rank serves yet.
+            timeout_s: How long to wait; the group's time if it is not given.
+
+        Returns:
+            The ranks that went without leaving.
+
+        Raises:
+            StoreTimeout: Some ranks that are there did not leave in time.
+        """
+        if self._is_closed:
+            return []
+        gone: set[int] = set()
+
+        def excuse(missing: Collection[int]) -> frozenset[int]:
+            gone.update(rank for rank in missing if locations and not is_listening(locations[rank]))
+            return frozenset(gone)
+
+        try:
+            self._meet("leave", None, "to leave", timeout_s or self.membership.timeout_s, excuse)
+        except StoreUnavailable:
+            LOG.debug("rank 0 has left", exc_info=True)
+        finally:
+            self.close()
+        return sorted(gone)
+
+    def close(self) -> None:
+        """Leave without waiting for anybody; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._channel.close()
+        if self._is_hosting:
+            _unhost(self._location)
+
+    def _meet(
+        self,
+        round_name: str,
+        value: Any,
+        what: str,
+        timeout_s: float,
+        excuse: Callable[[Collection[int]], frozenset[int]] | None,
+    ) -> list[Any]:
+        ends, excused, who = time.monotonic() + timeout_s, frozenset[int](), self.membership
+        missing: list[int] = []
+        has_met = False
+        while (left := ends - time.monotonic()) > 0:
+            try:
+                header = self._ask(round_name, value, min(left, TURN_S), min(left, TURN_S) + SLACK_S, excused)
+            except (StoreUnavailable, StoreTimeout) as error:
+                if has_met or self._num_rounds > 1 or ends - time.monotonic() < RETRY_S:
+                    raise self._unreachable(what, timeout_s, error) from error
+                time.sleep(RETRY_S)
+                continue
+            has_met = True
+            if "failure" in header:
+                raise StoreUnavailable(f"rank {who.rank} waited {what}: {header['failure']}")
+            if "values" in header:
+                return list(header["values"])
+            missing = list(header["missing"])
+            excused = frozenset() if excuse is None else excuse(missing)
+        shown = ", ".join(map(str, missing[:20])) or "of others"
+        raise StoreTimeout(
+            f"rank {who.rank} of {who.world_size} waited {timeout_s:.3g} s {what}; rank {shown} did not come to "
+            f"{self._location}; start all ranks with the same master_addr, master_port and world_size"
+        )
+
+    def _unreachable(self, what: str, timeout_s: float, error: Exception) -> StoreUnavailable:
+        who = self.membership
+        return StoreUnavailable(
+            f"rank {who.rank} of {who.world_size} cannot reach rank 0 at {self._location} {what} (tried for up to "
+            f"{timeout_s:.3g} s): {error}; start rank 0, and give all ranks its master_addr and master_port"
+        )
+
+    def _ask(
+        self,
+        round_name: str,
+        value: Any,
+        wait_s: float,
+        timeout_s: float,
+        excused: frozenset[int] = frozenset(),
+        failure: str = "",
+    ) -> dict[str, Any]:
+        who = self.membership
+        request = encode_frame(
+            {
+                "group": who.group, "round": round_name, "rank": who.rank, "world_size": who.world_size,
+                "token": self._token, "value": value, "wait_s": wait_s, "excused": sorted(excused), "failure": failure,
+            }
+        )  # fmt: skip
+        taken = _Taken()
+        self._channel.call(request, timeout_s, "meet", taken)
+        return taken.header
+
+
+class _Taken:
+    """Keeps the header of the one frame of an answer."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] = {}
+
+    def take(self, frame: Frame) -> None:
+        """Keep a frame's header."""
+        self.header = frame.header
+
+
+def is_listening(location: str) -> bool:
+    """Whether something takes connections at a location."""
+    place = Location.parse(location)
+    try:
+        with socket.create_connection((place.host, place.port), PROBE_S):
+            return True
+    except OSError:
+        return False
+
+
+def _resolved(host: str) -> str:
+    """An IP address, so that all sides mean the same one; the first of version 4 where there are several."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"master_addr {host!r} is not known ({error}); write the IP address of rank 0") from error
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
+def _host(location: Location, security: ServerSecurity) -> None:
+    with _HOSTING:
+        hosted = _HOSTED.get(str(location))
+        if hosted is not None:
+            hosted.num_groups += 1
+            return
+        _HOSTED[str(location)] = _Hosted(RendezvousServer(location, security))
+
+
+def _unhost(location: Location) -> None:
+    with _HOSTING:
+        hosted = _HOSTED[str(location)]
+        hosted.num_groups -= 1
+        if hosted.num_groups:
+            return
+        del _HOSTED[str(location)]
+    hosted.server.close()

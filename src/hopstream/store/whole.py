@@ -1,0 +1,150 @@
+"""How are all edges of a type, or all rows of a column, read through a store?
+
+What is asked for in one request is bounded, so a request keeps its deadline however large the graph is; what is
+answered is all held here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.errors import UnknownNameError
+from hopstream.partition.book import Owner, ends_of
+from hopstream.schema import Direction, EdgeType, FeatureSchema
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleRequest, Store
+
+MAX_EDGES = 1 << 22
+"""Edges in one request, but for those of one node."""
+MAX_ROWS = 1 << 20
+"""Nodes, or rows of columns, in one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WholeEdges:
+    """All edges of a type, grouped by the node that keeps them, nodes in the order of their keys.
+
+    Attributes:
+        direction: ``in``: edges are grouped by destination; ``out``: by source.
+        indptr: int64[num_nodes + 1], where each node's edges begin.
+        neighbor_keys: int64[num_edges], keys of the other ends; within a node in stored order, which is the order of
+            time where the dataset was written with times.
+        edge_ids: int64[num_edges], ids in that direction.
+        edge_keys: int64[num_edges], or None where the dataset keeps none.
+    """
+
+    direction: Direction
+    indptr: IntArray
+    neighbor_keys: IntArray
+    edge_ids: IntArray
+    edge_keys: IntArray | None
+
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """int64[num_edges] keys of sources and of destinations, in this order of edges."""
+        own = np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int64), np.diff(self.indptr))
+        return (self.neighbor_keys, own) if self.direction == "in" else (own, self.neighbor_keys)
+
+
+def read_edges(store: Store, edge_type: EdgeType, direction: Direction | None = None) -> WholeEdges:
+    """Read all edges of a type.
+
+    Args:
+        store: A store of all parts.
+        edge_type: The edge type.
+        direction: One that the store has; None for its first.
+
+    Raises:
+        UnknownNameError: The graph has no such edge type.
+        StoreError: A server failed, or gave no answer in time.
+    """
+    store.schema.check_edge_type(edge_type)
+    direction = store.directions[0] if direction is None else direction
+    near, far = ends_of(edge_type, direction)
+    ids = _ids_in_key_order(store, near)
+    far_keys = _keys_in_id_order(store, far, ids if far == near else None)
+    degrees = [store.degrees(edge_type, direction, ids[block]) for block in _blocks(len(ids), MAX_ROWS)]
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(np.concatenate([indptr[:0], *degrees]), out=indptr[1:])
+    neighbor_keys, edge_ids = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.int64)
+    for first, stop in _stretches(indptr):
+        request = SampleRequest(
+            edge_type=edge_type, direction=direction, ids=ids[first:stop], count=-1, wants_edge_ids=True
+        )
+        reply = store.sample([request])[0]
+        neighbor_keys[indptr[first] : indptr[stop]] = far_keys[reply.neighbor_ids]
+        edge_ids[indptr[first] : indptr[stop]] = reply.edge_ids
+    edge_keys = None
+    if keeps_edge_keys(store, direction):
+        edge_keys = fetch_rows(store, (edge_type, direction), {KEY: KEY_SCHEMA}, edge_ids)[KEY]
+    return WholeEdges(
+        direction=direction, indptr=indptr, neighbor_keys=neighbor_keys, edge_ids=edge_ids, edge_keys=edge_keys
+    )
+
+
+def fetch_rows(
+    store: Store, owner: Owner, features: dict[str, FeatureSchema], ids: IntArray
+) -> dict[str, NDArray[Any]]:
+    """Rows of columns of fixed width, in new arrays, however many they are.
+
+    Args:
+        store: A store of all parts.
+        owner: A node type, or an (edge type, direction).
+        features: Name to schema of the columns.
+        ids: int64[n].
+
+    Returns:
+        Name to an array of n rows.
+    """
+    out = {name: np.empty((len(ids), *feature.shape), feature.numpy_dtype) for name, feature in features.items()}
+    for block in _blocks(len(ids), MAX_ROWS):
+        part_of = {name: array[block] for name, array in out.items()}
+        store.fetch([FetchRequest(owner=owner, names=tuple(features), ids=ids[block], out=part_of)])
+    return out
+
+
+def keeps_edge_keys(store: Store, direction: Direction) -> bool:
+    """Whether a store can answer original edge keys; a dataset keeps them for all edge types or for none."""
+    for edge_type in store.schema.edges:
+        if store.book.num_ids((edge_type, direction)):
+            request = FetchRequest(owner=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))
+            try:
+                store.fetch([request])
+            except UnknownNameError:
+                return False
+            return True
+    return True
+
+
+def _ids_in_key_order(store: Store, node_type: str) -> IntArray:
+    """int64[num_nodes], the id of each key."""
+    keys = np.arange(store.book.num_ids(node_type), dtype=np.int64)
+    if store.book.ids_are_keys:
+        return keys
+    return np.concatenate([keys[:0], *(store.lookup(node_type, keys[b]) for b in _blocks(len(keys), MAX_ROWS))])
+
+
+def _keys_in_id_order(store: Store, node_type: str, ids: IntArray | None) -> IntArray:
+    """int64[num_nodes], the key of each id; ``ids`` are those of all keys, where they are known."""
+    ids = _ids_in_key_order(store, node_type) if ids is None else ids
+    keys = np.empty_like(ids)
+    keys[ids] = np.arange(len(ids), dtype=np.int64)
+    return keys
+
+
+def _blocks(num_rows: int, size: int) -> Iterator[slice]:
+    return (slice(first, min(first + size, num_rows)) for first in range(0, num_rows, size))
+
+
+def _stretches(indptr: IntArray) -> Iterator[tuple[int, int]]:
+    """Stretches of nodes with no more than so many edges each, or of one node."""
+    first, num_nodes = 0, len(indptr) - 1
+    while first < num_nodes:
+        stop = int(np.searchsorted(indptr, indptr[first] + MAX_EDGES, side="right")) - 1
+        stop = min(max(stop, first + 1), first + MAX_ROWS, num_nodes)
+        yield first, stop
+        first = stop

@@ -1,0 +1,261 @@
+"""Is what cannot be, among several ranks, an error on every rank, in time and with what to do?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.pyg import DistContext, DistLinkNeighborLoader, DistNeighborLoader
+from hopstream.errors import (
+    AccessDenied,
+    IdRangeError,
+    SchemaError,
+    SettingsError,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from hopstream.graph.graph import Graph
+from hopstream.schema import EDGE, NODE
+from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.test_dist_loaders import plain_graph
+
+SOON_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return plain_graph(np.random.default_rng(5))
+
+
+def load(graph: Graph, rank: int, port: int, *, num_parts: int = 2, data: Any = None, **options: Any) -> Any:
+    if data is None:
+        data = partition(graph, owners_of(graph, num_parts), rank, num_parts)
+    given: dict[str, Any] = {
+        "num_neighbors": [-1], "master_addr": "127.0.0.1", "master_port": port, "current_ctx": context(rank, num_parts),
+        "rpc_timeout": SOON_S, "batch_size": 4,
+    }  # fmt: skip
+    return DistNeighborLoader(data, **{**given, **options})
+
+
+def test_a_missing_rank_is_named_in_time(graph: Graph) -> None:
+    start, port = time.monotonic(), free_port()
+    with pytest.raises(StoreTimeout, match=r"rank 0 of 3 waited.*rank 2 did not come"):
+        all_well(on_ranks(2, lambda rank: load(graph, rank, port, num_parts=3)))
+    assert time.monotonic() - start < SOON_S + 5
+
+
+def test_an_unreachable_master_is_an_error_in_time(graph: Graph) -> None:
+    start = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"rank 1 of 2 cannot reach rank 0 at grpc://127.0.0.1:.*start rank 0"):
+        load(graph, 1, free_port())
+    assert time.monotonic() - start < SOON_S + 5
+
+
+def test_an_unknown_master_is_an_error(graph: Graph) -> None:
+    with pytest.raises(SettingsError, match=r"master_addr 'no-such-host.invalid' is not known"):
+        load(graph, 1, free_port(), master_addr="no-such-host.invalid")
+
+
+def test_a_port_in_use_is_an_error(graph: Graph) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(StoreUnavailable, match=r"rank 0 cannot listen at .*master_port a free port"):
+            load(graph, 0, taken.getsockname()[1])
+
+
+def test_other_world_sizes_are_an_error_on_every_rank(graph: Graph) -> None:
+    port = free_port()
+    sizes = [2, 3]
+    errors = on_ranks(2, lambda rank: load(graph, rank, port, current_ctx=context(rank, sizes[rank])))
+    assert all(isinstance(error, SettingsError | StoreError) for error in errors), errors
+    assert any("world_size" in str(error) for error in errors), errors
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_world_is_an_error(graph: Graph, rank: int) -> None:
+    outside = DistContext(rank=rank, global_rank=0, world_size=2, global_world_size=2, group_name="g")
+    with pytest.raises(SettingsError, match=r"ranks are 0..world_size-1"):
+        load(graph, 0, free_port(), current_ctx=outside)
+
+
+def test_books_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
+    port = free_port()
+    owners = [owners_of(graph, 2, rng_seed) for rng_seed in (1, 2)]
+    errors = on_ranks(2, lambda rank: load(graph, rank, port, data=partition(graph, owners[rank], rank, 2)))
+    for error in errors:
+        assert isinstance(error, VersionMismatch)
+        assert "who owns the nodes of 'node': rank 0 knows of 40 nodes, rank 1 of other owners" in str(error)
+
+
+def test_columns_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> Any:
+        data = partition(graph, owners_of(graph, 2), rank, 2)
+        if rank == 1:
+            data[0].put_tensor(data[0].get_tensor(None, "x").double(), group_name=None, attr_name="x")
+        return load(graph, rank, port, data=data)
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, VersionMismatch)
+        assert "columns of node: rank 0 has" in str(error)
+
+
+def test_a_part_that_nobody_holds_is_an_error_on_every_rank(graph: Graph) -> None:
+    port = free_port()
+    owners = owners_of(graph, 2)
+    for error in on_ranks(2, lambda rank: load(graph, rank, port, data=partition(graph, owners, 0, 2))):
+        assert isinstance(error, VersionMismatch)
+        assert "no rank holds part 1 of 2" in str(error)
+
+
+def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> Any:
+        data = partition(graph, owners_of(graph, 2), rank, 2)
+        if rank == 1:
+            data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
+        return load(graph, rank, port, data=data, rpc_timeout=20)
+
+    start = time.monotonic()
+    errors = on_ranks(2, work)
+    assert time.monotonic() - start < 10
+    assert isinstance(errors[1], SchemaError)
+    assert isinstance(errors[0], StoreUnavailable)
+    assert "rank 1 gave up" in str(errors[0])
+
+
+def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> Any:
+        loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20, concurrency=1)
+        try:
+            if rank == 1:
+                return None
+            ended.wait(10)
+            return list(loader)
+        finally:
+            loader.close(waits=False)
+            ended.set()
+
+    import threading
+
+    ended = threading.Event()
+    error = on_ranks(2, work)[0]
+    assert isinstance(error, StoreUnavailable)
+    assert "part 1" in str(error)
+
+
+def test_who_closes_waits_for_the_others(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> int:
+        loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
+        num_batches = sum(len(list(loader)) for _ in range(1 + 3 * rank))
+        loader.close()
+        loader.close()
+        return num_batches
+
+    assert all_well(on_ranks(2, work)) == [10, 40]
+
+
+def test_loaders_share_a_port_and_a_block_is_an_epoch(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> list[int]:
+        first, second = (load(graph, rank, port, input_nodes=torch.arange(n), rpc_timeout=20) for n in (8, 12))
+        counts = []
+        for loader in (first, second, first):
+            with loader as batches:
+                counts.append(len(list(batches)))
+        with first as batches:
+            next(batches)
+        for loader in (first, second):
+            loader.close()
+        return counts
+
+    assert all_well(on_ranks(2, work)) == [[2, 3, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"input_time": [1]}, SettingsError, "input_time needs time_attr="),
+        ({"concurrency": 0}, SettingsError, "concurrency is 0"),
+        ({"device": "cuda:0"}, SettingsError, "batches are made on the CPU"),
+        ({"collate_fn": len}, SettingsError, "transform= is called with each batch"),
+        ({"worker_init_fn": len}, SettingsError, "override the method DistLoader.worker_init_fn"),
+        ({"no_such_option": 1}, TypeError, "unexpected keyword argument 'no_such_option'"),
+        ({"master_port": "http"}, SettingsError, "master_port is 'http'"),
+        ({"master_port": 70000}, SettingsError, "master_port is 70000"),
+        ({"data": (1, 2)}, SettingsError, "give a pair|give \\(feature_store, graph_store\\)"),
+        ({"time_attr": "when"}, SettingsError, "time_attr is 'when', and no tensor"),
+        ({"num_workers": -1}, SettingsError, "num_workers"),
+        ({"master_addr": "10.255.255.1"}, AccessDenied, "can be reached from other machines"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_refused_before_anybody_is_waited_for(
+    graph: Graph, options: dict[str, Any], error: Any, message: str
+) -> None:
+    data = options.pop("data", None)
+    with pytest.raises(error, match=message):
+        load(graph, 0, options.pop("master_port", free_port()), num_parts=1 if "time_attr" in options or data else 2,
+             data=data, **options)  # fmt: skip
+
+
+def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Graph) -> None:
+    with pytest.raises(IdRangeError, match="40"):
+        load(graph, 0, free_port(), num_parts=1, input_nodes=torch.tensor([40]))
+
+
+def test_times_of_links_come_with_time_attr(graph: Graph) -> None:
+    data = partition(graph, owners_of(graph, 1), 0, 1, "time")
+    with pytest.raises(SettingsError, match="time_attr is given and edge_label_time is not"):
+        DistLinkNeighborLoader(data, [-1], "127.0.0.1", free_port(), context(0, 1), time_attr="time")
+    with pytest.raises(SettingsError, match="edge_label_time is given and time_attr is not"):
+        DistLinkNeighborLoader(data, [-1], "127.0.0.1", free_port(), context(0, 1), edge_label_time=[1])
+
+
+def test_without_seeds_a_rank_starts_from_what_it_owns(graph: Graph) -> None:
+    port, owners = free_port(), owners_of(graph, 2)
+
+    def work(rank: int) -> tuple[list[int], int]:
+        nodes = load(graph, rank, port, rpc_timeout=20)
+        links = DistLinkNeighborLoader(
+            partition(graph, owners, rank, 2), [-1], "127.0.0.1", port, context(rank, 2), batch_size=7, rpc_timeout=20
+        )
+        found = [key for batch in nodes for key in batch.n_id[: batch.batch_size].tolist()]
+        num_links = sum(batch.edge_label_index.shape[1] for batch in links)
+        for loader in (links, nodes):
+            loader.close()
+        return found, num_links
+
+    for rank, (keys, num_links) in enumerate(all_well(on_ranks(2, work))):
+        assert keys == np.flatnonzero(owners[NODE] == rank).tolist()
+        assert num_links == int(np.sum(owners[NODE][graph.edges[EDGE].dst_keys] == rank))
+
+
+def test_transforms_run_where_filter_per_worker_says(graph: Graph) -> None:
+    import threading
+
+    def name_thread(batch: Any) -> str:
+        return threading.current_thread().name
+
+    names = {}
+    for filters in (False, True):
+        loader = load(graph, 0, free_port(), num_parts=1, transform=name_thread, filter_per_worker=filters)
+        names[filters] = set(loader)
+        loader.close()
+    assert names[False] == {threading.current_thread().name}
+    assert threading.current_thread().name not in names[True]

@@ -1,0 +1,188 @@
+"""Does one rank's sampler give what a sampler of the whole graph gives, and do PyG's own ways to set it up work?"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+import hopstream.compat.pyg as pyg_dist
+from hopstream.compat.pyg import DatasetSampler, DistNeighborLoader, DistNeighborSampler
+from hopstream.errors import SettingsError, StateError
+from hopstream.graph.graph import Graph
+from hopstream.partition.write import write_parts
+from hopstream.schema import EDGE, NODE
+from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.test_dist_loaders import plain_graph
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return plain_graph(np.random.default_rng(5))
+
+
+def sampled(graph: Graph, work: Any, num_parts: int = 3, **options: Any) -> list[Any]:
+    """What ``work`` makes of the sampler of each rank."""
+    port, owners = free_port(), owners_of(graph, num_parts)
+
+    def on_rank(rank: int) -> Any:
+        data = partition(graph, owners, rank, num_parts, options.get("time_attr"))
+        sampler = DistNeighborSampler(context(rank, num_parts), data, **{"num_neighbors": [-1, -1], **options})
+        member = pyg_dist.init_rpc(context(rank, num_parts), "127.0.0.1", port, rpc_timeout=20)
+        try:
+            sampler.init_sampler_instance()
+            sampler.register_sampler_rpc()
+            pyg_dist.global_barrier(timeout=10)
+            found = work(sampler)
+        except BaseException:
+            member.close(False)
+            raise
+        member.close(True)
+        return found
+
+    return all_well(on_ranks(num_parts, on_rank))
+
+
+def test_samples_are_those_of_one_machine(graph: Graph, tmp_path: Any) -> None:
+    write_parts(graph, tmp_path / "whole", num_parts=1)
+    nodes = NodeSamplerInput(input_id=None, node=torch.tensor([3, 17, 39]), time=None, input_type=None)
+    row, col = (torch.from_numpy(keys[:5]) for keys in (graph.edges[EDGE].src_keys, graph.edges[EDGE].dst_keys))
+    edges = EdgeSamplerInput(input_id=None, row=row, col=col, label=None, time=None, input_type=None)
+    negatives = NegativeSampling("binary", 2.0)
+
+    def work(sampler: Any) -> list[Any]:
+        async def both() -> list[Any]:
+            return [await sampler.node_sample(nodes), await sampler.edge_sample(edges, neg_sampling=negatives)]
+
+        return asyncio.run(both())
+
+    with DatasetSampler(tmp_path / "whole", [-1, -1], rng_seed=4) as whole:
+        truth = [whole.sample_from_nodes(nodes), whole.sample_from_edges(edges, negatives)]
+    for found in sampled(graph, work, rng_seed=4):
+        for one, other in zip(found, truth, strict=True):
+            for name in ("node", "row", "col", "edge"):
+                assert torch.equal(getattr(one, name), getattr(other, name)), name
+            assert one.num_sampled_nodes == other.num_sampled_nodes
+        assert torch.equal(found[1].metadata[1], truth[1].metadata[1])
+
+
+def test_one_hop_brings_all_neighbours_in_the_order_of_sources(graph: Graph) -> None:
+    sources = torch.tensor([5, 0, 5, 33, 12])
+    table = graph.edges[EDGE]
+    edges_of = {key: np.flatnonzero(table.dst_keys == key).tolist() for key in sources.tolist()}
+
+    def work(sampler: Any) -> Any:
+        return asyncio.run(sampler.sample_one_hop(sources, -1, src_batch=torch.arange(5)))
+
+    for out in sampled(graph, work):
+        wanted = [edge for key in sources.tolist() for edge in edges_of[key]]
+        assert out.edge.tolist() == wanted
+        assert out.node.tolist() == table.src_keys[wanted].tolist()
+        counts = [len(edges_of[key]) for key in sources.tolist()]
+        assert out.metadata == (counts,)
+        assert out.batch.tolist() == np.repeat(np.arange(5), counts).tolist()
+
+
+def test_one_hop_keeps_to_times_and_counts(graph: Graph) -> None:
+    sources, times = torch.arange(40), torch.full((40,), 25)
+    table = graph.edges[EDGE]
+    is_seen = graph.nodes[NODE].features["time"][table.src_keys] <= 25
+
+    def work(sampler: Any) -> Any:
+        return asyncio.run(sampler.sample_one_hop(sources, 2, seed_time=times))
+
+    for out in sampled(graph, work, num_parts=2, time_attr="time"):
+        assert is_seen[out.edge.numpy()].all()
+        eligible = Counter(table.dst_keys[is_seen].tolist())
+        assert out.metadata == ([min(2, eligible[key]) for key in range(40)],)
+
+
+def test_a_channel_takes_outputs_and_errors(graph: Graph) -> None:
+    nodes = NodeSamplerInput(input_id=None, node=torch.tensor([1]), time=None, input_type=None)
+    beyond = NodeSamplerInput(input_id=None, node=torch.tensor([99]), time=None, input_type=None)
+
+    def work(sampler: Any) -> Any:
+        sampler.channel = queue.Queue()
+        assert sampler.sample_from_nodes(nodes) is None
+        assert sampler.channel.get(timeout=20).node[0] == 1
+        assert sampler.sample_from_nodes(beyond) is None
+        return type(sampler.channel.get(timeout=20)).__name__
+
+    assert sampled(graph, work, num_parts=2) == ["IdRangeError"] * 2
+
+
+def test_features_of_other_partitions_are_looked_up(graph: Graph) -> None:
+    owners = owners_of(graph, 2)
+
+    def work(sampler: Any) -> torch.Tensor:
+        own = pyg_dist.LocalFeatureStore()
+        theirs = sampler.feature_store
+        own.put_global_id(theirs.get_global_id(None), group_name=None)
+        own.put_tensor(theirs.get_tensor(None, "x"), group_name=None, attr_name="x")
+        own.num_partitions, own.partition_idx, own.meta = 2, theirs.partition_idx, theirs.meta
+        own.node_feat_pb = torch.from_numpy(owners[NODE].astype(np.int64))
+        own.remote_lookup = sampler._lookup_elsewhere
+        return own.lookup_features(torch.arange(39, -1, -1)).wait()
+
+    for rows in sampled(graph, work, num_parts=2):
+        assert torch.equal(rows, torch.from_numpy(graph.nodes[NODE].features["x"][::-1].copy()))
+
+
+def test_a_sampler_says_what_comes_first(graph: Graph) -> None:
+    sampler = DistNeighborSampler(context(0, 1), partition(graph, owners_of(graph, 1), 0, 1), [2])
+    with pytest.raises(StateError, match="call init_rpc, init_sampler_instance and register_sampler_rpc"):
+        _ = sampler.store
+    with pytest.raises(StateError, match="call init_sampler_instance before"):
+        sampler.register_sampler_rpc()
+    sampler.init_sampler_instance()
+    pyg_dist.shutdown_rpc()
+    with pytest.raises(StateError, match="call init_rpc first"):
+        sampler.register_sampler_rpc()
+    with pytest.raises(StateError, match="call init_rpc first"):
+        pyg_dist.global_barrier()
+    pyg_dist.init_rpc(context(0, 1), "127.0.0.1", 1)
+    sampler.register_sampler_rpc()
+    with pytest.raises(SettingsError, match="links go to edge_sample"):
+        asyncio.run(sampler.node_sample(3))  # type: ignore[arg-type]
+    pyg_dist.shutdown_rpc("dist-test-0")
+
+
+class OwnSetUp(DistNeighborLoader):
+    """Meets the others as scripts do that override ``worker_init_fn``."""
+
+    def worker_init_fn(self, worker_id: int) -> None:
+        num_processes = self.num_workers if self.num_workers > 0 else 1
+        current = pyg_dist.DistContext(
+            world_size=self.current_ctx.world_size * num_processes,
+            rank=self.current_ctx.rank * num_processes + worker_id,
+            global_world_size=self.current_ctx.world_size * num_processes,
+            global_rank=self.current_ctx.rank * num_processes + worker_id,
+            group_name="mp_sampling_worker",
+        )
+        pyg_dist.init_rpc(
+            current_ctx=current, master_addr=self.master_addr, master_port=self.master_port,
+            num_rpc_threads=self.num_rpc_threads, rpc_timeout=self.rpc_timeout,
+        )  # fmt: skip
+        assert self.dist_sampler is not None
+        self.dist_sampler.init_sampler_instance()
+        self.dist_sampler.register_sampler_rpc()
+        pyg_dist.global_barrier(timeout=10)
+
+
+def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
+    port, owners = free_port(), owners_of(graph, 2)
+
+    def work(rank: int) -> int:
+        data = partition(graph, owners, rank, 2)
+        loader = OwnSetUp(data, [2], "127.0.0.1", port, context(rank, 2), num_workers=2, rpc_timeout=20)
+        num_batches = len(list(loader))
+        loader.close()
+        return num_batches
+
+    assert sum(all_well(on_ranks(2, work))) == 40

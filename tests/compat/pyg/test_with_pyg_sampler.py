@@ -1,0 +1,392 @@
+"""Do loaders over several parts give what PyG's own sampler gives on one machine, where all neighbours are followed?
+
+PyG leaves the drawing to pyg-lib or torch-sparse. Where one of them is installed it is asked (``own``); everywhere
+PyG's loaders are also run over the plain operators of ``naive_backend`` (``plain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
+
+import hopstream
+from hopstream.compat.pyg import DistNeighborLoader, open_stores
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.schema import EDGE, NODE
+from tests.compat.pyg import naive_backend
+from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.worlds import as_data
+from tests.load.graphs import make_plain_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*without a 'pyg-lib' installation")
+
+WRITES, WRITTEN = ("author", "writes", "paper"), ("paper", "rev_writes", "author")
+CITES, KNOWS = ("paper", "cites", "paper"), ("author", "knows", "author")
+PARTS = [2, 3]
+BATCH_SIZE = 7
+Tree = dict[Any, list[tuple[int, ...]]]
+"""Of each node type (key), and of each edge type (source, destination, edge key), sorted."""
+BACKENDS = [
+    "plain",
+    pytest.param(
+        "own", marks=pytest.mark.skipif(not naive_backend.HAS_ANY, reason="needs pyg-lib or torch-sparse")
+    ),
+]  # fmt: skip
+ALL = [-1, -1]
+PER_TYPE = {WRITES: [-1, 0, -1], WRITTEN: [0, -1, -1], CITES: [-1, -1, 0], KNOWS: [-1, -1, -1]}
+LATE = {"time_attr": "time", "input_time": "late"}
+NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "no types": ("plain", None, {"num_neighbors": [-1, -1, -1]}),
+    "no types, trees": ("plain", None, {"num_neighbors": ALL, "disjoint": True}),
+    "no types, induced": ("plain", None, {"num_neighbors": [-1], "subgraph_type": "induced"}),
+    "no types, both ways": ("plain", None, {"num_neighbors": ALL, "subgraph_type": "bidirectional"}),
+    "no types, times of nodes": ("plain, timed nodes", None, {"num_neighbors": ALL, "time_attr": "time"}),
+    "no types, times of edges": ("plain, timed edges", None, {"num_neighbors": ALL, **LATE}),
+    "papers": ("typed", "paper", {"num_neighbors": ALL}),
+    "authors, counts per type": ("typed", "author", {"num_neighbors": PER_TYPE}),
+    "papers, trees": ("typed", "paper", {"num_neighbors": ALL, "disjoint": True}),
+    "papers, times of nodes": ("typed, timed nodes", "paper", {"num_neighbors": ALL, "time_attr": "time"}),
+    "authors, times of nodes, given": ("typed, timed nodes", "author", {"num_neighbors": ALL, **LATE}),
+    "papers, times of edges": ("typed, timed edges", "paper", {"num_neighbors": ALL, **LATE}),
+}
+LINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "no types": ("plain", None, {"num_neighbors": ALL}),
+    "no types, trees": ("plain", None, {"num_neighbors": ALL, "disjoint": True}),
+    "no types, times of edges": ("plain, timed edges", None, {"num_neighbors": ALL, "time_attr": "time"}),
+    "writes": ("typed", WRITES, {"num_neighbors": ALL}),
+    "cites": ("typed", CITES, {"num_neighbors": PER_TYPE}),
+    "writes, trees": ("typed", WRITES, {"num_neighbors": ALL, "disjoint": True}),
+    "cites, times of nodes": ("typed, timed nodes", CITES, {"num_neighbors": ALL, "time_attr": "time"}),
+    "writes, times of edges": ("typed, timed edges", WRITES, {"num_neighbors": ALL, "time_attr": "time"}),
+}
+
+
+def make_graph(kind: str) -> Graph:
+    """``plain`` or ``typed``; where nodes or edges are timed, every type of them is."""
+    rng = np.random.default_rng(8)
+    if kind.startswith("plain"):
+        graph = make_plain_graph(rng)
+    else:
+        x = rng.standard_normal((60, 3)).astype(np.float32)
+        sizes = {"author": 40, "paper": 60}
+        graph = Graph(
+            nodes={t: NodeTable(num_nodes=n, features={"x": x[:n]}) for t, n in sizes.items()},
+            edges={
+                (src_type, relation, dst_type): EdgeTable(
+                    src_keys=rng.integers(0, sizes[src_type], 160), dst_keys=rng.integers(0, sizes[dst_type], 160)
+                )
+                for src_type, relation, dst_type in (WRITES, WRITTEN, CITES, KNOWS)
+            },
+        )
+    tables: dict[Any, Any] = {}
+    if "timed" in kind:
+        tables = graph.nodes if kind.endswith("nodes") else graph.edges
+    for table in tables.values():
+        num_rows = table.num_nodes if isinstance(table, NodeTable) else len(table.src_keys)
+        table.features["time"] = rng.integers(0, 12, num_rows)
+    return graph.check()
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[tuple[str, int], str]:
+    """Each graph in two and in three parts."""
+    root, found = tmp_path_factory.mktemp("pyg-sampler"), {}
+    for kind in dict.fromkeys(case[0] for case in (*NODES.values(), *LINKS.values())):
+        for num_parts in PARTS:
+            options = {"time_attr": "time"} if "timed" in kind else {}
+            folder = root / kind.replace(", ", "-").replace(" ", "-") / str(num_parts)
+            hopstream.write_parts(make_graph(kind), folder, num_parts=num_parts, method="random", **options)
+            found[kind, num_parts] = str(folder)
+    return found
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> Iterator[str]:
+    with naive_backend.installed() if request.param == "plain" else nullcontext():
+        yield request.param
+
+
+def facts(batch: Data | HeteroData) -> dict[object, object]:
+    """What a batch holds, by keys: nodes with their trees and features, edges with their ends, links, in any order."""
+    found: dict[object, object] = {}
+    typed = isinstance(batch, HeteroData)
+    trees, keys = {}, {}
+    for node_type in batch.node_types if typed else [NODE]:
+        store = batch[node_type] if typed else batch
+        keys[node_type] = store.n_id
+        trees[node_type] = store.get("batch", torch.zeros_like(store.n_id))
+        found[node_type] = rows(trees[node_type], store.n_id, *(store[n] for n in ("x",) if n in store))
+        if "edge_label_index" not in batch:
+            found.update(
+                {(node_type, n): as_list(store[n]) for n in ("input_id", "batch_size", "seed_time") if n in store}
+            )
+        if store.get("num_sampled_nodes"):
+            found[node_type, "hops"] = as_list(store.num_sampled_nodes)
+    for edge_type in batch.edge_types if typed else [EDGE]:
+        store = batch[edge_type] if typed else batch
+        ends = keys[edge_type[0]][store.edge_index[0]], keys[edge_type[2]][store.edge_index[1]]
+        of_tree = trees[edge_type[2]][store.edge_index[1]]
+        assert torch.equal(of_tree, trees[edge_type[0]][store.edge_index[0]]), "edges stay in their trees"
+        found[edge_type] = rows(of_tree, *ends, *(store[n] for n in ("e_id", "edge_attr") if store.get(n) is not None))
+        if store.get("num_sampled_edges"):
+            found[edge_type, "hops"] = as_list(store.num_sampled_edges)
+        if store.get("edge_label_index") is not None:
+            src_keys, dst_keys = keys[edge_type[0]], keys[edge_type[2]]
+            src_slots, dst_slots = store.edge_label_index
+            found[edge_type, "links"] = [src_keys[src_slots].tolist(), dst_keys[dst_slots].tolist()]
+            found[edge_type, "times"] = as_list(store.get("edge_label_time"))
+    return found
+
+
+def rows(*columns: torch.Tensor) -> list[tuple[float, ...]]:
+    """Rows over several columns, sorted, to compare two tables that may be in different orders."""
+    wide = [c[:, None] if c.dim() == 1 else c for c in columns]
+    return sorted(tuple(row) for row in torch.cat([c.double() for c in wide], 1).tolist())
+
+
+def as_list(value: object) -> object:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def own_tree(data: Data | HeteroData, node_type: str | None, key: int, time: int | None, counts: Any) -> Tree:
+    """The tree of a seed as PyG's own sampler gives it, also where its backend refuses trees and times.
+
+    The seed is sampled by itself, from the edges that were there at its time.
+    """
+    seen = data if time is None else edges_up_to(data, time)
+    sampler = NeighborSampler(seen, counts)
+    out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([key]), None, node_type))
+    if node_type is None:
+        nodes, ends, perms, stores = (
+            {NODE: out.node},
+            {EDGE: (out.row, out.col, out.edge)},
+            {EDGE: sampler.perm},
+            {EDGE: seen},
+        )
+    else:
+        nodes, perms, stores = out.node, sampler.perm, seen
+        ends = {edge_type: (out.row[edge_type], out.col[edge_type], out.edge[edge_type]) for edge_type in out.row}
+    tree: Tree = {of: sorted((int(k),) for k in keys) for of, keys in nodes.items()}
+    for edge_type, (row, col, edge) in ends.items():
+        edge = edge if perms.get(edge_type) is None else perms[edge_type][edge]
+        edge = stores[edge_type].key[edge] if "key" in stores[edge_type] else edge
+        table = torch.stack([nodes[edge_type[0]][row], nodes[edge_type[2]][col], edge], 1)
+        tree[edge_type] = sorted(map(tuple, table.tolist()))
+    return tree
+
+
+def edges_up_to(data: Data | HeteroData, time: int) -> Data | HeteroData:
+    """The graph with the edges of a time and earlier, their own or that of their sources; ``key`` is what they were."""
+    seen = data.clone()
+    typed = isinstance(data, HeteroData)
+    for edge_type in data.edge_types if typed else [EDGE]:
+        store, source = (seen[edge_type], seen[edge_type[0]]) if typed else (seen, seen)
+        times = store.get("time", source.get("time"))
+        of_edge = times if len(times) == store.edge_index.shape[1] else times[store.edge_index[0]]
+        kept = torch.nonzero(of_edge <= time)[:, 0]
+        store.edge_index, store.key = store.edge_index[:, kept], kept
+    return seen
+
+
+def seeds_of(graph: Graph, node_type: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Seeds, and a time for each."""
+    rng = np.random.default_rng(2)
+    num_nodes = graph.nodes[node_type or NODE].num_nodes
+    return rng.permutation(num_nodes)[: 3 * BATCH_SIZE - 2], rng.integers(-1, 14, 3 * BATCH_SIZE - 2)
+
+
+def trees_of(batch: Data | HeteroData) -> list[Tree]:
+    """Nodes and edges of each tree of a batch by itself, by keys."""
+    found = facts(batch)
+    trees: list[Tree] = []
+    for tree in range(1 + max(int(row[0]) for name, of in found.items() if isinstance(name, str) for row in of)):
+        of_tree: Tree = {}
+        for name, table in found.items():
+            columns = slice(1, 2) if isinstance(name, str) else slice(1, 4)
+            if isinstance(name, str) or len(name) == 3:
+                of_tree[name] = sorted(tuple(map(int, row[columns])) for row in table if row[0] == tree)
+        trees.append(of_tree)
+    return trees
+
+
+def pairs_of(batch: Data) -> set[tuple[int, int]]:
+    """Keys of source and destination of the edges of a batch."""
+    return set(map(tuple, batch.n_id[batch.edge_index].t().tolist()))
+
+
+def needs_single_trees(backend: str, options: dict[str, Any]) -> bool:
+    """PyG's own sampler grows trees with pyg-lib alone."""
+    return backend == "own" and not naive_backend.HAS_PYG_LIB and ("disjoint" in options or "time_attr" in options)
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("case", NODES)
+def test_nodes(places, backend, case, num_parts):
+    kind, node_type, options = NODES[case]
+    keys, options = node_inputs(case)
+    with hopstream.NeighborLoader(
+        places[kind, num_parts], seeds=keys if node_type is None else (node_type, keys),
+        batch_size=BATCH_SIZE, edge_keys=True, num_threads=0, **options,
+    ) as batches:  # fmt: skip
+        check_nodes(list(batches), case, keys, options, backend)
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("case", [case for case in NODES if case.startswith(("no types, t", "papers"))])
+def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
+    """Each rank has a partition in memory, and its own share of the seeds."""
+    kind, node_type, _ = NODES[case]
+    graph, port = make_graph(kind), free_port()
+    owners, (keys, options) = owners_of(graph, num_parts), node_inputs(case)
+    times = options.pop("input_time", None)
+
+    def work(rank: int) -> list[Any]:
+        own = torch.from_numpy(keys[rank::num_parts])
+        loader = DistNeighborLoader(
+            partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
+            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=20, batch_size=BATCH_SIZE,
+            input_nodes=own if node_type is None else (node_type, own),
+            input_time=None if times is None else torch.from_numpy(times[rank::num_parts]), **options,
+        )  # fmt: skip
+        try:
+            return list(loader)
+        finally:
+            loader.close()
+
+    for rank, batches in enumerate(all_well(on_ranks(num_parts, work))):
+        given = options if times is None else options | {"input_time": times[rank::num_parts]}
+        check_nodes(batches, case, keys[rank::num_parts], given, backend)
+
+
+def node_inputs(case: str) -> tuple[np.ndarray, dict[str, Any]]:
+    """Seeds, and options of a loader."""
+    kind, node_type, options = NODES[case]
+    keys, times = seeds_of(make_graph(kind), node_type)
+    return keys, {name: times if name == "input_time" else value for name, value in options.items()}
+
+
+def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[str, Any], backend: str) -> None:
+    """Batches of a loader are those of PyG's own, over the whole graph."""
+    kind, node_type, _ = NODES[case]
+    graph, options = make_graph(kind), dict(options)
+    data, nodes, times = as_data(graph), torch.from_numpy(keys), options.pop("input_time", None)
+    if needs_single_trees(backend, options):
+        limits: Any = [None] * len(keys)
+        if "time_attr" in options:
+            limits = graph.nodes[node_type or NODE].features["time"][keys] if times is None else times
+        trees = [tree for batch in batches for tree in trees_of(batch)]
+        for found, key, limit in zip(trees, keys, limits, strict=True):
+            assert found == own_tree(data, node_type, key, limit, options["num_neighbors"])
+        return
+    wanted = NeighborLoader(
+        data, input_nodes=nodes if node_type is None else (node_type, nodes),
+        input_time=None if times is None else torch.from_numpy(times), batch_size=BATCH_SIZE, **options,
+    )  # fmt: skip
+    for ours, theirs in zip(batches, wanted, strict=True):
+        if options.get("subgraph_type") == "bidirectional":
+            assert pairs_of(ours) == pairs_of(theirs)  # of parallel edges, PyG keeps one
+        else:
+            assert_same_facts(facts(ours), facts(theirs))
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("case", LINKS)
+def test_links(places, backend, case, num_parts):
+    """Negatives are drawn otherwise here; PyG is given them as links, so that their neighbourhoods are compared too."""
+    kind, edge_type, options = LINKS[case]
+    graph = make_graph(kind)
+    edges = graph.edges[edge_type or EDGE]
+    keys, times = np.random.default_rng(2).permutation(len(edges.src_keys))[: 2 * BATCH_SIZE - 3], None
+    pairs = np.stack([edges.src_keys[keys], edges.dst_keys[keys]])
+    if "time_attr" in options:
+        times = np.random.default_rng(3).integers(-1, 14, len(keys))
+    loader = hopstream.LinkNeighborLoader(
+        places[kind, num_parts], edge_label_index=pairs if edge_type is None else (edge_type, pairs),
+        edge_label_time=times, neg_sampling_ratio=1, batch_size=BATCH_SIZE, edge_keys=True, num_threads=0, **options,
+    )  # fmt: skip
+    data, edge_type_of = as_data(graph), edge_type or EDGE
+    with loader:
+        for number, ours in enumerate(loader):
+            found, first = facts(ours), number * BATCH_SIZE
+            pairs_found = torch.tensor(found[edge_type_of, "links"])
+            num_links = min(BATCH_SIZE, len(keys) - first)
+            assert pairs_found[:, :num_links].tolist() == pairs[:, first : first + num_links].tolist()
+            assert pairs_found.shape[1] == 2 * num_links
+            limits = None if times is None else torch.from_numpy(times[first : first + num_links]).repeat(2)
+            if needs_single_trees(backend, options):
+                check_link_trees(trees_of(ours), data, edge_type, pairs_found, limits, options["num_neighbors"])
+                continue
+            wanted = LinkNeighborLoader(
+                data, edge_label_index=pairs_found if edge_type is None else (edge_type, pairs_found),
+                edge_label_time=limits, batch_size=2 * num_links, **options,
+            )  # fmt: skip
+            (batch,) = wanted
+            for store in batch.node_stores if "batch" in batch else []:
+                store.batch %= num_links  # a negative belongs to its positive
+            assert_same_facts(found, facts(batch))
+
+
+def check_link_trees(
+    found: list[Tree], data: Data | HeteroData, edge_type: Any, pairs: torch.Tensor, limits: Any, counts: Any
+) -> None:
+    """The trees of all ends of a link and of its negative have its number."""
+    limits = [None] * pairs.shape[1] if limits is None else limits.tolist()
+    for number, tree in enumerate(found):
+        wanted: Tree = {}
+        for link in (number, number + len(found)):
+            for end, key in zip((0, 2), pairs[:, link].tolist(), strict=True):
+                of_end = own_tree(data, edge_type and edge_type[end], key, limits[link], counts)
+                wanted = {name: wanted.get(name, []) + rows for name, rows in of_end.items()}
+        assert tree == {name: sorted(rows) for name, rows in wanted.items()}
+
+
+def assert_same_facts(ours: dict[object, object], theirs: dict[object, object]) -> None:
+    for name, value in theirs.items():
+        assert ours[name] == value, name
+    assert {name for name in ours if name not in theirs} <= {name for name in ours if name[-1] in ("hops", "seed_time")}
+
+
+@pytest.mark.parametrize(
+    "case", ["no types", "no types, trees", "no types, induced", "papers", "authors, counts per type"]
+)
+def test_own_loader_over_stores_gives_what_it_gives_over_data(places, backend, case):
+    """PyG's loader and sampler, with the graph behind our stores; the order of neighbours is nobody's promise."""
+    kind, node_type, options = NODES[case]
+    if needs_single_trees(backend, options):
+        pytest.skip("PyG's sampler grows trees with pyg-lib alone")
+    data, keys = as_data(make_graph(kind)), torch.from_numpy(seeds_of(make_graph(kind), node_type)[0])
+    features, edges = open_stores(places[kind, 3])
+    with features:
+        nodes = keys if node_type is None else (node_type, keys)
+        ours = NeighborLoader(
+            (features, edges), input_nodes=nodes, batch_size=BATCH_SIZE, transform=features.add_edge_features, **options
+        )
+        wanted = NeighborLoader(data, input_nodes=nodes, batch_size=BATCH_SIZE, **options)
+        for found, theirs in zip(ours, wanted, strict=True):
+            assert_same_facts(facts(found), facts(theirs))
+
+
+@pytest.mark.parametrize("case", ["no types", "writes", "cites"])
+def test_own_link_loader_over_stores_gives_what_it_gives_over_data(places, backend, case):
+    kind, edge_type, options = LINKS[case]
+    data = as_data(make_graph(kind))
+    pairs = (data if edge_type is None else data[edge_type]).edge_index[:, : 2 * BATCH_SIZE]
+    with ExitStack() as stack:
+        stores = open_stores(places[kind, 2])
+        stack.callback(stores[0].close)
+        ours = LinkNeighborLoader(
+            stores, edge_label_index=(edge_type, pairs), batch_size=BATCH_SIZE,
+            transform=stores[0].add_edge_features, **options,
+        )  # fmt: skip
+        links = pairs if edge_type is None else (edge_type, pairs)
+        wanted = LinkNeighborLoader(data, edge_label_index=links, batch_size=BATCH_SIZE, **options)
+        for found, theirs in zip(ours, wanted, strict=True):
+            assert_same_facts(facts(found), facts(theirs))

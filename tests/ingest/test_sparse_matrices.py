@@ -1,0 +1,105 @@
+"""Do SciPy's sparse matrices, and arrays that only give DLPack, become the graph that they say?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import hopstream
+from hopstream.errors import FormatError, IdRangeError, SchemaError
+from hopstream.ingest.sparse_matrices import graph_from_scipy
+from hopstream.schema import EDGE, NODE
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_array", "lil_array", "dok_array"])
+def test_a_square_matrix(rng, kind):
+    dense = np.where(rng.random((9, 9)) < 0.3, rng.random((9, 9)), 0)
+    dense[8] = dense[:, 8] = 0
+    features = {"x": rng.random((9, 2))}
+    graph = graph_from_scipy(
+        getattr(scipy.sparse, kind)(dense), node_features=features, splits={"train": np.array([3, 1])}
+    )
+    table = graph.edges[EDGE]
+    again = np.zeros((9, 9))
+    again[table.src_keys, table.dst_keys] = table.features["weight"]
+    assert np.array_equal(again, dense) and len(table.src_keys) == np.count_nonzero(dense)
+    assert graph.nodes[NODE].num_nodes == 9 and graph.nodes[NODE].features["x"] is features["x"]
+    assert graph.splits[NODE]["train"].tolist() == [1, 3]
+    assert not graph_from_scipy(getattr(scipy.sparse, kind)(dense), weight=None).edges[EDGE].features
+
+
+def test_matrices_by_type():
+    writes = scipy.sparse.coo_array(([2.0, 0, 1], ([0, 1, 1], [3, 0, 0])), shape=(2, 4))
+    cites = scipy.sparse.csr_array((4, 4), dtype=np.int8)
+    graph = graph_from_scipy({WRITES: writes, CITES: cites}, weight="count")
+    assert {t: of.num_nodes for t, of in graph.nodes.items()} == {"author": 2, "paper": 4}
+    assert graph.edges[WRITES].dst_keys.tolist() == [3, 0, 0]  # a stored zero and a repeated place are edges
+    assert graph.edges[WRITES].features["count"].tolist() == [2, 0, 1]
+    assert graph.edges[CITES].num_edges == 0
+    with pytest.raises(SchemaError, match=r"paper__cites__paper is a matrix \[5, 5\], and 'paper' has 4 nodes"):
+        graph_from_scipy({WRITES: writes, CITES: scipy.sparse.eye_array(5)})
+
+
+def test_what_is_no_adjacency_is_refused():
+    with pytest.raises(SchemaError, match=r"is a matrix \[2, 3\]"):
+        graph_from_scipy(scipy.sparse.csr_array((2, 3)))
+    with pytest.raises(SchemaError, match="is ndarray; wanted a sparse matrix"):
+        graph_from_scipy(np.eye(3))
+    with pytest.raises(SchemaError, match=r"hopstream\.graph_from_scipy"):
+        hopstream.graph_from_arrays(scipy.sparse.eye_array(3))
+
+
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_matrix"])
+def test_files_of_scipy(tmp_path, rng, kind):
+    matrix = getattr(scipy.sparse, kind)(scipy.sparse.random_array((9, 9), density=0.3, rng=rng))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    assert hopstream.read_graph(tmp_path / "a.npz").fingerprint() == graph_from_scipy(matrix).fingerprint()
+
+
+def test_files_that_are_no_adjacency(tmp_path):
+    path = tmp_path / "a.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.dia_array(np.eye(3)))
+    with pytest.raises(FormatError, match=r"a\.npz holds a dia matrix of .*; wanted csr, csc or coo"):
+        hopstream.read_graph(path)
+    scipy.sparse.save_npz(path, scipy.sparse.csr_array(np.eye(3)))
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name, wrong, error in (
+        ("indptr", np.array([0, 1, 2, 9]), FormatError), ("indptr", np.array([0, 2, 1, 3]), FormatError),
+        ("data", np.ones(2), FormatError), ("shape", np.array([4, 4]), FormatError),
+        ("shape", np.array([3, 4]), SchemaError), ("indices", np.array([0, 1, 3]), IdRangeError),
+        ("indices", np.array([0, 1, -1]), IdRangeError),
+    ):  # fmt: skip
+        np.savez(path, **{**arrays, name: wrong})
+        with pytest.raises(error):
+            hopstream.read_graph(path)
+
+
+class OnlyDLPack:
+    """An array of a library that numpy knows nothing of."""
+
+    def __init__(self, array, is_far=False):
+        self._array, self._is_far = array, is_far
+
+    def __dlpack__(self, **options):
+        if self._is_far:
+            raise BufferError("it lies on another device")
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_that_give_dlpack():
+    x, pairs = np.arange(6.0).reshape(3, 2), np.array([[0, 1], [2, 0]])
+    graph = hopstream.graph_from_arrays(
+        OnlyDLPack(pairs), node_features={"x": OnlyDLPack(x)}, splits={"train": OnlyDLPack(np.array([2, 0]))}
+    )
+    found = graph.nodes[NODE].features["x"]
+    assert np.shares_memory(found, x) and np.array_equal(found, x)
+    assert graph.edges[EDGE].dst_keys.tolist() == [2, 0] and graph.splits[NODE]["train"].tolist() == [0, 2]
+    with pytest.raises(SchemaError, match=r"node\.x is a OnlyDLPack that numpy cannot share"):
+        hopstream.graph_from_arrays(pairs, node_features={"x": OnlyDLPack(x, is_far=True)})

@@ -1,0 +1,134 @@
+"""Are graphs read from what torch wrote, and nothing else than values?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+
+import hopstream
+from hopstream.cli import main
+from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.ingest.data import graph_from_data
+from hopstream.load.files import read_data_file, read_torch_file
+from hopstream.schema import EDGE, NODE
+from tests.ingest import ogb_folders as layouts
+
+
+def plain_data() -> Data:
+    mask = torch.tensor([True, False, True, False])
+    edge_index = torch.tensor([[0, 1, 3], [1, 2, 0]])
+    return Data(x=torch.rand(4, 2), edge_index=edge_index, edge_attr=torch.rand(3, 1), train_mask=mask)
+
+
+def typed_data() -> HeteroData:
+    data = HeteroData()
+    data["paper"].x = torch.rand(3, 2)
+    data["author"].num_nodes = 2
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 1], [2, 0, 1]])
+    return data
+
+
+@pytest.mark.parametrize("make", [plain_data, typed_data])
+def test_every_form_of_a_processed_file(tmp_path, make):
+    data = make()
+    wanted = graph_from_data(data).fingerprint()
+    forms = {
+        "saved": (data.to_dict(), None, type(data)), "older": (data, None), "alone": data, "dict": data.to_dict(),
+    }  # fmt: skip
+    for name, form in forms.items():
+        torch.save(form, tmp_path / f"{name}.pt")
+        assert hopstream.read_graph(tmp_path / f"{name}.pt").fingerprint() == wanted, name
+    InMemoryDataset.save([data], tmp_path / "data.pt")
+    assert read_data_file(tmp_path / "data.pt").fingerprint() == wanted
+    assert main(["ingest", str(tmp_path / "data.pt"), "--out", str(tmp_path / "p")]) == 0
+    assert hopstream.read_dataset(tmp_path / "p").fingerprint() == wanted
+
+
+def test_collections_and_other_files_are_refused(tmp_path):
+    path = tmp_path / "data.pt"
+    InMemoryDataset.save([plain_data(), plain_data()], path)
+    with pytest.raises(SchemaError, match=r"holds a collection of graphs; give one of them"):
+        hopstream.read_graph(path)
+    for value, message in ((torch.rand(3), "holds Tensor; wanted a Data"), ((1, 2, 3, 4), "holds a tuple of 4")):
+        torch.save(value, path)
+        with pytest.raises(FormatError, match=message):
+            hopstream.read_graph(path)
+    torch.save({"x": torch.rand(3, 1)}, path)
+    with pytest.raises(SchemaError, match="the graph has no edge_index"):
+        hopstream.read_graph(path)
+    with pytest.raises(SettingsError, match="PyG's files have no option 'ignore'"):
+        hopstream.read_graph(path, ignore="all")
+
+
+def harm(is_harmed: bool) -> None:
+    HARMED.append(is_harmed)
+
+
+HARMED: list[bool] = []
+
+
+class Harmful:
+    """What a pickle can do when it is loaded."""
+
+    def __reduce__(self):
+        return harm, (True,)
+
+
+def test_what_could_run_does_not(tmp_path):
+    path = tmp_path / "data.pt"
+    torch.save((plain_data().to_dict(), None, Harmful()), path)
+    with pytest.raises(FormatError, match=r"data.pt holds what is not read: .*\.harm; wanted numbers, tensors"):
+        hopstream.read_graph(path)
+    assert not HARMED
+    torch.load(path, weights_only=False)
+    assert HARMED  # it would have
+    torch.save(np.array([Harmful()]), path)
+    with pytest.raises(FormatError, match="what is not read"):
+        read_torch_file(path)
+
+
+def test_damaged_and_missing_files(tmp_path, rng):
+    with pytest.raises(FormatError, match="is missing"):
+        hopstream.read_graph(tmp_path / "none.pt")
+    path = tmp_path / "data.pt"
+    torch.save((plain_data().to_dict(), None, Data), path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"PK\3\4" + whole[4:60]):
+        path.write_bytes(damaged)
+        with pytest.raises(FormatError, match=r"data.pt"):
+            hopstream.read_graph(path)
+
+
+def test_mag240m_with_the_files_that_torch_wrote(tmp_path, rng):
+    layouts.mapped(tmp_path / "mag", rng)
+    torch.save({**layouts.NUM_NODES, "num_classes": 3}, tmp_path / "mag/meta.pt")
+    keys = {"train": np.array([4, 0]), "valid": np.array([1]), "test": np.array([2, 3])}
+    torch.save({**keys, "test-dev": np.array([2])}, tmp_path / "mag/split_dict.pt")
+    graph = hopstream.read_graph(tmp_path / "mag")
+    assert {t: of.num_nodes for t, of in graph.nodes.items()} == layouts.NUM_NODES
+    assert {name: found.tolist() for name, found in graph.splits["paper"].items()} == {
+        "train": [0, 4], "val": [1], "test": [2, 3]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("as_stored", [lambda array: array, torch.from_numpy], ids=["numpy", "torch"])
+def test_links_to_predict(tmp_path, rng, as_stored):
+    layouts.plain(tmp_path, rng)
+    for path in (tmp_path / "split/time").iterdir():
+        path.unlink()
+    links = {
+        name: {"edge": rng.integers(0, 9, (4, 2)), "weight": rng.random(4), "edge_neg": rng.integers(0, 9, (6, 2))}
+        for name in ("train", "valid", "test")
+    }
+    for name, columns in links.items():
+        stored = {key: as_stored(array) for key, array in columns.items()} | {"head_type": ["a", "b"]}
+        torch.save(stored, tmp_path / f"split/time/{name}.pt")
+    found = hopstream.read_ogb_links(tmp_path)
+    assert list(found) == ["train", "val", "test"] and found["val"].pop("head_type") == ["a", "b"]
+    assert all(np.array_equal(found["val"][key], array) for key, array in links["valid"].items())
+    graph = hopstream.read_graph(tmp_path)
+    assert graph.edges[EDGE].num_edges == 14 and not graph.splits.get(NODE)
+    with pytest.raises(SettingsError, match="has no folder split/"):
+        hopstream.read_ogb_links(tmp_path / "raw")
