@@ -143,8 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     check_apart(given.output_path, {"the source": given.graph})
     is_own = not given.ndata and not given.edata
+    graph = given.graph if (given.graph / MANIFEST).is_file() else read_graph(given.graph)
     path = chunk_graph(
-        given.graph if (given.graph / MANIFEST).is_file() else read_graph(given.graph), given.name or given.output_path.resolve().name,
+        graph, given.name or given.output_path.resolve().name,
         None if is_own else _paths_of("--ndata", given.ndata), None if is_own else _paths_of("--edata", given.edata),
         given.num_chunks, given.output_path, given.data_fmt, given.edges_fmt, given.vector_rows,
     )  # fmt: skip
