@@ -32,7 +32,7 @@ class _Ranges:
         self.what = what
         by_id = sorted(ids, key=ids.__getitem__)
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
-            raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; ranges are of {list(ranges)}")
+            raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")
         self.ranges: dict[Any, IntArray] = {
             of: to_array(ranges[of], f"ranges of {of!r}").astype(np.int64) for of in by_id
         }
@@ -82,7 +82,7 @@ class RangePartitionBook:
     Whatever takes numbers takes tensors, arrays and lists, and gives tensors.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  DGL's
+    def __init__(
         self, part_id: int, num_parts: int, node_map: Mapping[str, Any], edge_map: Mapping[EdgeType, Any],
         ntypes: Mapping[str, int], etypes: Mapping[EdgeType, int],
     ) -> None:  # fmt: skip

@@ -28,7 +28,7 @@ Columns = dict[str, Array]
 
 
 def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[np.int32]]]:
-    """Read all parts of a partitioned graph, of DGL or of ``partition_graph``, as one graph and the parts of its nodes.
+    """Read all parts of a graph, written by DGL or ``partition_graph``, as one graph and the parts of its nodes.
 
     ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges have
     the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
@@ -77,8 +77,9 @@ class _Reader:
             mine = types == row
             first, stop = self._nodes.typed[ntype][part : part + 2]
             if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
-                self._refuse(part, f"does not hold nodes {first}..{stop - 1} of {ntype!r}, which {self._config.path} says")
-            keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], graph.ndata.get("orig_id"), inner[mine], first)
+                self._refuse(part, f"does not hold nodes {first}..{stop - 1} of {ntype!r}, as the JSON file says")
+            place = (first, inner[mine], graph.ndata.get("orig_id"))
+            keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], place)
         self._take_features(part, read_node_feats(self._config, part), lambda label: label, self._nodes.typed)
 
     def take_edges(self, part: int) -> None:
@@ -93,20 +94,22 @@ class _Reader:
             first, stop = self._edges.typed[etype][part : part + 2]
             if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
                 why = "; with num_hops=0 edges between parts are in none" if self._config.halo_hops == 0 else ""
-                self._refuse(part, f"does not hold edges {first}..{stop - 1} of {etype}, which the JSON file says{why}")
+                self._refuse(part, f"does not hold edges {first}..{stop - 1} of {etype}, as the JSON file says{why}")
             for found, of in ((src_types, etype[0]), (dst_types, etype[2])):
                 if (found[mine] != ntypes[of]).any():
                     self._refuse(part, f"has edges of {etype} that join other node types")
-            keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], graph.edata.get("orig_id"), inner[mine], first)
+            place = (first, inner[mine], graph.edata.get("orig_id"))
+            keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], place)
             self._src[etype][numbers[mine]] = self._keys[etype[0]][src[mine]]
             self._dst[etype][numbers[mine]] = self._keys[etype[2]][dst[mine]]
         read = edge_type_reader(self._config.etypes)
         self._take_features(part, read_edge_feats(self._config, part), read, self._edges.typed)
 
     def _old_of(
-        self, part: int, of: str | EdgeType, numbers: IntArray, orig: Array | None, places: IntArray, first: int
+        self, part: int, of: str | EdgeType, numbers: IntArray, place: tuple[int, IntArray, Array | None]
     ) -> IntArray:
         """The keys of some numbers of a type: what the graph says, or a file beside it, or the numbers themselves."""
+        first, places, orig = place
         if orig is not None:
             return orig[places].astype(np.int64)
         name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
@@ -116,7 +119,7 @@ class _Reader:
         found = read_tensor_file(path)
         old = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
         if old is None or len(old) != len(numbers):
-            self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} says {None if old is None else len(old)}")
+            self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} other ones")
         return old[numbers - first].astype(np.int64)
 
     def _take_features(
@@ -138,7 +141,7 @@ class _Reader:
                 if first:
                     self._refuse_missing(part, label, int(offsets[part]))
             if columns[name].shape[1:] != array.shape[1:] or columns[name].dtype != array.dtype:
-                self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, other parts have it otherwise")
+                self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, unlike other parts")
             columns[name][first:stop] = array
 
     def _refuse_missing(self, part: int, label: str, num_rows: int) -> None:
