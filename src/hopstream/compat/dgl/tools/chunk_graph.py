@@ -110,9 +110,12 @@ def _node_type(graph: Graph, node_type: str) -> str:
 
 def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
     """An edge type by its tuple, its text, or its relation where only one has it."""
-    wanted: Any = tuple(given.split(":")) if isinstance(given, str) and ":" in given else given
-    ours = EDGE[1] if wanted == DEFAULT_ETYPE[1] else our_edge_type(wanted)
-    found = [t for t in graph.edges if ours in (t, t[1])]
+    names = tuple(given.split(":")) if isinstance(given, str) else given
+    if len(names) == 3:
+        found = [t for t in graph.edges if t == our_edge_type(names)]
+    else:
+        relation = EDGE[1] if given == DEFAULT_ETYPE[1] else given
+        found = [t for t in graph.edges if t[1] == relation]
     if len(found) != 1:
         what = "is the relation of several edge types" if found else "is no edge type"
         raise UnknownNameError(f"edata_paths name {given!r}, which {what}; known: {[':'.join(t) for t in graph.edges]}")
