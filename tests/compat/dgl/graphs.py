@@ -14,7 +14,9 @@ def typed_graph(rng_seed=3):
 
     return hopstream.graph_from_arrays(
         {
-            ("a", "to", "b"): ends("a", "b", 40), ("b", "rev", "a"): ends("b", "a", 30), ("a", "to", "a"): ends("a", "a", 25),
+            ("a", "to", "b"): ends("a", "b", 40),
+            ("b", "rev", "a"): ends("b", "a", 30),
+            ("a", "to", "a"): ends("a", "a", 25),
             ("c", "none", "b"): ends("c", "b", 0),
         },
         num_nodes=TYPES,

@@ -196,7 +196,7 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
     with pytest.raises(SchemaError, match="_N/t is text or ragged"):
         partition_graph(text, "g", 2, tmp_path, part_method="random")
     assert (tmp_path / "g.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 3
-    with pytest.raises(SettingsError, match="holds the parts of g.json"):
+    with pytest.raises(SettingsError, match=r"holds the parts of g\.json"):
         partition_graph(plain_graph(), "other", 2, tmp_path)
     (tmp_path / "part1/notes.txt").write_text("mine")
     with pytest.raises(SettingsError, match=r"notes\.txt"):

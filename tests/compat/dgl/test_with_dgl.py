@@ -9,6 +9,8 @@ import torch
 from hopstream.compat.dgl import distributed as ours
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # DGL leaves files open, and is older than the rest
+
 
 @pytest.fixture(scope="module")
 def dgl():
@@ -84,8 +86,9 @@ def around(dgl, path, part, nodes, edges):
     graph, _, _, book, *_ = dgl.distributed.load_partition(str(path), part)
     found = []
     for data, name, to_type, old in (
-        (graph.ndata, "inner_node", book.map_to_per_ntype, nodes), (graph.edata, "inner_edge", book.map_to_per_etype, edges),
-    ):  # fmt: skip
+        (graph.ndata, "inner_node", book.map_to_per_ntype, nodes),
+        (graph.edata, "inner_edge", book.map_to_per_etype, edges),
+    ):
         types, numbers = to_type(data["_ID"])
         olds = list(old.values()) if isinstance(old, dict) else [old]
         found.append(

@@ -60,7 +60,8 @@ class _Ranges:
         return ids
 
     def parts_of(self, ids: IntArray, of: Any) -> IntArray:
-        return np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+        parts: IntArray = np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+        return parts
 
     def per_type(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """The type's id and the number in the type of numbers over all types."""
@@ -139,7 +140,8 @@ class RangePartitionBook:
 
     def _local_offsets(self, of: _Ranges) -> list[int]:
         sizes = [int(stop - start) for start, stop in (ranges[self._part_id] for ranges in of.ranges.values())]
-        return offsets_of(np.array(sizes, np.int64)).tolist()
+        offsets: list[int] = offsets_of(np.array(sizes, np.int64)).tolist()
+        return offsets
 
     def num_partitions(self) -> int:
         """Number of parts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +23,14 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.schema import EdgeType
 
-T = TypeVar("T")
 Columns = dict[str, Array]
 
 
 def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[np.int32]]]:
     """Read all parts of a graph, written by DGL or ``partition_graph``, as one graph and the parts of its nodes.
 
-    ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges have
-    the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
+    ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges
+    have the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
     ``orig_eids.dgl``); else their numbers in their types. A graph without types gets the types ``node`` and
     ``(node, to, node)``. Masks become splits.
 
@@ -147,7 +146,7 @@ class _Reader:
     def _refuse_missing(self, part: int, label: str, num_rows: int) -> None:
         self._refuse(part, f"has {label!r}, and parts before it, with {num_rows} rows, do not")
 
-    def _refuse(self, part: int, what: str) -> None:
+    def _refuse(self, part: int, what: str) -> NoReturn:
         raise FormatError(f"part {part} of {self._config.path} {what}")
 
     def owners(self) -> dict[str, NDArray[np.int32]]:

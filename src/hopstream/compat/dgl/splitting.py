@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
     mask = to_array(value, what)
     if mask.shape != (num_rows,):
         raise SchemaError(f"{what} has shape {list(mask.shape)}; wanted a mask of {num_rows}")
-    return mask != 0
+    return cast("NDArray[np.bool_]", mask != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,8 @@ class _Asked:
     def _by_trainer(self, chosen: IntArray, trainers: Array, place: int, per_part: int) -> IntArray:
         """The part's own in the order of their trainers, and others', each dealt evenly."""
         num_trainers, largest = per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
-        if largest > num_trainers:
-            if largest % num_trainers:
-                raise SettingsError(f"trainer ids are of {largest} trainers, which {num_trainers} do not share evenly")
-            trainers = trainers // (largest // num_trainers)
+        # Ids of more trainers: each takes those of several. The last ids may have no nodes at all.
+        trainers = trainers // max(1, -(-largest // num_trainers))
         of = trainers[chosen]
         is_own = of // per_part == self.book.partid
         own = chosen[is_own][np.argsort(of[is_own] % per_part, kind="stable")]
