@@ -125,11 +125,13 @@ class _Reader:
         self, part: int, feats: Mapping[str, Array], read: Callable[[str], Any], typed: Mapping[Any, IntArray]
     ) -> None:
         """Put the rows of a part where they belong, in the order of numbers."""
+        missing = {of: set(self._features[of]) for of in typed if len(np.unique(typed[of][part : part + 2])) > 1}
         for label, array in feats.items():
             owner, _, name = label.partition("/")
             of = read(owner)
             if of not in typed:
                 self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(typed)}")
+            missing.get(of, set()).discard(name)
             offsets = typed[of]
             first, stop = offsets[part : part + 2].tolist()
             if not array.ndim or len(array) != stop - first:
@@ -138,13 +140,13 @@ class _Reader:
             if name not in columns:
                 columns[name] = np.zeros((int(offsets[-1]), *array.shape[1:]), array.dtype)
                 if first:
-                    self._refuse_missing(part, label, int(offsets[part]))
+                    self._refuse(part, f"has {label!r}, and parts before it do not")
             if columns[name].shape[1:] != array.shape[1:] or columns[name].dtype != array.dtype:
                 self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, unlike other parts")
             columns[name][first:stop] = array
-
-    def _refuse_missing(self, part: int, label: str, num_rows: int) -> None:
-        self._refuse(part, f"has {label!r}, and parts before it, with {num_rows} rows, do not")
+        for of, names in missing.items():
+            if names:
+                self._refuse(part, f"has no {sorted(names)[0]!r} of {of!r}, and parts before it do")
 
     def _refuse(self, part: int, what: str) -> NoReturn:
         raise FormatError(f"part {part} of {self._config.path} {what}")
