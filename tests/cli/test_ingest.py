@@ -83,14 +83,14 @@ def bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
     (folder / "broken.npz").write_bytes(b"PK\x03\x04 this is no archive")
     (folder / "broken.json").write_text("{")
     (folder / "list.json").write_text("[]")
-    (folder / "graph.txt").write_text("0 1\n")
+    (folder / "graph.dat").write_text("0 1\n")
     return {
         "missing": (folder / "nothing.npz", "nothing.npz is missing; give"),
         "empty folder": (folder / "empty", "has no metadata.json"),
         "npz": (folder / "broken.npz", "broken.npz cannot be read as .npz"),
         "json": (folder / "broken.json", "broken.json cannot be read as JSON"),
         "list": (folder / "list.json", "list.json is list; wanted a JSON object"),
-        "suffix": (folder / "graph.txt", "graph.txt is not read"),
+        "suffix": (folder / "graph.dat", "graph.dat is not read"),
     }
 
 

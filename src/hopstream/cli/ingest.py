@@ -23,7 +23,8 @@ def run(
     source: Annotated[
         Path,
         typer.Argument(
-            help="an .npz file, a tables' metadata.json or a unigraph's .pbtxt, or the folder of either",
+            help="an .npz file, a tables' metadata.json, a unigraph's .pbtxt, or the folder of either; an edge list, a "
+            "folder of OGB's, or PyG's processed .pt",
             show_default=False,
         ),
     ],

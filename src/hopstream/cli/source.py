@@ -121,7 +121,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     if not path.exists():
         raise FormatError(
             f"{path} is missing; give an .npz file, a metadata.json, a unigraph's .pbtxt, the folder of "
-            "either, or a dataset"
+            "either, an edge list, a folder of OGB's, PyG's processed .pt, or a dataset"
         )
     settings.check_source(path)
     if (path / "manifest.json").exists():

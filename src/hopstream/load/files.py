@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import codecs
 import os
-import pickle
 import re
+import threading
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +28,8 @@ from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
 
 SUFFIXES = frozenset({".pt", ".pth"})
+_SAFE_GLOBALS = threading.Lock()
+"""torch keeps what a file may name for the whole process, and forgets it at the end of each reading."""
 GLOBAL_STORE = "_global_store"
 """The key that every ``HeteroData.to_dict()`` has."""
 
@@ -165,11 +167,11 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
     except ImportError as error:
         raise MissingDependencyError(f"{path} is read with torch; pip install 'hopstream[pyg]'") from error
     try:
-        with torch.serialization.safe_globals([*_numpy_globals(), *_pyg_globals()]):
+        with _SAFE_GLOBALS, torch.serialization.safe_globals([*_numpy_globals(), *_pyg_globals()]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing") from error
-    except pickle.UnpicklingError as error:
+    except torch.serialization.pickle.UnpicklingError as error:  # type: ignore[attr-defined]
         raise FormatError(
             f"{path} holds what is not read: {_reason(error)}; wanted numbers, tensors, numpy arrays and PyG's data "
             "objects: load it where you trust it, and save its tensors alone"

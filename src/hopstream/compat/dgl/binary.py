@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class DglWriter:
         self.raw(_ARRAY_HEAD.pack(ARRAY_MAGIC, 0, CPU, 0, plain.ndim, kind, dtype.itemsize * 8, 1))
         self.raw(struct.pack(f"<{plain.ndim + 1}q", *plain.shape, plain.nbytes))
         if plain.nbytes:
-            self.raw(memoryview(plain.reshape(-1)).cast("B"))
+            self.raw(bytes_of(plain))
 
     def arrays(self, arrays: Mapping[str, Array], where: str) -> None:
         """Write arrays by name."""
@@ -134,7 +134,7 @@ class DglReader:
             self.refuse(f"has an array {dtype}{shape} of {num_bytes} bytes")
         self._check(num_bytes)
         array = np.empty(shape, dtype)
-        if num_bytes and self._file.readinto(memoryview(array.reshape(-1)).cast("B")) != num_bytes:  # type: ignore[attr-defined]
+        if num_bytes and self._file.readinto(bytes_of(array)) != num_bytes:  # type: ignore[attr-defined]
             self.refuse("ends in an array")
         return array
 
@@ -166,3 +166,8 @@ def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:
     if letter is None or bits not in sizes[letter]:
         return None
     return np.dtype(f"<{letter}{bits // 8}")
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The bytes of an array that is contiguous and not empty."""
+    return memoryview(cast(Any, array.reshape(-1))).cast("B")

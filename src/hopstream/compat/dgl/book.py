@@ -32,7 +32,7 @@ class _Ranges:
         self.what = what
         by_id = sorted(ids, key=ids.__getitem__)
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
-            raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; ranges are of {list(ranges)}")
+            raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")
         self.ranges: dict[Any, IntArray] = {
             of: to_array(ranges[of], f"ranges of {of!r}").astype(np.int64) for of in by_id
         }
@@ -60,7 +60,8 @@ class _Ranges:
         return ids
 
     def parts_of(self, ids: IntArray, of: Any) -> IntArray:
-        return np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+        parts: IntArray = np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+        return parts
 
     def per_type(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """The type's id and the number in the type of numbers over all types."""
@@ -82,7 +83,7 @@ class RangePartitionBook:
     Whatever takes numbers takes tensors, arrays and lists, and gives tensors.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  DGL's
+    def __init__(
         self, part_id: int, num_parts: int, node_map: Mapping[str, Any], edge_map: Mapping[EdgeType, Any],
         ntypes: Mapping[str, int], etypes: Mapping[EdgeType, int],
     ) -> None:  # fmt: skip
@@ -139,7 +140,8 @@ class RangePartitionBook:
 
     def _local_offsets(self, of: _Ranges) -> list[int]:
         sizes = [int(stop - start) for start, stop in (ranges[self._part_id] for ranges in of.ranges.values())]
-        return offsets_of(np.array(sizes, np.int64)).tolist()
+        offsets: list[int] = offsets_of(np.array(sizes, np.int64)).tolist()
+        return offsets
 
     def num_partitions(self) -> int:
         """Number of parts."""

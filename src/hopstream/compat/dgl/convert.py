@@ -109,7 +109,8 @@ def our_node_type(ntype: str) -> str:
 
 def our_edge_type(etype: EdgeType) -> EdgeType:
     """An edge type of DGL."""
-    return EDGE if etype == DEFAULT_ETYPE else etype
+    src_type, relation, dst_type = etype
+    return EDGE if etype == DEFAULT_ETYPE else (our_node_type(src_type), relation, our_node_type(dst_type))
 
 
 def dgl_names(graph: Graph) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:

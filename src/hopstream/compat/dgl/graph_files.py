@@ -195,5 +195,3 @@ def _integers(reader: DglReader) -> IntArray:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         reader.refuse(f"has {array.dtype}{list(array.shape)} where ids are wanted")
     return array.astype(np.int64, copy=False)
-
-

@@ -24,7 +24,7 @@ Feats = dict[str, "Tensor"]
 Loaded = tuple[Any, Feats, Feats, RangePartitionBook, str, list[str], list[EdgeType]]
 
 
-def load_partition(part_config: str | Path, part_id: int, load_feats: bool = True) -> Loaded:  # noqa: FBT001, FBT002
+def load_partition(part_config: str | Path, part_id: int, load_feats: bool = True) -> Loaded:
     """Load one part, with its features unless they are not wanted.
 
     Args:
@@ -33,8 +33,8 @@ def load_partition(part_config: str | Path, part_id: int, load_feats: bool = Tru
         load_feats: Whether features are loaded; else both dicts are empty.
 
     Returns:
-        The part's graph: a ``dgl.DGLGraph`` where DGL is installed and can be imported, else one of this package. It has no
-        types; ``inner_node`` and ``inner_edge`` say what is the part's own, ``_ID`` the numbers over all parts and types,
+        The part's graph: a ``dgl.DGLGraph`` where DGL can be imported, else one of this package. It has no types;
+        ``inner_node`` and ``inner_edge`` say what is the part's own, ``_ID`` the numbers over all parts and types,
         ``_TYPE`` the types' ids where there are several, and, in parts that this package wrote, ``part_id`` the owners
         of nodes and ``orig_id`` the numbers of the type before partitioning. Then features of the part's nodes by
         ``type/name``, of its edges by ``source:relation:destination/name``, the book, the graph's name, its node types
@@ -56,7 +56,7 @@ def load_partition(part_config: str | Path, part_id: int, load_feats: bool = Tru
 
 
 def load_partition_feats(
-    part_config: str | Path, part_id: int, load_nodes: bool = True, load_edges: bool = True  # noqa: FBT001, FBT002
+    part_config: str | Path, part_id: int, load_nodes: bool = True, load_edges: bool = True
 ) -> tuple[Feats | None, Feats | None]:  # fmt: skip
     """Load the features of what one part owns.
 

@@ -1,6 +1,6 @@
 """What does the JSON file of a partitioned graph say, in DGL's present form and in older ones?
 
-Older files have end numbers in place of ranges, relations in place of edge types, or one list for a graph without types.
+Older files have end numbers in place of ranges, relations in place of edge types, or one list where there are no types.
 """
 
 from __future__ import annotations
@@ -156,8 +156,9 @@ def _check_sorted(path: Path, name: str, ranges: Mapping[Any, IntArray], total: 
     if not ranges:
         return
     flat = np.stack(list(ranges.values()), axis=1).reshape(-1, 2)
-    if flat[0, 0] != 0 or flat[-1, 1] != total or (flat[1:, 0] != flat[:-1, 1]).any() or (flat[:, 0] > flat[:, 1]).any():
-        raise FormatError(f"{path} has a {name} whose ranges do not follow each other from 0 to {total}: {flat.tolist()}")
+    starts, stops = flat[:, 0], flat[:, 1]
+    if starts[0] != 0 or stops[-1] != total or (starts[1:] != stops[:-1]).any() or (starts > stops).any():
+        raise FormatError(f"{path} has a {name} whose ranges do not go on from 0 to {total}: {flat.tolist()}")
 
 
 def _edge_types(

@@ -159,9 +159,11 @@ def _data_of(owner: str, columns: Iterable[Mapping[str, Column]], keys: IntArray
         for name, column in of.items():
             label = f"{owner}/{name}"
             if label in data:
-                raise SchemaError(f"{label} is both a feature and what DGL's files keep of splits or trainers; rename it")
+                raise SchemaError(
+                    f"{label} is a feature, and what splits or trainers are called in DGL's files; rename it"
+                )
             if isinstance(column, RaggedArray):
-                raise SchemaError(f"{label} is text, or has rows of different lengths; DGL's files hold neither: leave it out")
+                raise SchemaError(f"{label} is text or ragged, and DGL's files hold neither; leave it out")
             data[label] = column[keys]
     return data
 

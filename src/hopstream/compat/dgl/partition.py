@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 
 Mapped = tuple["Tensor", "Tensor"] | tuple[dict[str, "Tensor"], dict[EdgeType, "Tensor"]]
 FORMATS = ("coo", "csr", "csc")
-FILES = ("node_feat.dgl", "edge_feat.dgl", "graph.dgl")
+NODE_FEATS, EDGE_FEATS, GRAPH = "node_feat.dgl", "edge_feat.dgl", "graph.dgl"
+FILES = {"node_feats": NODE_FEATS, "edge_feats": EDGE_FEATS, "part_graph": GRAPH}
 
 
 def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     g: Any, graph_name: str, num_parts: int, out_path: str | Path, num_hops: int = 1, part_method: Method = "metis",
-    balance_ntypes: Any = None, balance_edges: bool = False,  # noqa: FBT001, FBT002
-    return_mapping: bool = False, num_trainers_per_machine: int = 1,  # noqa: FBT001, FBT002
+    balance_ntypes: Any = None, balance_edges: bool = False,
+    return_mapping: bool = False, num_trainers_per_machine: int = 1,
     objtype: str = "cut", graph_formats: Sequence[str] | str | None = None,
-    use_graphbolt: bool = False,  # noqa: FBT001, FBT002
+    use_graphbolt: bool = False,
     *, rng_seed: int = 0, owners: OwnersSource | None = None,
 ) -> Mapped | None:  # fmt: skip
     """Cut a graph into parts and write them in DGL's files, which ``load_partition`` and DGL itself read.
 
-    ``out_path`` gets ``<graph_name>.json`` and ``part<i>/graph.dgl``, ``node_feat.dgl`` and ``edge_feat.dgl``. Nodes are
-    numbered anew part by part, in a part type by type, and there in their old order; so are edges, which belong to the
-    part of their destination. Parts of the same graph that were there are replaced; the JSON file comes last.
+    ``out_path`` gets ``<graph_name>.json`` and ``part<i>/graph.dgl``, ``node_feat.dgl`` and ``edge_feat.dgl``. Nodes
+    are numbered anew part by part, in a part type by type, and there in their old order; so are edges, which belong to
+    the part of their destination. Parts of the same graph that were there are replaced; the JSON file comes last.
 
     Args:
         g: A ``DGLGraph``, of DGL or of this package, a PyG ``Data`` or ``HeteroData``, a ``hopstream.Graph``, or the
@@ -71,8 +72,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files.
 
     Returns:
-        With ``return_mapping`` int64[num_nodes] and int64[num_edges] for a graph of one node type and one edge type, two
-        dicts of these by type for others; else None.
+        With ``return_mapping`` int64[num_nodes] and int64[num_edges] for a graph of one node type and one edge type,
+        two dicts of these by type for others; else None.
 
     Raises:
         SettingsError: An argument is outside what it accepts, or the folder has parts of another graph.
@@ -121,7 +122,9 @@ def _assign(
 ) -> dict[str, Any]:
     if settings.method == "file" or owners is not None:
         if settings.num_parts != num_parts:
-            raise SettingsError("num_trainers_per_machine is given and owners say the part alone; leave one of them out")
+            raise SettingsError(
+                "owners say the parts, and num_trainers_per_machine more than that; leave one of them out"
+            )
         return dict(assign_owners(graph, replace(settings, method="file"), owners))
     classes = _classes(graph, balance_ntypes)
     return dict(assign_nodes(graph, settings, classes=classes).owners)
@@ -137,7 +140,7 @@ def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
         return {t: given.get(t) for t in graph.nodes}
     if len(graph.nodes) > 1:
         if balance_ntypes is not None:
-            raise SchemaError("balance_ntypes is one array and the graph has several node types; give them by node type")
+            raise SchemaError("balance_ntypes is one array and the graph has several node types; give a dict by type")
         return dict.fromkeys(graph.nodes)
     if balance_ntypes is None:
         return None
@@ -156,19 +159,16 @@ def _write(cut: Partitioned, out: Path, graph_name: str, said: tuple[int, str, i
         edge_map={name: cut.edges.ranges[t] for t, name in cut.edge_names.items() if t in cut.edges.ranges},
         ntypes={name: number for number, name in enumerate(cut.node_names.values())},
         etypes={cut.edge_names[t]: number for number, t in enumerate(cut.graph.edges)},
-        parts=tuple(
-            {what: f"part{p}/{file}" for what, file in zip(("node_feats", "edge_feats", "part_graph"), FILES, strict=True)}
-            for p in range(num_parts)
-        ),
+        parts=tuple({what: f"part{p}/{file}" for what, file in FILES.items()} for p in range(num_parts)),
         ours=unsaid(cut),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=f".{graph_name}.", suffix=".partial", dir=out) as new:
         for part in range(num_parts):
             folder = Path(new) / f"part{part}"
             folder.mkdir()
-            write_tensor_file(folder / FILES[0], node_data(cut, part))
-            write_tensor_file(folder / FILES[1], edge_data(cut, part))
-            write_graph_file(folder / FILES[2], part_graph(cut, part, num_hops))
+            write_tensor_file(folder / NODE_FEATS, node_data(cut, part))
+            write_tensor_file(folder / EDGE_FEATS, edge_data(cut, part))
+            write_graph_file(folder / GRAPH, part_graph(cut, part, num_hops))
         config.path.unlink(missing_ok=True)  # from here on there is no graph, until the new one is whole
         for folder in old_parts:
             shutil.rmtree(folder)
@@ -184,13 +184,13 @@ def _old_parts(out: Path, graph_name: str) -> list[Path]:
         SettingsError: They are another graph's, or nobody's.
     """
     folders = [folder for folder in out.glob("part*") if folder.name[4:].isdecimal()] if out.is_dir() else []
-    others = [path.name for path in out.glob("*.json") if path.stem != graph_name and _has_parts(path)] if folders else []
-    if others:
+    others = [path.name for path in out.glob("*.json") if path.stem != graph_name and _has_parts(path)]
+    if folders and others:
         raise SettingsError(f"{out} holds the parts of {others[0]}; give another folder")
     for folder in folders:
-        foreign = [entry.name for entry in folder.iterdir() if entry.suffix != ".dgl"] if folder.is_dir() else [folder.name]
+        foreign = [e.name for e in folder.iterdir() if e.suffix != ".dgl"] if folder.is_dir() else ["no folder"]
         if foreign:
-            raise SettingsError(f"{folder} holds {foreign[0]!r}, which is no file of DGL; give another folder")
+            raise SettingsError(f"{folder} holds {foreign[0]!r}, which is no file of DGL; give another out_path")
     return folders
 
 
@@ -207,4 +207,3 @@ def _mapping(cut: Partitioned) -> Mapped:
     if not cut.is_homogeneous or not edges:
         return nodes, edges
     return next(iter(nodes.values())), next(iter(edges.values()))
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +23,14 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.schema import EdgeType
 
-T = TypeVar("T")
 Columns = dict[str, Array]
 
 
 def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[np.int32]]]:
-    """Read all parts of a partitioned graph, of DGL or of ``partition_graph``, as one graph and the parts of its nodes.
+    """Read all parts of a graph, written by DGL or ``partition_graph``, as one graph and the parts of its nodes.
 
-    ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges have
-    the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
+    ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges
+    have the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
     ``orig_eids.dgl``); else their numbers in their types. A graph without types gets the types ``node`` and
     ``(node, to, node)``. Masks become splits.
 
@@ -77,8 +76,9 @@ class _Reader:
             mine = types == row
             first, stop = self._nodes.typed[ntype][part : part + 2]
             if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
-                self._refuse(part, f"does not hold nodes {first}..{stop - 1} of {ntype!r}, which {self._config.path} says")
-            keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], graph.ndata.get("orig_id"), inner[mine], first)
+                self._refuse(part, f"does not hold nodes {first}..{stop - 1} of {ntype!r}, as the JSON file says")
+            place = (first, inner[mine], graph.ndata.get("orig_id"))
+            keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], place)
         self._take_features(part, read_node_feats(self._config, part), lambda label: label, self._nodes.typed)
 
     def take_edges(self, part: int) -> None:
@@ -93,20 +93,22 @@ class _Reader:
             first, stop = self._edges.typed[etype][part : part + 2]
             if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
                 why = "; with num_hops=0 edges between parts are in none" if self._config.halo_hops == 0 else ""
-                self._refuse(part, f"does not hold edges {first}..{stop - 1} of {etype}, which the JSON file says{why}")
+                self._refuse(part, f"does not hold edges {first}..{stop - 1} of {etype}, as the JSON file says{why}")
             for found, of in ((src_types, etype[0]), (dst_types, etype[2])):
                 if (found[mine] != ntypes[of]).any():
                     self._refuse(part, f"has edges of {etype} that join other node types")
-            keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], graph.edata.get("orig_id"), inner[mine], first)
+            place = (first, inner[mine], graph.edata.get("orig_id"))
+            keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], place)
             self._src[etype][numbers[mine]] = self._keys[etype[0]][src[mine]]
             self._dst[etype][numbers[mine]] = self._keys[etype[2]][dst[mine]]
         read = edge_type_reader(self._config.etypes)
         self._take_features(part, read_edge_feats(self._config, part), read, self._edges.typed)
 
     def _old_of(
-        self, part: int, of: str | EdgeType, numbers: IntArray, orig: Array | None, places: IntArray, first: int
+        self, part: int, of: str | EdgeType, numbers: IntArray, place: tuple[int, IntArray, Array | None]
     ) -> IntArray:
         """The keys of some numbers of a type: what the graph says, or a file beside it, or the numbers themselves."""
+        first, places, orig = place
         if orig is not None:
             return orig[places].astype(np.int64)
         name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
@@ -116,18 +118,20 @@ class _Reader:
         found = read_tensor_file(path)
         old = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
         if old is None or len(old) != len(numbers):
-            self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} says {None if old is None else len(old)}")
+            self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} other ones")
         return old[numbers - first].astype(np.int64)
 
     def _take_features(
         self, part: int, feats: Mapping[str, Array], read: Callable[[str], Any], typed: Mapping[Any, IntArray]
     ) -> None:
         """Put the rows of a part where they belong, in the order of numbers."""
+        missing = {of: set(self._features[of]) for of in typed if len(np.unique(typed[of][part : part + 2])) > 1}
         for label, array in feats.items():
             owner, _, name = label.partition("/")
             of = read(owner)
             if of not in typed:
                 self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(typed)}")
+            missing.get(of, set()).discard(name)
             offsets = typed[of]
             first, stop = offsets[part : part + 2].tolist()
             if not array.ndim or len(array) != stop - first:
@@ -136,15 +140,15 @@ class _Reader:
             if name not in columns:
                 columns[name] = np.zeros((int(offsets[-1]), *array.shape[1:]), array.dtype)
                 if first:
-                    self._refuse_missing(part, label, int(offsets[part]))
+                    self._refuse(part, f"has {label!r}, and parts before it do not")
             if columns[name].shape[1:] != array.shape[1:] or columns[name].dtype != array.dtype:
-                self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, other parts have it otherwise")
+                self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, unlike other parts")
             columns[name][first:stop] = array
+        for of, names in missing.items():
+            if names:
+                self._refuse(part, f"has no {sorted(names)[0]!r} of {of!r}, and parts before it do")
 
-    def _refuse_missing(self, part: int, label: str, num_rows: int) -> None:
-        self._refuse(part, f"has {label!r}, and parts before it, with {num_rows} rows, do not")
-
-    def _refuse(self, part: int, what: str) -> None:
+    def _refuse(self, part: int, what: str) -> NoReturn:
         raise FormatError(f"part {part} of {self._config.path} {what}")
 
     def owners(self) -> dict[str, NDArray[np.int32]]:

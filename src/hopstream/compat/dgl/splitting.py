@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def node_split(  # noqa: PLR0913, PLR0917  DGL's
+def node_split(  # noqa: PLR0913  DGL's
     nodes: Any, partition_book: RangePartitionBook | None = None, ntype: str = DEFAULT_NTYPE, rank: int | None = None,
-    force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,  # noqa: FBT001, FBT002
+    force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The nodes of a mask that one trainer takes; all trainers together take each once.
 
@@ -51,9 +51,9 @@ def node_split(  # noqa: PLR0913, PLR0917  DGL's
     return asked.share(mask, node_trainer_ids, None if force_even else lambda: book.partid2nids(book.partid, ntype))
 
 
-def edge_split(  # noqa: PLR0913, PLR0917  DGL's
+def edge_split(  # noqa: PLR0913  DGL's
     edges: Any, partition_book: RangePartitionBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE,
-    rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,  # noqa: FBT001, FBT002
+    rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,
     *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The edges of a mask that one trainer takes; as ``node_split``, of edges.
@@ -79,7 +79,7 @@ def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
     mask = to_array(value, what)
     if mask.shape != (num_rows,):
         raise SchemaError(f"{what} has shape {list(mask.shape)}; wanted a mask of {num_rows}")
-    return mask != 0
+    return cast("NDArray[np.bool_]", mask != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ class _Asked:
     rank: int | None
     num_trainers: int | None
 
-    def share(
-        self, mask: NDArray[np.bool_], trainer_ids: Any, own: Callable[[], Tensor] | None
-    ) -> Tensor:
+    def share(self, mask: NDArray[np.bool_], trainer_ids: Any, own: Callable[[], Tensor] | None) -> Tensor:
         """The numbers of one trainer; ``own`` gives the part's where it takes its own."""
         place, per_part = self._place()
         if own is not None:
@@ -110,7 +108,9 @@ class _Asked:
             return to_tensor(_dealt(chosen, place, per_part, self.book.partid))
         trainers = to_array(trainer_ids, "trainer ids")
         if trainers.shape != mask.shape:
-            raise SchemaError(f"trainer ids have shape {list(trainers.shape)}; wanted one for each of {len(mask)} {self.what}")
+            raise SchemaError(
+                f"trainer ids have shape {list(trainers.shape)}; wanted [{len(mask)}], one for each of {self.what}"
+            )
         return to_tensor(self._by_trainer(chosen, trainers, place, per_part))
 
     def _place(self) -> tuple[int, int]:
@@ -119,7 +119,7 @@ class _Asked:
         group = _distributed()
         num_trainers = self.num_trainers or (group.get_world_size() if group else num_parts)
         if num_trainers % num_parts:
-            raise SettingsError(f"there are {num_trainers} trainers and {num_parts} parts; each part has as many trainers")
+            raise SettingsError(f"{num_trainers} trainers cannot be shared evenly by {num_parts} parts; use a multiple")
         per_part = num_trainers // num_parts
         rank = self.rank
         if rank is None:
@@ -131,10 +131,8 @@ class _Asked:
     def _by_trainer(self, chosen: IntArray, trainers: Array, place: int, per_part: int) -> IntArray:
         """The part's own in the order of their trainers, and others', each dealt evenly."""
         num_trainers, largest = per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
-        if largest > num_trainers:
-            if largest % num_trainers:
-                raise SettingsError(f"trainer ids are of {largest} trainers, which {num_trainers} do not share evenly")
-            trainers = trainers // (largest // num_trainers)
+        # Ids of more trainers: each takes those of several. The last ids may have no nodes at all.
+        trainers = trainers // max(1, -(-largest // num_trainers))
         of = trainers[chosen]
         is_own = of // per_part == self.book.partid
         own = chosen[is_own][np.argsort(of[is_own] % per_part, kind="stable")]
@@ -159,5 +157,5 @@ def _slice(items: IntArray, place: int, num_shares: int) -> IntArray:
 
 def _dealt(items: IntArray, place: int, num_shares: int, part: int) -> IntArray:
     """A share of some items, chosen as DGL chooses: by numpy's older generator, seeded with the part's number."""
-    order = np.random.RandomState(part).permutation(len(items))  # noqa: NPY002
+    order = np.random.RandomState(part).permutation(len(items))
     return items[np.sort(_slice(order, place, num_shares))]

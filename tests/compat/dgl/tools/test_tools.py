@@ -170,6 +170,22 @@ def test_dgls_files_beside_the_dataset(folder, tmp_path, capsys):
     assert "holds 'part0' beside a dataset" in capsys.readouterr().err
 
 
+def test_original_ids_of_a_graph_without_types(tmp_path, rng):
+    pairs = rng.integers(0, 20, (2, 60))
+    chunk_graph.chunk_graph(hopstream.graph_from_arrays(pairs, num_nodes=20), "g", {}, {}, 2, tmp_path / "chunks")
+    given = f"--in_dir {tmp_path}/chunks --out_dir {tmp_path}/owners --num_partitions 2"
+    assert random_partition.main(words(given)) == 0
+    flags = "--workers 0 --dgl-files --save-orig-nids --save-orig-eids"
+    assert dispatch_data.main(words(f"{dispatched(tmp_path)} {flags}")) == 0
+    for part in range(2):
+        g = dgl.distributed.load_partition(tmp_path / "parts/metadata.json", part)[0]
+        orig_nids, orig_eids = (dgl.data.load_tensors(tmp_path / f"parts/part{part}/orig_{n}ids.dgl") for n in "ne")
+        is_own, is_own_edge = g.ndata["inner_node"].bool(), g.edata["inner_edge"].bool()
+        assert np.array_equal(orig_nids["_N"], g.ndata["orig_id"][is_own])
+        assert np.array_equal(orig_eids["_N:_E:_N"], g.edata["orig_id"][is_own_edge])
+        assert np.isin(pairs[1][orig_eids["_N:_E:_N"]], orig_nids["_N"]).all()
+
+
 def test_a_dgl_graph_is_chunked(tmp_path):
     g = dgl.graph(([0, 1, 2], [1, 2, 3]))
     np.save(tmp_path / "x.npy", np.arange(4.0))

@@ -110,9 +110,12 @@ def _node_type(graph: Graph, node_type: str) -> str:
 
 def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
     """An edge type by its tuple, its text, or its relation where only one has it."""
-    wanted: Any = tuple(given.split(":")) if isinstance(given, str) and ":" in given else given
-    ours = EDGE[1] if wanted == DEFAULT_ETYPE[1] else our_edge_type(wanted)
-    found = [t for t in graph.edges if ours in (t, t[1])]
+    names = tuple(given.split(":")) if isinstance(given, str) else given
+    if len(names) == 3:
+        found = [t for t in graph.edges if t == our_edge_type(names)]
+    else:
+        relation = EDGE[1] if given == DEFAULT_ETYPE[1] else given
+        found = [t for t in graph.edges if t[1] == relation]
     if len(found) != 1:
         what = "is the relation of several edge types" if found else "is no edge type"
         raise UnknownNameError(f"edata_paths name {given!r}, which {what}; known: {[':'.join(t) for t in graph.edges]}")
@@ -143,8 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     check_apart(given.output_path, {"the source": given.graph})
     is_own = not given.ndata and not given.edata
+    graph = given.graph if (given.graph / MANIFEST).is_file() else read_graph(given.graph)
     path = chunk_graph(
-        given.graph if (given.graph / MANIFEST).is_file() else read_graph(given.graph), given.name or given.output_path.resolve().name,
+        graph, given.name or given.output_path.resolve().name,
         None if is_own else _paths_of("--ndata", given.ndata), None if is_own else _paths_of("--edata", given.edata),
         given.num_chunks, given.output_path, given.data_fmt, given.edges_fmt, given.vector_rows,
     )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Does the book find parts, types and numbers?"""
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.dgl.distributed import RangePartitionBook
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
+
+NODES = {"T0": [[0, 100], [200, 300], [400, 400]], "T1": [[100, 200], [300, 400], [400, 405]]}
+EDGES = {
+    ("T0", "r", "T1"): [[0, 7], [9, 9], [12, 13]],
+    ("T1", "r", "T0"): [[7, 9], [9, 12], [13, 13]],
+    ("T0", "s", "T0"): [[9, 9], [12, 12], [13, 20]],
+}
+
+
+def book_of(part=1):
+    etypes = {t: number for number, t in enumerate(EDGES)}
+    return RangePartitionBook(part, 3, dict(NODES), dict(EDGES), {"T0": 0, "T1": 1}, etypes)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_numbers_over_all_types_and_in_a_type(kind):
+    book = book_of()
+    types, numbers = book.map_to_per_ntype(kind([90, 201, 100, 404, 399]))
+    assert types.tolist() == [0, 0, 1, 1, 1] and numbers.tolist() == [90, 101, 0, 204, 199]
+    assert book.map_to_homo_nid(kind([90, 101]), "T0").tolist() == [90, 201]
+    assert book.map_to_homo_nid(kind([0, 204, 199]), "T1").tolist() == [100, 404, 399]
+    assert book.nid2partid(kind([0, 199, 200, 404])).tolist() == [0, 0, 1, 2]
+    assert book.nid2partid(kind([99, 100, 199]), "T0").tolist() == [0, 1, 1]
+    assert book.nid2partid(kind([99, 100, 200]), "T1").tolist() == [0, 1, 2]
+
+
+def test_every_number_goes_there_and_back():
+    book = book_of()
+    for total, per_type, to_all, types in (
+        (405, book.map_to_per_ntype, book.map_to_homo_nid, list(NODES)),
+        (20, book.map_to_per_etype, book.map_to_homo_eid, list(EDGES)),
+    ):
+        ids = torch.arange(total)
+        found, numbers = per_type(ids)
+        for number, t in enumerate(types):
+            mine = found == number
+            assert numbers[mine].tolist() == list(range(int(mine.sum())))
+            assert torch.equal(to_all(numbers[mine], t), ids[mine])
+
+
+def test_parts_of_edges_and_what_parts_have():
+    book = book_of()
+    assert [book.partid2nids(part, "T1").tolist()[::99] for part in range(3)] == [[0, 99], [100, 199], [200]]
+    assert book.partid2nids(2).tolist() == [400, 401, 402, 403, 404] and not len(book.partid2nids(2, "T0"))
+    assert book.partid2eids(0).tolist() == list(range(9)) and book.partid2eids(1, ("T1", "r", "T0")).tolist() == [
+        2,
+        3,
+        4,
+    ]
+    assert book.eid2partid([0, 8, 9, 12, 19]).tolist() == [0, 0, 1, 2, 2]
+    assert book.eid2partid([6, 7], ("T0", "r", "T1")).tolist() == [0, 2] and book.eid2partid([0], "s").tolist() == [2]
+    assert book.metadata()[2] == {"machine_id": 2, "num_nodes": 5, "num_edges": 8}
+    assert book.num_partitions() == 3 and book.partid == 1
+    assert book.ntypes == ["T0", "T1"] and book.etypes == ["r", "r", "s"] and book.canonical_etypes == list(EDGES)
+    assert book.local_ntype_offset == [0, 100, 200] and book.local_etype_offset == [0, 0, 3, 3]
+
+
+def test_local_numbers_are_the_books_own_part():
+    book = book_of()
+    assert book.nid2localnid([200, 399], 1).tolist() == [0, 199]
+    assert book.nid2localnid([100, 199], 1, "T1").tolist() == [0, 99]
+    assert book.eid2localeid([9, 11], 1).tolist() == [0, 2] and book.eid2localeid(
+        [4], 1, ("T1", "r", "T0")
+    ).tolist() == [2]
+    with pytest.raises(SettingsError, match="book of part 1"):
+        book.nid2localnid([0], 0)
+    with pytest.raises(IdRangeError, match=r"200\.\.399"):
+        book.nid2localnid([0], 1)
+
+
+def test_relations_name_edge_types_where_they_can():
+    book = book_of()
+    assert book.to_canonical_etype("s") == ("T0", "s", "T0") == book.to_canonical_etype(("T0", "s", "T0"))
+    with pytest.raises(UnknownNameError, match="ambiguous"):
+        book.to_canonical_etype("r")
+    for etype in ("t", ("T0", "s", "T1")):
+        with pytest.raises(UnknownNameError, match="does not exist"):
+            book.to_canonical_etype(etype)
+
+
+def test_what_is_not_there_is_refused():
+    book = book_of()
+    for call in (
+        lambda: book.nid2partid([405]), lambda: book.map_to_per_ntype([-1]), lambda: book.map_to_homo_nid([200], "T0"),
+        lambda: book.eid2partid([20]), lambda: book.partid2nids(3),
+    ):  # fmt: skip
+        with pytest.raises(IdRangeError):
+            call()
+    with pytest.raises(UnknownNameError, match="T2"):
+        book.nid2partid([0], "T2")
+    with pytest.raises(SettingsError, match="part_id is 3"):
+        book_of(3)
+    with pytest.raises(SchemaError, match="not sorted"):
+        RangePartitionBook(0, 2, {"a": [[5, 9], [0, 5]]}, {}, {"a": 0}, {})
+    with pytest.raises(SchemaError, match=r"ids 0\.\.n-1"):
+        RangePartitionBook(0, 1, {"a": [[0, 5]]}, {}, {"a": 1}, {})

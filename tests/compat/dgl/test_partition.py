@@ -1,0 +1,235 @@
+"""Are nodes and edges numbered as DGL says, and do files hold what belongs to them?"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import hopstream
+import hopstream.compat.dgl as dgl
+from hopstream.arrays import RaggedArray
+from hopstream.compat.dgl.distributed import (
+    load_partition,
+    load_partition_book,
+    load_partition_feats,
+    partition_graph,
+    read_partitions,
+)
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.partition.halo.around import around_part
+from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
+
+NUM_PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """A graph of which part 1 owns no node of type ``b``, its owners, its parts and the old numbers of new ones."""
+    graph, out = typed_graph(), tmp_path_factory.mktemp("typed")
+    owners = some_owners(graph, NUM_PARTS)
+    owners["b"][owners["b"] == 1] = 2
+    maps = partition_graph(
+        graph, "g", NUM_PARTS, out, num_hops=2, part_method="file", owners=owners, return_mapping=True
+    )
+    return graph, owners, out / "g.json", maps
+
+
+def test_numbers_go_up_part_by_part_and_type_by_type(typed):
+    graph, owners, path, (nodes, edges) = typed
+    said = json.loads(path.read_text())
+    assert [said[name] for name in ("graph_name", "num_parts", "halo_hops", "num_nodes")] == ["g", NUM_PARTS, 2, 30]
+    assert said["ntypes"] == {"b": 0, "a": 1, "c": 2} and said["num_edges"] == 95
+    next_node = next_edge = 0
+    for part in range(NUM_PARTS):
+        for t in graph.nodes:
+            keys = np.flatnonzero(owners[t] == part)
+            first, stop = said["node_map"][t][part]
+            assert (first, stop) == (next_node, next_node + len(keys))
+            before = int((owners[t] < part).sum())
+            assert nodes[t][before : before + len(keys)].tolist() == keys.tolist()
+            next_node = stop
+        for t, table in graph.edges.items():
+            parts = owners[t[2]][table.dst_keys]
+            keys = np.flatnonzero(parts == part)
+            first, stop = said["edge_map"][":".join(t)][part]
+            assert (first, stop) == (next_edge, next_edge + len(keys))
+            before = int((parts < part).sum())
+            assert edges[t][before : before + len(keys)].tolist() == keys.tolist()
+            next_edge = stop
+    start, stop = said["node_map"]["b"][1]
+    assert start == stop == said["node_map"]["c"][0][1]  # none: empty, where the range before it ended
+
+
+def test_graphs_of_parts_hold_their_own_first_and_then_the_halo(typed):
+    graph, owners, path, (old_nodes, old_edges) = typed
+    for part in range(NUM_PARTS):
+        g, _, _, book, name, ntypes, etypes = load_partition(path, part)
+        assert (name, ntypes, etypes) == ("g", list(graph.nodes), list(graph.edges))
+        assert {n: t.dtype for n, t in g.ndata.items()} == {
+            "_ID": torch.int64, "inner_node": torch.uint8, "part_id": torch.int64, "orig_id": torch.int64,
+            "_TYPE": torch.int16,
+        }  # fmt: skip
+        assert g.edata["_TYPE"].dtype == torch.int32 and g.edata["inner_edge"].dtype == torch.uint8
+        is_inner = g.ndata["inner_node"].bool()
+        assert g.ndata["_ID"][is_inner].tolist() == book.partid2nids(part).tolist()
+        assert is_inner.tolist() == sorted(is_inner.tolist(), reverse=True)
+        assert book.nid2partid(g.ndata["_ID"]).tolist() == g.ndata["part_id"].tolist()
+        types, numbers = book.map_to_per_ntype(g.ndata["_ID"])
+        assert types.tolist() == g.ndata["_TYPE"].tolist()
+        assert [int(old_nodes[ntypes[t]][n]) for t, n in zip(types, numbers, strict=True)] == g.ndata[
+            "orig_id"
+        ].tolist()
+        assert g.edata["_ID"][g.edata["inner_edge"].bool()].tolist() == book.partid2eids(part).tolist()
+        types, numbers = book.map_to_per_etype(g.edata["_ID"])
+        around, found = around_part(graph, owners, part, 2), {t: [] for t in graph.edges}
+        src, dst = g.edges()
+        for place, (t, n) in enumerate(zip(types.tolist(), numbers.tolist(), strict=True)):
+            table, key = graph.edges[etypes[t]], int(old_edges[etypes[t]][n])
+            assert int(g.edata["orig_id"][place]) == key and int(g.edata["_TYPE"][place]) == t
+            ends = [int(g.ndata["orig_id"][end[place]]) for end in (src, dst)]
+            assert ends == [table.src_keys[key], table.dst_keys[key]]
+            found[etypes[t]].append(key)
+        assert {t: sorted(keys) for t, keys in found.items()} == {t: k.tolist() for t, k in around.edge_keys.items()}
+
+
+def test_features_follow_the_numbers(typed):
+    graph, _, path, (nodes, edges) = typed
+    all_nodes = [load_partition_feats(path, part, load_edges=False) for part in range(NUM_PARTS)]
+    assert all(feats is None for _, feats in all_nodes)
+    assert set(all_nodes[0][0]) == {"a/x", "a/is_new", "a/train_mask", "a/held_mask", "b/year"}
+    joined = torch.cat([feats["a/x"] for feats, _ in all_nodes])
+    assert np.array_equal(joined, graph.nodes["a"].features["x"][nodes["a"]])
+    all_edges = [load_partition_feats(path, part, load_nodes=False)[1] for part in range(NUM_PARTS)]
+    joined = torch.cat([feats["a:to:b/weight"] for feats in all_edges])
+    assert np.array_equal(joined, graph.edges["a", "to", "b"].features["weight"][edges["a", "to", "b"]])
+
+
+@pytest.mark.parametrize("graph", [plain_graph(), typed_graph()], ids=["plain", "typed"])
+@pytest.mark.parametrize(("num_parts", "num_hops", "method"), [(1, 1, "metis"), (2, 1, "metis"), (4, 3, "random")])
+def test_a_graph_comes_back_as_it_was(tmp_path, graph, num_parts, num_hops, method):
+    partition_graph(graph, "g", num_parts, tmp_path, num_hops, method)
+    read, owners = read_partitions(tmp_path / "g.json")
+    assert read.fingerprint() == graph.fingerprint() and read.schema == graph.schema
+    manifest = hopstream.write_parts(read, tmp_path / "dataset", owners=owners, num_parts=num_parts)
+    assert manifest.book.num_parts == num_parts
+    assert hopstream.read_dataset(tmp_path / "dataset").fingerprint() == graph.fingerprint()
+    assert partition_graph(tmp_path / "dataset", "h", num_parts, tmp_path / "again", part_method="random") is None
+    assert read_partitions(tmp_path / "again/h.json")[0].fingerprint() == graph.fingerprint()
+
+
+def test_graphs_with_data_and_those_of_pyg_are_taken(tmp_path):
+    src, dst = torch.randint(0, 20, (2, 60))
+    g = dgl.graph((src, dst), num_nodes=20)
+    g.ndata["feat"], g.ndata["train_mask"] = torch.rand(20, 2), torch.arange(20) % 2 == 0
+    nodes, edges = partition_graph(g, "g", 2, tmp_path / "a", return_mapping=True)
+    parts = [load_partition(tmp_path / "a/g.json", part) for part in range(2)]
+    assert torch.equal(torch.cat([p[1]["_N/feat"] for p in parts]), g.ndata["feat"][nodes])
+    assert parts[0][5:] == (["_N"], [("_N", "_E", "_N")]) and "_TYPE" not in parts[0][0].ndata
+    back = torch.empty_like(g.ndata["feat"])
+    back[nodes] = torch.cat([p[1]["_N/feat"] for p in parts])
+    assert torch.equal(back, g.ndata["feat"]) and sorted(edges.tolist()) == list(range(60))
+    data = Data(edge_index=torch.stack([src, dst]), feat=g.ndata["feat"], train_mask=g.ndata["train_mask"])
+    partition_graph(data, "g", 2, tmp_path / "b")
+    assert (
+        read_partitions(tmp_path / "b/g.json")[0].fingerprint()
+        == read_partitions(tmp_path / "a/g.json")[0].fingerprint()
+    )
+    typed = dgl.heterograph({("u", "r", "v"): ([0, 1, 2], [0, 0, 1]), ("v", "s", "u"): ([1, 0], [2, 2])})
+    assert typed.ntypes == ["u", "v"] and typed.num_nodes("u") == 3 and typed.num_edges("s") == 2
+    node_maps, edge_maps = partition_graph(typed, "t", 2, tmp_path / "c", part_method="random", return_mapping=True)
+    assert set(node_maps) == {"u", "v"} and set(edge_maps) == {("u", "r", "v"), ("v", "s", "u")}
+
+
+def test_classes_and_edges_are_shared_out(tmp_path):
+    graph = plain_graph(400, 2000)
+    rare = torch.arange(400) % 7 == 0
+    partition_graph(graph, "g", 4, tmp_path, balance_ntypes=rare, balance_edges=True)
+    _, owners = read_partitions(tmp_path / "g.json")
+    assert np.bincount(owners["node"][rare.numpy()], minlength=4).max() <= 1.03 * 58 / 4 + 1
+    assert max(of["num_edges"] for of in load_partition_book(tmp_path / "g.json", 0)[0].metadata()) < 700
+    typed = typed_graph()
+    partition_graph(typed, "t", 2, tmp_path / "t", balance_ntypes={"a": np.arange(17) < 4})
+    _, owners = read_partitions(tmp_path / "t/t.json")
+    assert np.bincount(owners["a"][:4], minlength=2).tolist() == [2, 2]
+    assert np.bincount(owners["b"], minlength=2).tolist() == [6, 6]  # a type that is not named is a class too
+
+
+def test_trainers_are_parts_of_parts(tmp_path):
+    graph = typed_graph()
+    partition_graph(graph, "g", 2, tmp_path, num_trainers_per_machine=3, part_method="random")
+    read, owners = read_partitions(tmp_path / "g.json")
+    assert read.fingerprint() == graph.fingerprint()  # trainers are none of its features
+    for part in range(2):
+        g, nodes, edges, *_ = load_partition(tmp_path / "g.json", part)
+        trainers = nodes["a/trainer_id"]
+        assert set((trainers // 3).tolist()) == {part} and len(set(trainers.tolist())) == 3
+        assert (owners["a"] == part).sum() == len(trainers)
+        of_node = dict(
+            zip(
+                *(g.ndata[n][g.ndata["_TYPE"] == 1][: len(trainers)].tolist() for n in ("orig_id",)),
+                trainers.tolist(),
+                strict=True,
+            )
+        )
+        first = g.edata["orig_id"][(g.edata["_TYPE"] == 1) & (g.edata["inner_edge"] == 1)].tolist()
+        dst = [of_node[int(graph.edges["b", "rev", "a"].dst_keys[key])] for key in first]
+        assert edges["b:rev:a/trainer_id"].tolist() == dst
+
+
+def test_a_part_may_own_nothing(tmp_path):
+    graph = plain_graph(6, 9)
+    partition_graph(graph, "g", 3, tmp_path, part_method="file", owners={"node": np.array([0, 0, 2, 2, 0, 2])})
+    assert read_partitions(tmp_path / "g.json")[0].fingerprint() == graph.fingerprint()
+    assert load_partition(tmp_path / "g.json", 1)[0].num_nodes() == 0
+
+
+def test_new_parts_replace_old_ones_whole(tmp_path):
+    partition_graph(plain_graph(), "g", 4, tmp_path, part_method="random")
+    partition_graph(plain_graph(), "g", 2, tmp_path, part_method="random")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g.json", "part0", "part1"]
+    before = (tmp_path / "g.json").read_bytes()
+    text = hopstream.graph_from_arrays(
+        [[0], [1]], num_nodes=2, node_features={"t": RaggedArray.from_strings(["a", "b"])}
+    )
+    with pytest.raises(SchemaError, match="_N/t is text or ragged"):
+        partition_graph(text, "g", 2, tmp_path, part_method="random")
+    assert (tmp_path / "g.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 3
+    with pytest.raises(SettingsError, match=r"holds the parts of g\.json"):
+        partition_graph(plain_graph(), "other", 2, tmp_path)
+    (tmp_path / "part1/notes.txt").write_text("mine")
+    with pytest.raises(SettingsError, match=r"notes\.txt"):
+        partition_graph(plain_graph(), "g", 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_hops": -1}, "num_hops is -1"),
+        ({"num_trainers_per_machine": 0}, "num_trainers_per_machine is 0"),
+        ({"objtype": "vol"}, "objtype is 'vol'"),
+        ({"use_graphbolt": True}, "use_graphbolt"),
+        ({"graph_formats": ["coo", "dense"]}, "graph_formats"),
+        ({"part_method": "parmetis"}, "method is 'parmetis'"),
+        ({"part_method": "file"}, "owners are not given"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, options, said):
+    with pytest.raises(SettingsError, match=said):
+        partition_graph(plain_graph(), "g", 2, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(SchemaError, match="neither a PyG Data"):
+        partition_graph(object(), "g", 2, tmp_path)
+    slashed = hopstream.graph_from_arrays([[0], [1]], num_nodes=2, node_features={"a/b": np.arange(2)})
+    with pytest.raises(SchemaError, match="a/b"):
+        partition_graph(slashed, "g", 2, tmp_path)
+    with pytest.raises(SchemaError, match="several node types"):
+        partition_graph(typed_graph(), "g", 2, tmp_path, balance_ntypes=np.zeros(30))
+    with pytest.raises(SettingsError, match="graph_name"):
+        partition_graph(plain_graph(), "a/b", 2, tmp_path)
+    with pytest.raises(TypeError, match="unknown"):
+        partition_graph(plain_graph(), "g", 2, tmp_path, unknown=1)

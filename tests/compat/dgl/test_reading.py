@@ -1,0 +1,138 @@
+"""Are older files of DGL read, and are parts that do not fit each other refused?"""
+
+import json
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.compat.dgl.distributed import load_partition, load_partition_book, partition_graph, read_partitions
+from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
+from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
+from hopstream.errors import FormatError, UnknownNameError
+from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
+
+
+def parts_of(graph, out, **options):
+    partition_graph(graph, "g", 2, out, part_method="file", owners=some_owners(graph, 2), **options)
+    return out / "g.json"
+
+
+def change(path, **fields):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def without_old_ids(path):
+    """Take out of parts what DGL itself does not write."""
+    for file in path.parent.glob("part*/graph.dgl"):
+        found = read_graph_file(file)
+        ndata, edata = (
+            {n: a for n, a in of.items() if n not in ("orig_id", "part_id")} for of in (found.ndata, found.edata)
+        )
+        write_graph_file(
+            file, PlainGraph(num_nodes=found.num_nodes, src=found.src, dst=found.dst, ndata=ndata, edata=edata)
+        )
+
+
+def test_old_files_of_a_graph_without_types(tmp_path):
+    graph = plain_graph()
+    path = parts_of(graph, tmp_path)
+    said = json.loads(path.read_text())
+    for name, key in (("node_map", "_N"), ("edge_map", "_N:_E:_N")):
+        change(path, **{name: [stop for _, stop in said[name][key]]})
+    said = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({name: value for name, value in said.items() if name not in ("ntypes", "etypes", "hopstream")})
+    )
+    for file in tmp_path.glob("part*/*_feat.dgl"):
+        write_tensor_file(file, {name.partition("/")[2]: array for name, array in read_tensor_file(file).items()})
+    read, _ = read_partitions(path)
+    assert read.fingerprint() == graph.fingerprint()
+    assert list(load_partition(path, 0)[1]) == ["_N/feat", "_N/train_mask"]
+
+
+def test_relations_without_their_ends_are_found_in_the_parts(tmp_path):
+    rng = np.random.default_rng(0)
+    graph = hopstream.graph_from_arrays(
+        {("a", "to", "b"): rng.integers(0, 9, (2, 30)), ("b", "rev", "a"): rng.integers(0, 9, (2, 20))},
+        num_nodes={"a": 9, "b": 9}, edge_features={("a", "to", "b"): {"w": np.arange(30)}},
+    )  # fmt: skip
+    path = parts_of(graph, tmp_path)
+    said = json.loads(path.read_text())
+    bare = {name: {t.split(":")[1]: of for t, of in said[name].items()} for name in ("edge_map", "etypes")}
+    change(path, **bare)
+    assert load_partition_book(path, 1)[3] == {("a", "to", "b"): 0, ("b", "rev", "a"): 1}
+    assert read_partitions(path)[0].fingerprint() == graph.fingerprint()
+    change(path, edge_map={**bare["edge_map"], "none": [[19, 19], [50, 50]]}, etypes={**bare["etypes"], "none": 2})
+    with pytest.raises(FormatError, match="do not go on"):
+        load_partition_book(path, 0)
+
+
+def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_path):
+    graph = typed_graph()
+    path = parts_of(graph, tmp_path)
+    nodes, edges = {}, {}
+    for part in (0, 1):  # as dispatch_data.py --save-orig-nids --save-orig-eids writes them
+        g, *_ = load_partition(path, part)
+        for to, data, inner, names in (
+            (nodes, g.ndata, "inner_node", list(graph.nodes)),
+            (edges, g.edata, "inner_edge", [":".join(t) for t in graph.edges]),
+        ):
+            mine = data[inner] == 1
+            to[part] = {n: data["orig_id"][mine & (data["_TYPE"] == row)].numpy() for row, n in enumerate(names)}
+    without_old_ids(path)
+    plain, owners = read_partitions(path)
+    assert plain.fingerprint() != graph.fingerprint()
+    assert all((np.diff(owner) >= 0).all() for owner in owners.values())
+    for part in (0, 1):
+        write_tensor_file(tmp_path / f"part{part}/orig_nids.dgl", nodes[part])
+        write_tensor_file(tmp_path / f"part{part}/orig_eids.dgl", edges[part])
+    assert read_partitions(path)[0].fingerprint() == graph.fingerprint()
+    write_tensor_file(tmp_path / "part1/orig_nids.dgl", nodes[0])
+    with pytest.raises(FormatError, match=r"orig_nids\.dgl"):
+        read_partitions(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"num_parts": 0}, "num_parts 0"),
+        ({"num_parts": 3}, "part-2"),
+        ({"node_map": "node_map.npy"}, "only ranges"),
+        ({"node_map": {"_N": [[0, 10], [12, 30]]}}, "do not go on"),
+        ({"node_map": {"_N": [[0, 10]]}}, "wanted 2 pairs"),
+        ({"ntypes": {"_N": 1}}, "ids 0"),
+        ({"num_nodes": 31}, "do not go on"),
+        ({"part-1": {"part_graph_graphbolt": "x.pt"}}, "GraphBolt"),
+        ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "does not hold nodes"),
+        ({"edge_map": {"_N:_E:_N": [[0, 1], [1, 120]]}}, "does not hold edges"),
+    ],
+)
+def test_what_the_json_file_says_must_fit(tmp_path, fields, said):
+    path = parts_of(plain_graph(), tmp_path)
+    change(path, **fields)
+    with pytest.raises(FormatError, match=said):
+        read_partitions(path)
+
+
+def test_parts_must_be_there_and_whole(tmp_path):
+    path = parts_of(plain_graph(), tmp_path / "a")
+    with pytest.raises(UnknownNameError, match="no part 2"):
+        load_partition(path, 2)
+    feats = path.parent / "part1/node_feat.dgl"
+    write_tensor_file(feats, {"_N/feat": np.zeros((3, 4), np.float32)})
+    with pytest.raises(FormatError, match="_N/feat"):
+        read_partitions(path)
+    write_tensor_file(feats, {})
+    with pytest.raises(FormatError, match="has no 'feat'"):
+        read_partitions(path)
+    feats.unlink()
+    with pytest.raises(FormatError, match=r"node_feat\.dgl is missing"):
+        read_partitions(path)
+    with pytest.raises(FormatError, match="num_hops=0"):
+        read_partitions(parts_of(plain_graph(), tmp_path / "b", num_hops=0))
+    with pytest.raises(FormatError, match="is missing"):
+        read_partitions(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text("[1, 2]")
+    with pytest.raises(FormatError, match="does not describe"):
+        read_partitions(tmp_path / "bad.json")

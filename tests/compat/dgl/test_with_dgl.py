@@ -1,0 +1,132 @@
+"""Does DGL itself read what is written here, and is what it writes read here? Skipped where DGL cannot be imported."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.dgl import distributed as ours
+from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # DGL leaves files open, and is older than the rest
+
+
+@pytest.fixture(scope="module")
+def dgl():
+    if find_spec("dgl") is None:
+        pytest.skip("dgl is not installed")
+    try:
+        return pytest.importorskip("dgl")
+    except OSError as error:
+        pytest.skip(f"dgl is for another torch ({error})")
+
+
+def random_dgl_graph(dgl, is_typed):
+    rng = np.random.default_rng(2)
+    if not is_typed:
+        g = dgl.graph(
+            (torch.from_numpy(rng.integers(0, 60, 300)), torch.from_numpy(rng.integers(0, 60, 300))), num_nodes=60
+        )
+        g.ndata["feat"], g.edata["w"] = torch.rand(60, 3), torch.rand(300)
+        g.ndata["train_mask"] = torch.arange(60) % 3 == 0
+        return g
+    sizes = {"user": 50, "item": 40}
+    g = dgl.heterograph(
+        {
+            (s, r, d): (
+                torch.from_numpy(rng.integers(0, sizes[s], 400)),
+                torch.from_numpy(rng.integers(0, sizes[d], 400)),
+            )
+            for s, r, d in (("user", "likes", "item"), ("item", "liked", "user"), ("user", "knows", "user"))
+        },
+        num_nodes_dict=sizes,
+    )
+    g.nodes["user"].data["age"] = torch.arange(50)
+    g.edges["likes"].data["w"] = torch.rand(400)
+    return g
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("num_hops", [1, 2])
+def test_the_parts_are_those_of_dgl(dgl, tmp_path, is_typed, num_hops):
+    g = random_dgl_graph(dgl, is_typed)
+    nodes, edges = dgl.distributed.partition_graph(
+        g, "g", 2, str(tmp_path / "theirs"), num_hops=num_hops, part_method="random", return_mapping=True
+    )
+    read, owners = ours.read_partitions(tmp_path / "theirs/g.json")  # with new numbers as keys: DGL keeps no others
+    assert sum(t.num_edges for t in read.edges.values()) == g.num_edges()
+    by_old = {}
+    for t, owner in owners.items():
+        old = (nodes[t] if is_typed else nodes).numpy()
+        by_old[t] = np.empty(len(owner), np.int32)
+        by_old[t][old] = owner
+    got = ours.partition_graph(g, "g", 2, tmp_path / "ours", num_hops, "file", return_mapping=True, owners=by_old)
+    for part in range(2):  # the order of a part's nodes, and of its edges, of one type is DGL's affair
+        assert around(dgl, tmp_path / "ours/g.json", part, *got) == around(
+            dgl, tmp_path / "theirs/g.json", part, nodes, edges
+        )
+        theirs = dgl.distributed.load_partition(str(tmp_path / "theirs/g.json"), part)
+        mine = dgl.distributed.load_partition(str(tmp_path / "ours/g.json"), part)
+        assert mine[4:] == theirs[4:] and mine[3].metadata() == theirs[3].metadata()
+        assert {n: t.shape for n, t in mine[1].items()} == {n: t.shape for n, t in theirs[1].items()}
+        for mine_of, theirs_of in ((mine[0].ndata, theirs[0].ndata), (mine[0].edata, theirs[0].edata)):
+            for name in set(theirs_of) - {"_TYPE"}:  # whose dtype differs between versions of DGL
+                assert mine_of[name].dtype == theirs_of[name].dtype
+        book = ours.load_partition_book(tmp_path / "ours/g.json", part)[0]
+        ids = np.arange(g.num_nodes())
+        for found, wanted in zip(
+            book.map_to_per_ntype(ids), theirs[3].map_to_per_ntype(torch.from_numpy(ids)), strict=True
+        ):
+            assert found.tolist() == wanted.tolist()
+
+
+def around(dgl, path, part, nodes, edges):
+    """The nodes and edges of a part and its halo, by their numbers before partitioning; DGL reads the files."""
+    graph, _, _, book, *_ = dgl.distributed.load_partition(str(path), part)
+    found = []
+    for data, name, to_type, old in (
+        (graph.ndata, "inner_node", book.map_to_per_ntype, nodes),
+        (graph.edata, "inner_edge", book.map_to_per_etype, edges),
+    ):
+        types, numbers = to_type(data["_ID"])
+        olds = list(old.values()) if isinstance(old, dict) else [old]
+        found.append(
+            sorted(
+                (t, int(olds[t][n]), i)
+                for t, n, i in zip(types.tolist(), numbers.tolist(), data[name].tolist(), strict=True)
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("graph", [plain_graph(), typed_graph()], ids=["plain", "typed"])
+def test_dgl_loads_parts_and_the_result_is_a_graph_of_dgl(dgl, tmp_path, graph):
+    ours.partition_graph(graph, "g", 2, tmp_path, part_method="file", owners=some_owners(graph, 2))
+    for part in range(2):
+        loaded, *_ = ours.load_partition(tmp_path / "g.json", part)
+        theirs = dgl.data.utils.load_graphs(str(tmp_path / f"part{part}/graph.dgl"))[0][0]
+        assert isinstance(loaded, dgl.DGLGraph) and loaded.num_edges() == theirs.num_edges()
+        assert loaded.ndata["orig_id"].tolist() == theirs.ndata["orig_id"].tolist()
+
+
+def test_dgl_splits_nodes_in_the_same_way(dgl, tmp_path):
+    from dgl.distributed import role
+
+    graph = plain_graph()
+    ours.partition_graph(graph, "g", 2, tmp_path, part_method="file", owners=some_owners(graph, 2))
+    mask = torch.arange(30) % 3 != 0
+    before = role.get_num_trainers
+    try:
+        for num_trainers in (2, 4):
+            role.get_num_trainers = lambda num_trainers=num_trainers: num_trainers
+            for rank in range(num_trainers):
+                part = rank // (num_trainers // 2)
+                theirs = dgl.distributed.load_partition_book(str(tmp_path / "g.json"), part)[0]
+                book = ours.load_partition_book(tmp_path / "g.json", part)[0]
+                for options in ({}, {"force_even": False}, {"node_trainer_ids": torch.arange(30) % num_trainers}):
+                    want = dgl.distributed.node_split(mask, theirs, rank=rank, **options)
+                    got = ours.node_split(mask, book, rank=rank, num_trainers=num_trainers, **options)
+                    assert got.tolist() == want.tolist()
+    finally:
+        role.get_num_trainers = before
