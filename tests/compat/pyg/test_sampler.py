@@ -34,6 +34,16 @@ def edges_of(sampler: DatasetSampler, nodes: torch.Tensor = ALL) -> list[int]:
     return sampler.sample_from_nodes(NodeSamplerInput(None, nodes)).edge.tolist()
 
 
+def assert_refused(loader: NodeLoader, message: str) -> None:
+    """The first batch is an error of the settings, and no worker process is left."""
+    batches = iter(loader)
+    try:
+        with pytest.raises(SettingsError, match=message):
+            next(batches)
+    finally:
+        batches._shutdown_workers()
+
+
 def test_draws_follow_torch_unless_there_is_a_seed(folder):
     with DatasetSampler(folder, [2]) as sampler:
         torch.manual_seed(1)
@@ -56,8 +66,7 @@ def test_worker_processes_over_a_folder(folder):
             data, sampler, ALL, batch_size=16, num_workers=2, multiprocessing_context="fork",
             transform=features.add_edge_features,
         )  # fmt: skip
-        with pytest.raises(SettingsError, match="rng_seed with worker processes draws the same in every epoch"):
-            next(iter(loader))
+        assert_refused(loader, "rng_seed with worker processes draws the same in every epoch")
         with hopstream.NeighborLoader(folder, [3, 2], batch_size=16, rng_seed=9, num_threads=0) as wanted:
             for epoch in range(2):
                 sampler.set_epoch(epoch)
@@ -70,8 +79,7 @@ def test_forked_processes_cannot_use_connections(found_worlds):
     data = open_stores(found_worlds["plain"].addresses, hopstream.StoreSettings(prefer_local=False))
     with data[0]:
         loader = NodeLoader(data, DatasetSampler(data, [2]), ALL, num_workers=1, multiprocessing_context="fork")
-        with pytest.raises(SettingsError, match="multiprocessing_context='spawn'"):
-            next(iter(loader))
+        assert_refused(loader, "multiprocessing_context='spawn'")
 
 
 def test_numbers_of_neighbours_may_change_in_a_copy(folder):
@@ -115,7 +123,7 @@ def test_what_is_refused(found_worlds, folder):
     with DatasetSampler(found_worlds["ratings"].folder, [2], time_attr="time") as sampler:
         assert sampler.is_temporal
         assert sampler.disjoint
-        with pytest.raises(SettingsError, match="2 node types .* and input_type is None"):
+        with pytest.raises(SettingsError, match=r"2 node types .* and input_type is None"):
             edges_of(sampler)
         with pytest.raises(UnknownNameError, match="unknown node type 'book'"):
             sampler.sample_from_nodes(NodeSamplerInput(None, ALL, input_type="book"))
