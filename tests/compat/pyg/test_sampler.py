@@ -141,3 +141,14 @@ def test_seeds_that_occur_twice_have_a_place_each(folder):
         out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([4, 4])))
     assert out.node[:2].tolist() == [4, 4]
     assert np.bincount(out.col, minlength=2).tolist() == [len(out.col) / 2] * 2
+
+
+def test_edges_without_keys(tmp_path, found_worlds):
+    """Batches do not name their edges then, and PyG's loaders bring no features of edges."""
+    world = found_worlds["ratings"]
+    hopstream.write_parts(world.graph, tmp_path / "parts", num_parts=2, method="random", keep_edge_keys=False)
+    with DatasetSampler(tmp_path / "parts", [2]) as sampler:
+        batch = next(iter(NodeLoader(world.data, sampler, ("movie", torch.arange(60)), batch_size=60)))
+    assert batch[RATES].edge_index.size(1) > 60
+    assert "e_id" not in batch[RATES]
+    assert "stars" not in batch[RATES]
