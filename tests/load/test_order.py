@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SettingsError
-from hopstream.load.order import SeedOrder
+from hopstream.load.order import OneBatch, SeedOrder
 
 REMAINDERS = ["spread", "pad", "drop", "uneven"]
 SMALL = [(n, b, w) for n, b, w in product(range(1, 41), range(1, 7), range(1, 6))]
@@ -160,3 +160,11 @@ def test_unshuffled_seeds_keep_their_order():
 def test_settings_that_cannot_be_met_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         SeedOrder(**{"num_seeds": 10, "batch_size": 4, **settings})
+
+
+def test_one_batch_has_the_draws_of_its_number():
+    order, whole = OneBatch(num_seeds=5, batch_size=5, rng_seed=3), SeedOrder(num_seeds=40, batch_size=5, rng_seed=3)
+    for epoch, step in ((0, 0), (0, 7), (2, 4)):
+        span = order.span(step)
+        assert order.positions(epoch, span).tolist() == [0, 1, 2, 3, 4]
+        assert order.batch_seed(epoch, span) == whole.batch_seed(epoch, whole.span(step))

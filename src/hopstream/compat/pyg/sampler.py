@@ -112,6 +112,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         try:
             self._begin()
             self.num_neighbors = num_neighbors
+            self._desk()
         except BaseException:
             self.close()
             raise
