@@ -99,6 +99,7 @@ def test_the_page_loads_what_the_partitioner_writes(make, tmp_path):
     exec(block, names)
     feature_store, graph_store = names["partition_data"]
     assert (graph_store.partition_idx, feature_store.num_partitions) == (1, 2)
-    assert hopstream.graph_from_data(make()).fingerprint() == pyg_dist.read_partitions(
-        tmp_path / "toy-partitions"
-    )[0].fingerprint()
+    assert (
+        hopstream.graph_from_data(make()).fingerprint()
+        == pyg_dist.read_partitions(tmp_path / "toy-partitions")[0].fingerprint()
+    )

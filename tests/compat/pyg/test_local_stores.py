@@ -18,7 +18,9 @@ from tests.compat.pyg.graphs import CITES, NUM_NODES, WRITES, heterogeneous, hom
 NUM_PARTS = 3
 
 
-@pytest.fixture(scope="module", params=[(make, time) for make in (homogeneous, heterogeneous) for time in ("node", "edge")])
+@pytest.fixture(
+    scope="module", params=[(make, time) for make in (homogeneous, heterogeneous) for time in ("node", "edge")]
+)
 def parts(request, tmp_path_factory):
     """A graph with times, and the stores of its parts."""
     make, time = request.param
@@ -46,9 +48,7 @@ def test_edges_have_the_ids_of_their_type(parts):
             dst_type = attr.edge_type and attr.edge_type[2]
             assert bool((store.get_partition_ids_from_nids(edge_index[1], dst_type) == part).all())
             found.setdefault(attr.edge_type, []).extend(ids.tolist())
-    assert {t: sorted(ids) for t, ids in found.items()} == {
-        t: list(range(of_type(data, t).num_edges)) for t in found
-    }
+    assert {t: sorted(ids) for t, ids in found.items()} == {t: list(range(of_type(data, t).num_edges)) for t in found}
 
 
 def test_features_are_found_by_the_ids_of_their_type(parts):
@@ -107,8 +107,7 @@ def test_rows_of_other_parts_come_in_their_places(parts):
         store.remote_lookup = None
 
 
-def test_a_remote_failure_is_the_futures(parts):
-    _, _, stores = parts
+def test_a_remote_failure_is_the_futures():
     store = pyg_dist.LocalFeatureStore.from_data(torch.tensor([0, 1]), torch.rand(2, 3))
     store.num_partitions, store.node_feat_pb = 2, torch.tensor([0, 0, 1])
 

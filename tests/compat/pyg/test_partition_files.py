@@ -244,7 +244,7 @@ def test_what_cannot_be_written(tmp_path):
     )
     with pytest.raises(SchemaError, match=r"a/b.name holds strings .*name what is to be written with features"):
         pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1)
-    with pytest.raises(SchemaError, match=r"type 'a/b' cannot be the name of a file"):
+    with pytest.raises(SchemaError, match=r"'a/b' cannot be the name of a file"):
         pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1, features=[])
     with pytest.raises(UnknownNameError, match=r"no node or edge type has a feature 'z'; known: \['name'\]"):
         pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1, features=["z"])

@@ -13,8 +13,10 @@ _MODULE_OF = {
     "LocalGraphStore": "hopstream.compat.pyg.local_graph_store",
     "Partitioner": "hopstream.compat.pyg.partitioner",
     "load_partition_info": "hopstream.compat.pyg.partition_files",
+    "read_partition_folders": "hopstream.compat.pyg.partition_folders",
     "read_partitions": "hopstream.compat.pyg.partition_reading",
     "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+    "write_partition_folders": "hopstream.compat.pyg.partition_folders",
     "write_partitions": "hopstream.compat.pyg.partition_writing",
 }
 __all__ = sorted(_MODULE_OF)
