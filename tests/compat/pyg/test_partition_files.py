@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -288,6 +289,16 @@ def test_damaged_files_say_so(written, capsys):
         pyg_dist.LocalGraphStore.from_partition(written, 0)
     with pytest.raises(FormatError, match=r"parts have src of \d+ of 25 rows"):
         pyg_dist.read_partitions(written)
+
+
+def test_what_torch_may_read_elsewhere_stays(written):
+    before = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([defaultdict]):
+        torch.save(defaultdict(dict, a={"x": torch.ones(1)}), written / "part_0" / "edge_feats.pt")
+        with pytest.raises(FormatError, match=r"has a type 'a'"):
+            pyg_dist.read_partitions(written)
+        assert defaultdict in torch.serialization.get_safe_globals()
+    assert set(torch.serialization.get_safe_globals()) == set(before) - {defaultdict}
 
 
 def change(path, edit):

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -156,11 +157,8 @@ def load_tensors(path: Path) -> Any:
     Raises:
         FormatError: The file is missing, damaged, or holds anything else.
     """
-    # PyG writes edge_feats.pt as a defaultdict, whose name alone is allowed and stands for a dict here. The allowed
-    # names are torch's own, for all threads.
-    allowed = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
     try:
-        with _LOAD_LOCK, torch.serialization.safe_globals(cast(Any, allowed)):
+        with _LOAD_LOCK, _dictionaries_allowed():
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("WeightsUnpickler error: ")[2].strip().splitlines()
@@ -204,6 +202,23 @@ def ids_of_type(where: str, ids: Tensor, start: int, count: int) -> Tensor:
             f"{where}: ids lie in {int(ids.min())}..{int(ids.max())}; ids of this type are {start}..{start + count - 1}"
         )
     return ids - start
+
+
+@contextmanager
+def _dictionaries_allowed() -> Iterator[None]:
+    """Read a ``defaultdict``, as which PyG writes ``edge_feats.pt``, as a dictionary, and no class by name.
+
+    torch fills no ``defaultdict`` even where its name is allowed, as PyG allows it; of two meanings that a name is
+    given torch takes either.
+    """
+    others = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals([(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")])
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(others)
 
 
 def _new_dict(*_: Any) -> dict[Any, Any]:
