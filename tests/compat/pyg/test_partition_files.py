@@ -317,6 +317,10 @@ def test_files_that_contradict_each_other_say_so(written):
     with pytest.raises(FormatError, match=r"nodes 'paper': x is float32\[\d+, 1\] in part 1 and float32"):
         pyg_dist.read_partitions(written)
     feats.write_bytes(whole)
+    change(feats, lambda value: value["paper"]["feats"].update(x=value["paper"]["feats"]["x"].bfloat16()))
+    with pytest.raises(FormatError, match=r"x is torch.bfloat16, which numpy has not"):
+        pyg_dist.read_partitions(written)
+    feats.write_bytes(whole)
     change(feats, lambda value: value["paper"]["feats"].clear())
     with pytest.raises(FormatError, match=r"parts have x of \d+ of 12 rows"):
         pyg_dist.read_partitions(written)

@@ -166,7 +166,17 @@ def load_tensors(path: Path) -> Any:
             f"{path} holds what is no tensor ({reason[0] if reason else 'it is damaged'}); it is read without running "
             "code, so save tensors, numbers and dictionaries of them"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        # What the unpickler meets in a damaged file it does not check for.
         raise FormatError(f"{path} cannot be read ({error}); write it again") from error
 
 
