@@ -12,7 +12,6 @@ numbers each type by itself.
 from __future__ import annotations
 
 import json
-import pickle
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -160,24 +159,15 @@ def load_tensors(path: Path) -> Any:
     try:
         with _LOAD_LOCK, _dictionaries_allowed():
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).partition("WeightsUnpickler error: ")[2].strip().splitlines()
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read ({error})") from error
+    except Exception as error:  # a damaged file makes torch raise anything, IndexError too
+        # torch's advice to allow what the file holds, or to run it, is left out.
+        reason = (str(error).partition("WeightsUnpickler error: ")[2].strip() or "it is damaged").splitlines()[0]
         raise FormatError(
-            f"{path} holds what is no tensor ({reason[0] if reason else 'it is damaged'}); it is read without running "
-            "code, so save tensors, numbers and dictionaries of them"
+            f"{path} holds what is no tensor ({reason}); it is read without running code, so save tensors, numbers and "
+            "dictionaries of them"
         ) from error
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-    ) as error:
-        # What the unpickler meets in a damaged file it does not check for.
-        raise FormatError(f"{path} cannot be read ({error}); write it again") from error
 
 
 def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
