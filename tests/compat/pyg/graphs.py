@@ -16,7 +16,9 @@ def random_edges(num_src, num_dst, num_edges, seed):
 
 def homogeneous(time=None, num_nodes=15, num_edges=40):
     """A graph without types; ``time`` is None, "node" or "edge". Values tell their row."""
-    data = Data(x=torch.arange(num_nodes * 2.0).view(-1, 2), edge_index=random_edges(num_nodes, num_nodes, num_edges, 1))
+    data = Data(
+        x=torch.arange(num_nodes * 2.0).view(-1, 2), edge_index=random_edges(num_nodes, num_nodes, num_edges, 1)
+    )
     data.edge_attr = torch.arange(num_edges * 3.0).view(-1, 3)
     times = torch.randperm(100, generator=torch.Generator().manual_seed(2))
     if time == "node":

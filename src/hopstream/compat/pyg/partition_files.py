@@ -12,9 +12,9 @@ numbers each type by itself.
 from __future__ import annotations
 
 import json
-import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -156,20 +156,18 @@ def load_tensors(path: Path) -> Any:
     Raises:
         FormatError: The file is missing, damaged, or holds anything else.
     """
-    # PyG writes edge_feats.pt as a defaultdict, whose name alone is allowed and stands for a dict here. The allowed
-    # names are torch's own, for all threads.
-    allowed = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
     try:
-        with _LOAD_LOCK, torch.serialization.safe_globals(cast(Any, allowed)):
+        with _LOAD_LOCK, _dictionaries_allowed():
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).partition("WeightsUnpickler error: ")[2].strip().splitlines()
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read ({error})") from error
+    except Exception as error:  # a damaged file makes torch raise anything, IndexError too
+        # torch's advice to allow what the file holds, or to run it, is left out.
+        reason = (str(error).partition("WeightsUnpickler error: ")[2].strip() or "it is damaged").splitlines()[0]
         raise FormatError(
-            f"{path} holds what is no tensor ({reason[0] if reason else 'it is damaged'}); it is read without running "
-            "code, so save tensors, numbers and dictionaries of them"
+            f"{path} holds what is no tensor ({reason}); it is read without running code, so save tensors, numbers and "
+            "dictionaries of them"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise FormatError(f"{path} cannot be read ({error}); write it again") from error
 
 
 def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
@@ -204,6 +202,23 @@ def ids_of_type(where: str, ids: Tensor, start: int, count: int) -> Tensor:
             f"{where}: ids lie in {int(ids.min())}..{int(ids.max())}; ids of this type are {start}..{start + count - 1}"
         )
     return ids - start
+
+
+@contextmanager
+def _dictionaries_allowed() -> Iterator[None]:
+    """Read a ``defaultdict``, as which PyG writes ``edge_feats.pt``, as a dictionary, and no class by name.
+
+    torch fills no ``defaultdict`` even where its name is allowed, as PyG allows it; of two meanings that a name is
+    given torch takes either.
+    """
+    others = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals([(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")])
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(others)
 
 
 def _new_dict(*_: Any) -> dict[Any, Any]:

@@ -77,7 +77,12 @@ class _Rows:
 
     def put(self, part: int, ids: Tensor, name: str, values: Tensor) -> None:
         """Put the values of the rows of one part into their places."""
-        array = values.detach().numpy()
+        try:
+            array = values.detach().numpy()
+        except TypeError as error:  # bfloat16, for example
+            raise FormatError(
+                f"{self.where}: {name} is {values.dtype}, which numpy has not; write it as float32"
+            ) from error
         if len(array) != len(ids):
             raise FormatError(f"{self.where}: part {part} has {len(ids)} ids and {len(array)} rows of {name}")
         if name not in self.columns:
