@@ -12,8 +12,9 @@ import pytest
 
 from hopstream.errors import FormatError, IdRangeError, SchemaError, UnknownNameError, VersionMismatch
 from hopstream.graph.graph import Graph
-from hopstream.partition.in_memory import OwnEdges, OwnPart, PartFacts, agree, build_part, facts_of
+from hopstream.partition.in_memory import OwnEdges, OwnPart, build_part, facts_of
 from hopstream.partition.layout import PartArrays, open_dataset, write_parts
+from hopstream.partition.part_facts import PartFacts, agree
 from tests.timed_graphs import FOLLOWS, RATES, make_timed_graph
 
 NUM_PARTS = 3
@@ -130,13 +131,15 @@ def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:
 def test_what_contradicts_itself_is_refused(graph: Graph, owners: Any) -> None:
     part = own_part(graph, owners, 1, "time")
     edges = part.edges[RATES]
+    nowhere, fewer = replace(edges, src_keys=edges.src_keys * 0 + 99), replace(edges, dst_keys=edges.dst_keys[1:])
+    other_owners = {**owners, "user": owners["user"] * 0 + 7}
     foreign = replace(edges, dst_keys=np.where(edges.dst_keys >= 0, np.flatnonzero(owners["item"] == 0)[0], 0))
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (IdRangeError, "part is 3", {"part": 3}),
-        (IdRangeError, r"node 0 of 'user' is said to be of part 7", {"owners": {**owners, "user": owners["user"] * 0 + 7}}),
-        (IdRangeError, "source 0 of user__rates__item is 99", {"edges": {RATES: replace(edges, src_keys=edges.src_keys * 0 + 99)}}),
+        (IdRangeError, r"node 0 of 'user' is said to be of part 7", {"owners": other_owners}),
+        (IdRangeError, "source 0 of user__rates__item is 99", {"edges": {RATES: nowhere}}),
         (IdRangeError, "which part 0 owns; this is part 1", {"edges": {RATES: foreign}}),
-        (SchemaError, "destinations of user__rates__item has", {"edges": {RATES: replace(edges, dst_keys=edges.dst_keys[1:])}}),
+        (SchemaError, "destinations of user__rates__item has", {"edges": {RATES: fewer}}),
         (SchemaError, "item.time has 1 rows", {"node_features": {"item": {"time": np.zeros(1, np.int64)}}}),
         (SchemaError, "of its own nodes only", {"node_times": {}}),
         (SchemaError, "times of 'item' has 1 rows", {"node_times": {"item": np.zeros(1, np.int64)}}),

@@ -287,7 +287,5 @@ def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
 
 def to_array(values: Any) -> Array:
     """The values of a tensor, sharing its memory where it lies in main memory."""
-    if isinstance(values, torch.Tensor):
-        found: Array = values.detach().cpu().numpy()
-        return found
-    return np.asarray(values)
+    array: Array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return array
