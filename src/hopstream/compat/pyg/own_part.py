@@ -273,7 +273,8 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
         )
     if np.array_equal(found, np.arange(len(values))):
         return values
-    return values[found]
+    rows: Array = values[found]
+    return rows
 
 
 def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
