@@ -25,10 +25,12 @@ _MODULE_OF = {
     "init_rpc": "hopstream.compat.pyg.rpc",
     "load_partition_info": "hopstream.compat.pyg.partition_files",
     "open_stores": "hopstream.compat.pyg.stores",
+    "read_partition_folders": "hopstream.compat.pyg.partition_folders",
     "read_partitions": "hopstream.compat.pyg.partition_reading",
     "sampler_output": "hopstream.compat.pyg.sampler",
     "shutdown_rpc": "hopstream.compat.pyg.rpc",
     "to_asyncio_future": "hopstream.compat.pyg.event_loop",
+    "write_partition_folders": "hopstream.compat.pyg.partition_folders",
     "write_partitions": "hopstream.compat.pyg.partition_writing",
 }
 __all__ = sorted(_MODULE_OF)

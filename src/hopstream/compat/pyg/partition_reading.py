@@ -177,9 +177,7 @@ class _Reader:
 
     def _take_time(self, node_type: str, rows: _Rows, time: Tensor) -> None:
         if len(time) != len(rows.parts):
-            raise FormatError(
-                f"{rows.where}: time has {len(time)} rows; there are {len(rows.parts)} nodes in all parts"
-            )
+            raise FormatError(f"{rows.where}: time has {len(time)} rows; all parts have {len(rows.parts)} nodes")
         if node_type in self.times and not np.array_equal(self.times[node_type], time.numpy()):
             raise FormatError(f"{rows.where}: parts differ in time, of which each has all")
         self.times[node_type] = time.numpy()

@@ -126,8 +126,8 @@ def check_root(out: Path, *, overwrite: bool) -> None:
     foreign = [name for name in names if not _is_of_layout(name)]
     if foreign or (names and META not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new or "
-            "empty folder"
+            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
+            "or empty folder"
         )
     if names and not overwrite:
         raise SettingsError(f"{out} holds PyG's partitions; give overwrite=True or another folder")
@@ -160,13 +160,18 @@ class _Contents:
             for edge_type, grouped in edges.items():
                 keys = grouped.keys_of(part)
                 topology[edge_type] = self._topology(edge_type, keys, edge_starts[edge_type] if is_hetero else 0)
-                edge_feats[edge_type] = self._edge_feats(edge_type, keys)
+                if len(keys) or not graph.edges[edge_type].num_edges:
+                    edge_feats[edge_type] = self._edge_feats(edge_type, keys)
             for node_type, (offsets, order) in nodes.items():
                 keys = np.asarray(order[offsets[part] : offsets[part + 1]], np.int64)
                 start = node_starts[node_type] if is_hetero else None
-                node_feats[node_type] = self._node_feats(node_type, keys, start)
+                # PyG cannot load a type of which a part has nothing, and a part without its times could not be sampled.
+                table = graph.nodes[node_type]
+                if len(keys) or not table.num_nodes or NODE_TIME in table.features:
+                    node_feats[node_type] = self._node_feats(node_type, keys, start)
             torch.save(topology if is_hetero else topology.get(EDGE, self._no_edges()), place / "graph.pt")
-            torch.save(node_feats if is_hetero else node_feats[NODE], place / "node_feats.pt")
+            if is_hetero or node_feats:
+                torch.save(node_feats if is_hetero else node_feats[NODE], place / "node_feats.pt")
             torch.save(edge_feats if is_hetero else edge_feats.get(EDGE, {}), place / "edge_feats.pt")
         self._write_maps(folder, is_hetero)
         meta = {
@@ -189,7 +194,7 @@ class _Contents:
         for name, of_types in (("node_map", nodes), ("edge_map", edges)):
             (folder / name).mkdir()
             for of_type, parts in of_types.items():
-                torch.save(_tensor(parts), folder / name / f"{_file_name(of_type)}.pt")
+                torch.save(_tensor(parts), folder / name / f"{file_name(of_type)}.pt")
 
     def _topology(self, edge_type: EdgeType, keys: IntArray, start: int) -> dict[str, Any]:
         table, nodes = self.cut.graph.edges[edge_type], self.cut.graph.nodes
@@ -213,7 +218,7 @@ class _Contents:
             feats["id"] = _tensor(keys)
         feats["feats"] = self._feats(table, keys, type_label(node_type), {NODE_TIME})
         if NODE_TIME in table.features:
-            feats["time"] = _tensor(_fixed(table.features[NODE_TIME], f"{node_type}.{NODE_TIME}"))
+            feats["time"] = _tensor(fixed_column(table.features[NODE_TIME], f"{node_type}.{NODE_TIME}"))
         return feats
 
     def _edge_feats(self, edge_type: EdgeType, keys: IntArray) -> dict[str, Any]:
@@ -223,12 +228,12 @@ class _Contents:
         feats = self._feats(table, keys, label, {EDGE_TIMES[0]})
         time = _edge_time_name(table)
         if time is not None and time != EDGE_TIMES[0]:  # so that its own name is not lost
-            feats[time] = _tensor(_fixed(table.features[time], f"{label}.{time}")[keys])
+            feats[time] = _tensor(fixed_column(table.features[time], f"{label}.{time}")[keys])
         values: dict[str, Any] = {}
         if feats or time is not None:
             values = {"global_id": _tensor(keys), "feats": feats}
         if time is not None:
-            values["edge_time"] = _tensor(_fixed(table.features[time], f"{label}.{time}")[keys])
+            values["edge_time"] = _tensor(fixed_column(table.features[time], f"{label}.{time}")[keys])
         return values
 
     def _feats(
@@ -236,7 +241,7 @@ class _Contents:
     ) -> dict[str, Any]:
         chosen = self.features
         names = [n for n in table.features if n not in times and (chosen is None or n in chosen)]
-        return {name: _tensor(_fixed(table.features[name], f"{label}.{name}")[keys]) for name in names}
+        return {name: _tensor(fixed_column(table.features[name], f"{label}.{name}")[keys]) for name in names}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -270,9 +275,9 @@ def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:
     table, src_type = graph.edges[edge_type], edge_type[0]
     name = _edge_time_name(table)
     if name is not None:
-        yield _fixed(table.features[name], f"{type_label(edge_type)}.{name}")
+        yield fixed_column(table.features[name], f"{type_label(edge_type)}.{name}")
     elif NODE_TIME in graph.nodes[src_type].features:
-        yield _fixed(graph.nodes[src_type].features[NODE_TIME], f"{src_type}.{NODE_TIME}")[table.src_keys]
+        yield fixed_column(graph.nodes[src_type].features[NODE_TIME], f"{src_type}.{NODE_TIME}")[table.src_keys]
 
 
 def _edge_time_name(table: EdgeTable) -> str | None:
@@ -284,14 +289,15 @@ def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | 
         return None
     if isinstance(features, str):
         raise SettingsError(f"features is {features!r}; wanted a list of names")
-    known = {name for table in (*graph.nodes.values(), *graph.edges.values()) for name in table.features}
+    known = {name for of in (graph.schema.nodes, graph.schema.edges) for names in of.values() for name in names}
     for name in features:
         if name not in known:
             raise UnknownNameError(f"no node or edge type has a feature {name!r}; known: {sorted(known)}")
     return frozenset(features)
 
 
-def _fixed(column: Any, where: str) -> Array:
+def fixed_column(column: Any, where: str) -> Array:
+    """A column as one array; raises ``SchemaError`` for strings and rows of different lengths."""
     if isinstance(column, RaggedArray):
         raise SchemaError(
             f"{where} holds strings or rows of different lengths, which PyG's files cannot; name what is to be written "
@@ -305,8 +311,9 @@ def _tensor(array: Any) -> torch.Tensor:
     return to_tensor(np.ascontiguousarray(array), False)
 
 
-def _file_name(of_type: str | EdgeType) -> str:
+def file_name(of_type: str | EdgeType) -> str:
+    """A type or other name as PyG's layout has it; raises ``SchemaError`` where no file can have it."""
     name = of_type if isinstance(of_type, str) else "__".join(of_type)
     if "/" in name or name in ("", ".", ".."):
-        raise SchemaError(f"type {of_type!r} cannot be the name of a file, as PyG's layout has it; rename the type")
+        raise SchemaError(f"{of_type!r} cannot be the name of a file, as PyG's layout has it; rename it")
     return name

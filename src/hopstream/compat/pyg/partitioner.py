@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, cast
 
 from hopstream.compat.pyg.partition_writing import check_root, write_partitions
 from hopstream.errors import SettingsError
@@ -19,9 +19,7 @@ class Partitioner:
     that is a tensor is written, labels too; masks are not.
     """
 
-    def __init__(
-        self, data: Any, num_parts: int, root: str | Path, recursive: bool = False, **options: Unpack[PartitionOptions]
-    ) -> None:
+    def __init__(self, data: Any, num_parts: int, root: str | Path, recursive: bool = False, **options: Any) -> None:
         """Say what to cut, and where to.
 
         Args:
@@ -37,7 +35,11 @@ class Partitioner:
         if recursive:
             raise SettingsError("recursive is True; parts are cut k-way, which cuts fewer edges: leave it out")
         self.data, self.num_parts, self.root = data, num_parts, Path(root)
-        self.options: PartitionOptions = {"method": "metis", "balance": "nodes", **options, "num_parts": num_parts}
+        unknown = options.keys() - PartitionOptions.__annotations__.keys()
+        if unknown:
+            raise SettingsError(f"there is no option {min(unknown)!r}; known: {list(PartitionOptions.__annotations__)}")
+        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": num_parts}
+        self.options = cast(PartitionOptions, chosen)
         PartitionSettings(**self.options)
         check_root(self.root, overwrite=True)
 

@@ -1,0 +1,165 @@
+"""Where do labels and splits lie beside PyG's partition files?
+
+PyG's scripts keep ``<name>-partitions``, ``<name>-label/label.pt`` with the labels of all nodes, and for each split
+``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes. Where several node types have labels or a split, the
+files hold a dictionary by type; where one has, a tensor. Spellings of PyG's document (``<name>-labels``,
+``partion<i>.pt``) are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopstream.arrays import IntArray
+from hopstream.compat.pyg.partition_files import load_tensors
+from hopstream.compat.pyg.partition_reading import Owners, read_partitions
+from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.graph.graph import Graph
+from hopstream.load.pyg import to_tensor
+from hopstream.partition.assign import OwnersSource
+from hopstream.partition.layout import Dataset
+from hopstream.partition.replace import replaceable, replaced_folder
+from hopstream.partition.settings import PartitionOptions
+
+LABEL = "y"
+LABEL_FOLDERS = ("label", "labels")
+SPLITS = ("train", "val", "test")
+PART_NAMES = ("partition", "partion")
+
+
+def write_partition_folders(
+    graph: Graph | Dataset | str | Path,
+    root: str | Path,
+    name: str,
+    *,
+    owners: OwnersSource | None = None,
+    overwrite: bool = False,
+    **options: Unpack[PartitionOptions],
+) -> None:
+    """Write partition files with labels and splits beside them, as PyG's scripts read them.
+
+    A part's file of a split has the nodes that the part owns; parts together have all. Splits of edges are not written.
+    Each folder comes into its place as a whole, the partitions last.
+
+    Args:
+        graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
+        root: The folder of the folders.
+        name: What their names start with.
+        owners: The part of each node, as ``hopstream.write_parts`` takes it.
+        overwrite: Replace folders that are there.
+        **options: Fields of ``PartitionSettings``; for a graph alone.
+
+    Raises:
+        SettingsError: A folder holds something else, or is not to be overwritten.
+        SchemaError: A feature is no tensor, or a name cannot be that of a file.
+        FormatError: The dataset is damaged.
+    """
+    cut = cut_of(graph, owners, options)
+    place = Path(root)
+    labels = {
+        t: to_tensor(fixed_column(nodes.features[LABEL], f"{t}.{LABEL}"), False)
+        for t, nodes in cut.graph.nodes.items()
+        if LABEL in nodes.features
+    }
+    if labels:
+        _write_folder(place / f"{file_name(name)}-label", {"label.pt": labels}, overwrite)
+    for split in dict.fromkeys(split for splits in cut.graph.splits.values() for split in splits):
+        files = {f"partition{part}.pt": _split_of(cut, split, part) for part in range(cut.num_parts)}
+        _write_folder(place / f"{name}-{file_name(split)}-partitions", files, overwrite)
+    write_partitions(
+        cut.graph, place / f"{name}-partitions", owners=cut.owners, num_parts=cut.num_parts, overwrite=overwrite
+    )
+
+
+def read_partition_folders(root: str | Path, name: str, node_type: str | None = None) -> tuple[Graph, Owners]:
+    """Read partition files and the labels and splits beside them.
+
+    Args:
+        root: The folder of the folders.
+        name: What their names start with.
+        node_type: The type of the nodes in files that do not say it; needed where there are several.
+
+    Returns:
+        The graph, with labels as feature ``y``, and node type to the part of each node, int32[num_nodes].
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what the others say.
+        SettingsError: ``node_type`` is needed.
+        UnknownNameError: There is no such node type.
+        IdRangeError: A split names a node that is not there.
+    """
+    place = Path(root)
+    graph, owners = read_partitions(place / f"{name}-partitions")
+    nodes = dict(graph.nodes)
+    for path in (place / f"{name}-{folder}" / "label.pt" for folder in LABEL_FOLDERS):
+        if path.is_file():
+            for of_type, labels in _by_type(path, graph, node_type).items():
+                features = {**nodes[of_type].features}
+                features.setdefault(LABEL, labels.numpy())
+                nodes[of_type] = replace(nodes[of_type], features=features)
+    splits: dict[str, dict[str, IntArray]] = {}
+    found = [path.name.removeprefix(f"{name}-") for path in sorted(place.glob(f"{name}-*-partitions"))]
+    names = [split.removesuffix("-partitions") for split in found]
+    for split in sorted(names, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS)):
+        for of_type, keys in _read_split(place / f"{name}-{split}-partitions", graph, node_type).items():
+            splits.setdefault(of_type, {})[split] = keys
+    return replace(graph, nodes=nodes, splits=splits).check(), owners
+
+
+def _write_folder(out: Path, files: Mapping[str, Mapping[str, Tensor]], overwrite: bool) -> None:
+    with replaced_folder(out, overwrite=overwrite, check=_check_folder) as folder:
+        for name, by_type in files.items():
+            is_single = len(by_type) == 1
+            torch.save(next(iter(by_type.values())) if is_single else dict(by_type), folder / name)
+
+
+def _check_folder(out: Path, *, overwrite: bool) -> None:
+    root = replaceable(out)
+    if root is None:
+        return
+    names = sorted(entry.name for entry in root.iterdir())
+    foreign = [name for name in names if not name.endswith(".pt")]
+    if foreign:
+        raise SettingsError(f"{out} holds {foreign[0]!r}, which is no tensor file; move it away, or give another name")
+    if names and not overwrite:
+        raise SettingsError(f"{out} holds tensor files; give overwrite=True or another name")
+
+
+def _split_of(cut: CutGraph, split: str, part: int) -> dict[str, Tensor]:
+    """The nodes of a split that a part owns, for every type that has the split."""
+    keys = {t: splits[split] for t, splits in cut.graph.splits.items() if split in splits}
+    return {t: to_tensor(of[cut.owners[t][of] == part], False) for t, of in keys.items()}
+
+
+def _read_split(folder: Path, graph: Graph, node_type: str | None) -> dict[str, IntArray]:
+    paths = [path for name in PART_NAMES for path in sorted(folder.glob(f"{name}*.pt"))]
+    if not paths:
+        raise FormatError(f"{folder} has no {PART_NAMES[0]}0.pt; copy it there, or move the folder away")
+    found: dict[str, list[Any]] = {}
+    for path in paths:
+        for of_type, ids in _by_type(path, graph, node_type).items():
+            found.setdefault(of_type, []).append(ids.numpy())
+    return {t: np.sort(np.concatenate(ids)).astype(np.int64, copy=False) for t, ids in found.items()}
+
+
+def _by_type(path: Path, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
+    """What a file holds by node type."""
+    value = load_tensors(path)
+    if isinstance(value, Tensor):
+        if node_type is None and len(graph.nodes) > 1:
+            raise SettingsError(f"{path} does not say of which nodes it is; give node_type, one of {list(graph.nodes)}")
+        value = {node_type or next(iter(graph.nodes)): value}
+    if not isinstance(value, dict) or not all(isinstance(of, Tensor) for of in value.values()):
+        raise FormatError(f"{path} holds {type(value).__name__}; wanted a tensor, or tensors by node type")
+    for of_type in value:
+        if of_type not in graph.nodes:
+            raise UnknownNameError(f"{path}: there is no node type {of_type!r}; known: {list(graph.nodes)}")
+    return value

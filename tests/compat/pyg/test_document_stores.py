@@ -1,0 +1,105 @@
+"""Do the stores of PyG's page on distributed training run with the import changed?
+
+The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os.path as osp
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import hopstream
+import hopstream.compat.pyg as pyg_dist
+from tests.compat.pyg.graphs import heterogeneous, homogeneous
+
+PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))
+EDGE_INDEX = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+
+
+def test_stores_without_types():
+    graph_store = pyg_dist.LocalGraphStore.from_data(torch.arange(4), EDGE_INDEX, 3)
+    assert [attr.size for attr in graph_store.get_all_edge_attrs()] == [(3, 3)]
+    x, y = torch.rand(3, 4), torch.tensor([1, 0, 1])
+    store = pyg_dist.LocalFeatureStore.from_data(
+        node_id=torch.arange(3), x=x, y=y, edge_id=torch.arange(3), edge_attr=torch.rand((3, 5))
+    )
+    assert torch.equal(store.get_tensor_from_global_id(None, "y", torch.tensor([2, 1])), y[[2, 1]])
+    assert store.has_edge_attr() and len(store.get_all_tensor_attrs()) == 3
+
+
+def test_stores_with_types():
+    edge_type = ("v0", "e0", "v1")
+    graph_store = pyg_dist.LocalGraphStore.from_hetero_data(
+        {edge_type: torch.arange(4)}, {edge_type: EDGE_INDEX}, {"v0": 2, "v1": 2}
+    )
+    assert [attr.edge_type for attr in graph_store.get_all_edge_attrs()] == [edge_type]
+    x = {"v0": torch.rand(2, 4), "v1": torch.rand(3, 4)}
+    store = pyg_dist.LocalFeatureStore.from_hetero_data(
+        {"v0": torch.arange(2), "v1": torch.arange(2, 5)}, x, edge_id_dict={edge_type: torch.arange(3)},
+        edge_attr_dict={edge_type: torch.rand(3, 5)},
+    )  # fmt: skip
+    assert torch.equal(store.get_tensor_from_global_id("v1", "x", torch.tensor([4, 2])), x["v1"][[2, 0]])
+
+
+def test_a_future_of_features_is_awaited():
+    store = pyg_dist.LocalFeatureStore()
+    store.put_global_id(torch.arange(3), group_name=None)
+    x = torch.randn(3, 64)
+    store.put_tensor(x, group_name=None, attr_name="x")
+    store.num_partitions, store.node_feat_pb, store.meta = 2, torch.tensor([0, 0, 1]), {"is_hetero": False}
+
+    async def look_up():
+        return await pyg_dist.to_asyncio_future(store.lookup_features(torch.tensor([1])))
+
+    assert torch.equal(asyncio.run(look_up()), x[1:2])
+
+
+needs_page = pytest.mark.skipif(not PAGES, reason="the page is not part of the project")
+
+
+def blocks_of(page):
+    """Indented blocks after ``.. code-block:: python``, with the import changed."""
+    found = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page.read_text(), re.M)
+    return [textwrap.dedent(block).replace("torch_geometric.distributed", "hopstream.compat.pyg") for block in found]
+
+
+@needs_page
+def test_the_code_of_the_page_runs(monkeypatch):
+    blocks = [block for block in blocks_of(PAGES[0]) if "import LocalGraphStore" in block or "import Local" in block]
+    assert len(blocks) == 4
+    found = []
+    for block in blocks:
+        names = {}
+        exec(block, names)
+        found.append(names)
+    assert found[0]["feature_store"].get_tensor(None, "x").shape == (3, 4)
+    assert found[1]["graph_store"].get_all_edge_attrs()[0].edge_type == ("v0", "e0", "v1")
+    assert torch.equal(found[2]["retrieved_edge_index"], EDGE_INDEX)
+    assert found[2]["graph_store"].get_all_edge_attrs() == []
+    assert asyncio.run(found[3]["get_node_features"]()).shape == (1, 64)
+
+
+@needs_page
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_the_page_loads_what_the_partitioner_writes(make, tmp_path):
+    (block,) = [block for block in blocks_of(PAGES[0]) if "LocalGraphStore.from_partition(" in block]
+    pyg_dist.Partitioner(make(), 2, str(tmp_path / "toy-partitions"), method="random").generate_partition()
+    torch.save(torch.arange(3), tmp_path / "label.pt")
+    names = {
+        "osp": osp, "root_dir": str(tmp_path), "dataset_name": "toy", "node_rank": 1, "torch": torch,
+        "node_label_file": tmp_path / "label.pt", "LocalGraphStore": pyg_dist.LocalGraphStore,
+        "LocalFeatureStore": pyg_dist.LocalFeatureStore,
+    }  # fmt: skip
+    exec(block, names)
+    feature_store, graph_store = names["partition_data"]
+    assert (graph_store.partition_idx, feature_store.num_partitions) == (1, 2)
+    assert (
+        hopstream.graph_from_data(make()).fingerprint()
+        == pyg_dist.read_partitions(tmp_path / "toy-partitions")[0].fingerprint()
+    )

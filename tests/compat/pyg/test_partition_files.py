@@ -1,0 +1,338 @@
+"""Are PyG's partition files what PyG itself writes and reads, and does a graph come back from them?"""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.distributed as torch_dist
+from torch_geometric.distributed.partition import load_partition_info as torch_load_partition_info
+from torch_geometric.loader import ClusterData
+
+import hopstream
+import hopstream.compat.pyg as pyg_dist
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError
+from tests.compat.pyg.graphs import CITES, NUM_NODES, WRITES, heterogeneous, homogeneous
+
+KINDS = [(make, time) for make in (homogeneous, heterogeneous) for time in (None, "node", "edge")]
+
+
+def owners_of(data, num_parts=3):
+    """The part of each node by type, uneven, and nothing for the last part in one type."""
+    graph = hopstream.graph_from_data(data)
+    rng = np.random.default_rng(5)
+    owners = {t: rng.integers(0, num_parts, nodes.num_nodes) for t, nodes in graph.nodes.items()}
+    if "venue" in owners:
+        owners["venue"] = np.array([0, 1, 0])
+    return owners
+
+
+def load(path):
+    return torch.load(path, weights_only=False)
+
+
+@pytest.fixture
+def pygs_own(monkeypatch):
+    """PyG's own Partitioner; METIS, which needs a library that PyG builds on, is replaced by parts that are given."""
+
+    def write(data, owners, root):
+        cluster = torch.from_numpy(np.concatenate(list(owners.values())))
+        monkeypatch.setattr(ClusterData, "_metis", lambda *_: cluster)
+        torch_dist.Partitioner(data, int(cluster.max()) + 1, str(root)).generate_partition()
+
+    return write
+
+
+def by_id(value):
+    """A file with rows in the order of ids, which PyG does not keep, and without types of which a part has nothing."""
+    if not isinstance(value, dict):
+        return value
+    ids = value.get("edge_id", value.get("global_id"))
+    if ids is None:
+        return {key: by_id(of) for key, of in value.items()}
+    order = ids.argsort()
+
+    def ordered(of):
+        if isinstance(of, dict):
+            return {key: ordered(inner) for key, inner in of.items()}
+        return of[order] if isinstance(of, torch.Tensor) else of
+
+    return {key: of if key == "time" else ordered(of) for key, of in value.items()} if len(ids) else {}
+
+
+def same(left, right):
+    """Whether two loaded files hold the same; what PyG writes as None or an empty dictionary is not there."""
+    if isinstance(left, dict):
+        left, right = ({k: v for k, v in of.items() if v is not None and v != {}} for of in (left, right))
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return left == right
+
+
+@pytest.mark.parametrize(("make", "time"), KINDS)
+def test_files_are_those_that_pyg_writes(make, time, tmp_path, pygs_own):
+    data = make(time)
+    owners = owners_of(data)
+    pygs_own(data, owners, tmp_path / "theirs")
+    pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path / "ours", owners=owners)
+    theirs, ours = (
+        {str(p.relative_to(tmp_path / of)): p for p in sorted((tmp_path / of).rglob("*")) if p.is_file()}
+        for of in ("theirs", "ours")
+    )
+    assert ours.keys() == theirs.keys()
+    for name, path in ours.items():
+        if name.endswith(".json"):
+            assert json.loads(path.read_text()) == json.loads(theirs[name].read_text())
+        else:
+            pair = [by_id(load(of)) for of in (path, theirs[name])]
+            assert same(*pair), (name, pair)
+
+
+@pytest.mark.parametrize(("make", "time"), KINDS)
+def test_edges_lie_by_destination_and_time(make, time, tmp_path):
+    data = make(time)
+    pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path, owners=owners_of(data))
+    for part in range(3):
+        graph, feats = (load(tmp_path / f"part_{part}" / f"{name}.pt") for name in ("graph", "edge_feats"))
+        for edge_type in (WRITES, CITES) if make is heterogeneous else [None]:
+            edges, edge_feats = (of[edge_type] if edge_type else of for of in (graph, feats))
+            times = torch.zeros(len(edges["row"]))
+            if time == "node":
+                times = (data[edge_type[0]] if edge_type else data).time[edges["row"]]
+            if time == "edge":
+                times = edge_feats["edge_time"]
+            keys = list(zip(edges["col"].tolist(), times.tolist(), strict=True))
+            assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(("make", "time"), KINDS)
+def test_what_pyg_writes_is_read(make, time, tmp_path, pygs_own):
+    data = make(time)
+    owners = owners_of(data)
+    pygs_own(data, owners, tmp_path)
+    graph, found = pyg_dist.read_partitions(tmp_path)
+    assert graph.fingerprint() == hopstream.graph_from_data(data).fingerprint()
+    assert {t: of.tolist() for t, of in found.items()} == {t: of.tolist() for t, of in owners.items()}
+
+
+@pytest.mark.parametrize(("make", "time"), KINDS)
+def test_torch_geometric_reads_what_is_written(make, time, tmp_path):
+    data = make(time)
+    owners = owners_of(data)
+    if time == "node" and "venue" in owners:  # PyG cannot load times where a part has no node of the type
+        owners["venue"] = np.array([0, 1, 2])
+    pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path, owners=owners)
+    is_hetero = make is heterogeneous
+    seen = []
+    for part in range(3):
+        theirs, ours = torch_load_partition_info(str(tmp_path), part), pyg_dist.load_partition_info(tmp_path, part)
+        assert ours[:3] == theirs[:3]
+        assert same({"n": ours[3], "e": ours[4]}, {"n": theirs[3], "e": theirs[4]})
+        graph_store = torch_dist.LocalGraphStore.from_partition(str(tmp_path), part)
+        feature_store = torch_dist.LocalFeatureStore.from_partition(str(tmp_path), part)
+        for attr in graph_store.get_all_edge_attrs():
+            of_type = data[attr.edge_type] if is_hetero else data
+            start = data[WRITES].num_edges if attr.edge_type == CITES else 0
+            ids = graph_store.get_edge_id(attr) - start
+            assert torch.equal(graph_store.get_edge_index(attr), of_type.edge_index[:, ids])
+            group = attr.edge_type if is_hetero else (None, None)
+            assert torch.equal(feature_store.get_tensor(group, "edge_attr"), of_type.edge_attr[ids])
+            seen += [(attr.edge_type, int(edge)) for edge in ids]
+        for node_type in NUM_NODES if is_hetero else [None]:
+            ids = np.flatnonzero(owners[node_type or "node"] == part)
+            x = data[node_type].x if is_hetero else data.x
+            if not len(ids):
+                assert feature_store.get_tensor(node_type, "x") is None
+                continue
+            assert torch.equal(feature_store.get_tensor(node_type, "x"), x[ids])
+    assert len(seen) == len(set(seen)) == data.num_edges
+
+
+@pytest.mark.parametrize(("make", "time"), KINDS)
+def test_a_dataset_goes_there_and_back(make, time, tmp_path):
+    data = make(time)
+    graph = hopstream.graph_from_data(data)
+    hopstream.write_parts(graph, tmp_path / "parts", owners=owners_of(data), num_parts=3)
+    pyg_dist.write_partitions(tmp_path / "parts", tmp_path / "pyg")
+    found, owners = pyg_dist.read_partitions(tmp_path / "pyg")
+    assert found.fingerprint() == graph.fingerprint()
+    hopstream.write_parts(found, tmp_path / "again", owners=owners, num_parts=3)
+    again, first = (hopstream.open_dataset(tmp_path / name).manifest for name in ("again", "parts"))
+    assert [vars_of(again), vars_of(first)] == [vars_of(first)] * 2
+
+
+def vars_of(manifest):
+    files = {name: record.crc32c for name, record in manifest.files.items()}
+    return files, manifest.schema
+
+
+def test_names_of_the_document_are_read(tmp_path):
+    """The document says part0, edge-map and node-map."""
+    data = heterogeneous()
+    pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path, owners=owners_of(data))
+    for name in ("node_map", "edge_map", *(f"part_{part}" for part in range(3))):
+        new = name.replace("_map", "-map").replace("part_", "part")
+        (tmp_path / name).rename(tmp_path / new)
+    graph, _ = pyg_dist.read_partitions(tmp_path)
+    assert graph.fingerprint() == hopstream.graph_from_data(data).fingerprint()
+    store = pyg_dist.LocalFeatureStore.from_partition(tmp_path, 1)
+    assert store.get_tensor("paper", "x").shape[1] == 2
+    pyg_dist.write_partitions(graph, tmp_path, num_parts=2, method="random", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["META.json", "edge_map", "node_map", "part_0", "part_1"]
+
+
+def test_types_have_features_of_their_own(tmp_path):
+    """PyG keeps x of types that are equally wide alone, and drops all else."""
+    data = heterogeneous()
+    data["paper"].x = torch.rand(12, 5)
+    del data["venue"].x
+    data["venue"].num_nodes = 3
+    data["paper"].y = torch.arange(12)
+    data[CITES].time = torch.arange(30)
+    graph = hopstream.graph_from_data(data)
+    pyg_dist.write_partitions(graph, tmp_path, num_parts=2, method="random")
+    assert pyg_dist.read_partitions(tmp_path)[0].fingerprint() == graph.fingerprint()
+    pyg_dist.write_partitions(graph, tmp_path, num_parts=2, method="random", features=["x"], overwrite=True)
+    schema = pyg_dist.read_partitions(tmp_path)[0].schema
+    assert [list(schema.nodes[t]) for t in NUM_NODES] == [["x"], ["x"], []]
+    assert [list(schema.edges[t]) for t in (WRITES, CITES)] == [[], ["time"]]
+    torch_dist.LocalFeatureStore.from_partition(str(tmp_path), 0)
+
+
+def test_a_graph_without_edges(tmp_path):
+    graph = hopstream.graph_from_arrays(np.empty((2, 0), np.int64), num_nodes=4)
+    pyg_dist.write_partitions(graph, tmp_path, num_parts=2, method="random")
+    assert pyg_dist.read_partitions(tmp_path)[0].fingerprint() == graph.fingerprint()
+
+
+def test_partitioner_cuts_by_metis(tmp_path):
+    data = heterogeneous()
+    partitioner = pyg_dist.Partitioner(data, 2, str(tmp_path / "a"))
+    partitioner.generate_partition()
+    partitioner.generate_partition()  # the files are replaced
+    pyg_dist.Partitioner(data, 2, tmp_path / "b", rng_seed=0).generate_partition()
+    (graph, owners), (_, again) = (pyg_dist.read_partitions(tmp_path / name) for name in "ab")
+    assert graph.fingerprint() == hopstream.graph_from_data(data).fingerprint()
+    sizes = np.bincount(np.concatenate(list(owners.values())))
+    assert len(sizes) == 2 and sizes.min() >= 9
+    assert {t: of.tolist() for t, of in owners.items()} == {t: of.tolist() for t, of in again.items()}
+
+
+def test_partitioner_says_what_is_wrong(tmp_path):
+    data = homogeneous()
+    with pytest.raises(SettingsError, match=r"num_parts is 0"):
+        pyg_dist.Partitioner(data, 0, tmp_path)
+    with pytest.raises(SettingsError, match=r"recursive is True"):
+        pyg_dist.Partitioner(data, 2, tmp_path, recursive=True)
+    with pytest.raises(SettingsError, match=r"there is no option 'seed'"):
+        pyg_dist.Partitioner(data, 2, tmp_path, seed=3)
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(SettingsError, match=r"holds 'notes.txt' and is no folder of PyG's partitions"):
+        pyg_dist.Partitioner(data, 2, tmp_path)
+    with pytest.raises(SchemaError, match=r"dict is neither a PyG Data nor a HeteroData"):
+        pyg_dist.Partitioner({}, 2, tmp_path / "new").generate_partition()
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_written(tmp_path):
+    graph = hopstream.graph_from_arrays(
+        {("a/b", "to", "a/b"): np.array([[0], [1]])}, node_features={"a/b": {"name": ["x", "y"]}}
+    )
+    with pytest.raises(SchemaError, match=r"a/b.name holds strings .*name what is to be written with features"):
+        pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1)
+    with pytest.raises(SchemaError, match=r"'a/b' cannot be the name of a file"):
+        pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1, features=[])
+    with pytest.raises(UnknownNameError, match=r"no node or edge type has a feature 'z'; known: \['name'\]"):
+        pyg_dist.write_partitions(graph, tmp_path / "a", num_parts=1, features=["z"])
+    assert not (tmp_path / "a").exists()
+    good = hopstream.graph_from_data(homogeneous())
+    hopstream.write_parts(good, tmp_path / "parts", num_parts=2, method="random")
+    with pytest.raises(SettingsError, match=r"num_parts is given and a dataset has its parts already"):
+        pyg_dist.write_partitions(tmp_path / "parts", tmp_path / "a", num_parts=2)
+    pyg_dist.write_partitions(tmp_path / "parts", tmp_path / "a")
+    with pytest.raises(SettingsError, match=r"a holds PyG's partitions; give overwrite=True"):
+        pyg_dist.write_partitions(tmp_path / "parts", tmp_path / "a")
+
+
+@pytest.fixture
+def written(tmp_path):
+    data = heterogeneous("node")
+    pyg_dist.write_partitions(hopstream.graph_from_data(data), tmp_path, owners=owners_of(data))
+    return tmp_path
+
+
+class Bomb:
+    def __reduce__(self):
+        return print, ("code was run",)
+
+
+def test_damaged_files_say_so(written, capsys):
+    with pytest.raises(IdRangeError, match=r"part is 3; .* has the parts 0..2"):
+        pyg_dist.LocalGraphStore.from_partition(written, 3)
+    torch.save({"x": Bomb()}, written / "part_0" / "graph.pt")
+    with pytest.raises(FormatError, match=r"graph.pt holds what is no tensor"):
+        pyg_dist.read_partitions(written)
+    (written / "part_0" / "graph.pt").write_bytes(pickle.dumps(Bomb(), protocol=2))
+    with pytest.raises(FormatError, match=r"graph.pt"):
+        pyg_dist.LocalGraphStore.from_partition(written, 0)
+    assert "code was run" not in capsys.readouterr().out
+    (written / "part_0" / "graph.pt").write_bytes(b"PK\3\4")
+    with pytest.raises(FormatError, match=r"graph.pt"):
+        pyg_dist.read_partitions(written)
+    (written / "part_0" / "graph.pt").unlink()
+    with pytest.raises(FormatError, match=r"part 0 has no graph.pt, which holds its edges"):
+        pyg_dist.LocalGraphStore.from_partition(written, 0)
+    with pytest.raises(FormatError, match=r"parts have src of \d+ of 25 rows"):
+        pyg_dist.read_partitions(written)
+
+
+def change(path, edit):
+    value = load(path)
+    edit(value)
+    torch.save(value, path)
+
+
+def test_files_that_contradict_each_other_say_so(written):
+    feats, whole = written / "part_1" / "node_feats.pt", (written / "part_1" / "node_feats.pt").read_bytes()
+    change(feats, lambda value: value["paper"]["time"].add_(1))
+    with pytest.raises(FormatError, match=r"nodes 'paper': parts differ in time"):
+        pyg_dist.read_partitions(written)
+    feats.write_bytes(whole)
+    change(feats, lambda value: value["paper"]["feats"].update(x=value["paper"]["feats"]["x"][:, :1]))
+    with pytest.raises(FormatError, match=r"nodes 'paper': x is float32\[\d+, 1\] in part 1 and float32"):
+        pyg_dist.read_partitions(written)
+    feats.write_bytes(whole)
+    change(feats, lambda value: value["paper"]["feats"].clear())
+    with pytest.raises(FormatError, match=r"parts have x of \d+ of 12 rows"):
+        pyg_dist.read_partitions(written)
+    feats.write_bytes(whole)
+    torch.save(torch.zeros(12, dtype=torch.int64), written / "node_map" / "paper.pt")
+    with pytest.raises(FormatError, match=r"nodes 'paper': the ids of part 0 are not the 12"):
+        pyg_dist.read_partitions(written)
+    torch.save(torch.full((12,), 7), written / "node_map" / "paper.pt")
+    with pytest.raises(FormatError, match=r"paper.pt\[0\] is 7; parts are 0..2"):
+        pyg_dist.load_partition_info(written, 0)
+    (written / "node_map" / "paper.pt").unlink()
+    with pytest.raises(FormatError, match=r"has no node_map/paper.pt"):
+        pyg_dist.load_partition_info(written, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("{", r"is not JSON"),
+        ("[]", r"is list"),
+        ('{"num_parts": 0, "is_hetero": false}', r"num_parts 0"),
+        ('{"num_parts": 2}', r"is_hetero None"),
+        ('{"num_parts": 2, "is_hetero": true, "node_types": null}', r"node_types None"),
+        ('{"num_parts": 2, "is_hetero": true, "node_types": [], "edge_types": [["a"]]}', r"edge_types \[\['a'\]\]"),
+    ],
+)
+def test_meta_says_what_is_wrong(text, match, tmp_path):
+    (tmp_path / "META.json").write_text(text)
+    with pytest.raises(FormatError, match=match):
+        pyg_dist.read_partitions(tmp_path)
