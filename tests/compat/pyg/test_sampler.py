@@ -1,0 +1,135 @@
+"""What may a sampler for PyG's loaders be told, when are its draws new, and what does it refuse?"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, NumNeighbors
+
+import hopstream
+from hopstream.compat.pyg import DatasetSampler, open_stores
+from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from tests.compat.pyg.worlds import assert_same_batch, worlds
+from tests.load.link_graphs import RATES
+
+ALL = torch.arange(80)
+
+
+@pytest.fixture(scope="module")
+def found_worlds(tmp_path_factory, server_pool):
+    with worlds(tmp_path_factory.mktemp("sampler"), server_pool) as found:
+        yield found
+
+
+@pytest.fixture
+def folder(found_worlds):
+    return found_worlds["plain"].folder
+
+
+def edges_of(sampler: DatasetSampler, nodes: torch.Tensor = ALL) -> list[int]:
+    return sampler.sample_from_nodes(NodeSamplerInput(None, nodes)).edge.tolist()
+
+
+def test_draws_follow_torch_unless_there_is_a_seed(folder):
+    with DatasetSampler(folder, [2]) as sampler:
+        torch.manual_seed(1)
+        first, second = edges_of(sampler), edges_of(sampler)
+        torch.manual_seed(1)
+        assert edges_of(sampler) == first != second
+    with DatasetSampler(folder, [2], rng_seed=3) as sampler:
+        epochs = [[edges_of(sampler) for _ in range(2)] for epoch in (0, 1) if sampler.set_epoch(epoch) is None]
+        sampler.set_epoch(0)
+        assert edges_of(sampler) == epochs[0][0]
+        assert len({tuple(edges) for epoch in epochs for edges in epoch}) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_worker_processes_over_a_folder(folder):
+    data = open_stores(folder)
+    with data[0] as features:
+        sampler = DatasetSampler(data, [3, 2], rng_seed=9)
+        loader = NodeLoader(
+            data, sampler, ALL, batch_size=16, num_workers=2, multiprocessing_context="fork",
+            transform=features.add_edge_features,
+        )  # fmt: skip
+        with pytest.raises(SettingsError, match="rng_seed with worker processes draws the same in every epoch"):
+            next(iter(loader))
+        with hopstream.NeighborLoader(folder, [3, 2], batch_size=16, rng_seed=9, num_threads=0) as wanted:
+            for epoch in range(2):
+                sampler.set_epoch(epoch)
+                for found, ours in zip(loader, wanted, strict=True):
+                    assert_same_batch(found, ours)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_forked_processes_cannot_use_connections(found_worlds):
+    data = open_stores(found_worlds["plain"].addresses, hopstream.StoreSettings(prefer_local=False))
+    with data[0]:
+        loader = NodeLoader(data, DatasetSampler(data, [2]), ALL, num_workers=1, multiprocessing_context="fork")
+        with pytest.raises(SettingsError, match="multiprocessing_context='spawn'"):
+            next(iter(loader))
+
+
+def test_numbers_of_neighbours_may_change_in_a_copy(folder):
+    with DatasetSampler(folder, NumNeighbors([2])) as sampler:
+        other = copy.copy(sampler)
+        other.num_neighbors = [-1]
+        assert len(edges_of(other)) == 400
+        assert len(edges_of(sampler)) < 160
+        with pytest.raises(SettingsError, match="num_neighbors"):
+            other.num_neighbors = [-2]
+    with pytest.raises(SettingsError, match="the source was closed"):
+        edges_of(sampler)
+
+
+def test_counts_per_type_with_a_default(found_worlds):
+    counts = NumNeighbors({RATES: [1]}, default=[0])
+    with DatasetSampler(found_worlds["ratings"].folder, counts) as sampler:
+        assert sampler.is_hetero
+        out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(60), input_type="movie"))
+    assert {t for t, edges in out.num_sampled_edges.items() if sum(edges)} == {RATES}
+
+
+def test_what_is_refused(found_worlds, folder):
+    pairs = {"row": torch.tensor([0]), "col": torch.tensor([1])}
+    with DatasetSampler(folder, [2]) as sampler:
+        with pytest.raises(IdRangeError, match=r"input_nodes\[1\] is 80"):
+            edges_of(sampler, torch.tensor([0, 80]))
+        with pytest.raises(SettingsError, match="input_time needs time_attr="):
+            sampler.sample_from_nodes(NodeSamplerInput(None, ALL, time=ALL))
+        with pytest.raises(SettingsError, match="edge_label_time needs time_attr="):
+            sampler.sample_from_edges(EdgeSamplerInput(None, **pairs, time=torch.tensor([3])))
+        with pytest.raises(SettingsError, match="triplets have no labels"):
+            links = EdgeSamplerInput(None, **pairs, label=torch.tensor([3]))
+            sampler.sample_from_edges(links, NegativeSampling("triplet"))
+        with pytest.raises(SettingsError, match="epoch is -1"):
+            sampler.set_epoch(-1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_hops'"):
+        DatasetSampler(folder, [2], num_hops=2)
+    with pytest.raises(SettingsError, match="store_settings are those that the stores were opened with"):
+        DatasetSampler(open_stores(folder), [2], store_settings=hopstream.StoreSettings())
+    with DatasetSampler(found_worlds["ratings"].folder, [2], time_attr="time") as sampler:
+        assert sampler.is_temporal
+        assert sampler.disjoint
+        with pytest.raises(SettingsError, match="2 node types .* and input_type is None"):
+            edges_of(sampler)
+        with pytest.raises(UnknownNameError, match="unknown node type 'book'"):
+            sampler.sample_from_nodes(NodeSamplerInput(None, ALL, input_type="book"))
+        with pytest.raises(SettingsError, match="give edge_label_time="):
+            sampler.sample_from_edges(EdgeSamplerInput(None, **pairs, input_type=RATES))
+
+
+def test_settings_are_checked_at_once(folder):
+    with pytest.raises(UnknownNameError, match="time_attr is 'when'"):
+        DatasetSampler(folder, [2], time_attr="when")
+
+
+def test_seeds_that_occur_twice_have_a_place_each(folder):
+    with DatasetSampler(folder, [-1]) as sampler:
+        out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([4, 4])))
+    assert out.node[:2].tolist() == [4, 4]
+    assert np.bincount(out.col, minlength=2).tolist() == [len(out.col) / 2] * 2
