@@ -30,7 +30,7 @@ from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owner
 from tests.compat.pyg.test_dist_loaders import plain_graph
 from tests.store.authority import Authority
 
-SOON_S = 1.5
+SOON_S = 0.7
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +292,6 @@ def test_ranks_with_certificates_and_a_token_know_each_other(graph: Graph) -> No
         return num_batches
 
     assert all_well(on_ranks(2, lambda rank: work(rank, "word"))) == [10, 10]
-    told, refused = on_ranks(2, lambda rank: work(rank, ["word", "wrong"][rank], timeout_s=2))
+    told, refused = on_ranks(2, lambda rank: work(rank, ["word", "wrong"][rank], timeout_s=1.5))
     assert isinstance(refused, AccessDenied)
     assert isinstance(told, StoreTimeout)
