@@ -4,8 +4,8 @@
     python examples/pyg_distributed.py --typed    # a graph with types
 
 The script makes a small graph, partitions it into two folders, one per machine, as PyG's partition files, and starts a
-process for each. The processes are what would run on two machines: each loads its own folder only. Of what they do, only
-the import of ``hopstream.compat.pyg`` is not PyG's.
+process for each. The processes are what would run on two machines: each loads its own folder only. Of what they do,
+only the import of ``hopstream.compat.pyg`` is not PyG's.
 """
 
 from __future__ import annotations

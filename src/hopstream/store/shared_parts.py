@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from hopstream.errors import StoreError, StoreTimeout, VersionMismatch
-from hopstream.partition.in_memory import OwnPart, PartFacts, agree, build_part, facts_of
+from hopstream.partition.in_memory import OwnPart, build_part, facts_of
+from hopstream.partition.part_facts import PartFacts, agree
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

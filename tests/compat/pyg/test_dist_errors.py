@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from typing import Any
 
@@ -22,10 +24,13 @@ from hopstream.errors import (
 )
 from hopstream.graph.graph import Graph
 from hopstream.schema import EDGE, NODE
+from hopstream.store.security import ClientSecurity, ServerSecurity
+from hopstream.store.settings import StoreSettings
 from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.store.authority import Authority
 
-SOON_S = 1.5
+SOON_S = 0.7
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +68,6 @@ def test_an_unknown_master_is_an_error(graph: Graph) -> None:
 
 
 def test_a_port_in_use_is_an_error(graph: Graph) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -148,8 +151,6 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
         finally:
             loader.close(waits=False)
             ended.set()
-
-    import threading
 
     ended = threading.Event()
     error = on_ranks(2, work)[0]
@@ -247,8 +248,6 @@ def test_without_seeds_a_rank_starts_from_what_it_owns(graph: Graph) -> None:
 
 
 def test_transforms_run_where_filter_per_worker_says(graph: Graph) -> None:
-    import threading
-
     def name_thread(batch: Any) -> str:
         return threading.current_thread().name
 
@@ -259,3 +258,40 @@ def test_transforms_run_where_filter_per_worker_says(graph: Graph) -> None:
         loader.close()
     assert names[False] == {threading.current_thread().name}
     assert threading.current_thread().name not in names[True]
+
+
+def test_several_ranks_may_hold_one_partition(graph: Graph) -> None:
+    port, owners = free_port(), owners_of(graph, 2)
+
+    def work(rank: int) -> list[int]:
+        data = partition(graph, owners, rank % 2, 2)
+        given = {"current_ctx": context(rank, 3), "input_nodes": torch.arange(40), "batch_size": 40, "rpc_timeout": 20}
+        loader = load(graph, rank, port, data=data, **given)
+        (batch,) = loader
+        loader.close()
+        return batch.e_id.tolist()
+
+    first, *others = all_well(on_ranks(3, work))
+    assert sorted(first) == list(range(200))
+    assert others == [first, first]
+
+
+def test_ranks_with_certificates_and_a_token_know_each_other(graph: Graph) -> None:
+    authority, port = Authority("tests"), free_port()
+    identity = authority.issue("rank.example")
+    security = ServerSecurity(token="word", certificate=identity.certificate, private_key=identity.key)
+
+    def work(rank: int, token: str, timeout_s: float = 20) -> int:
+        client = ClientSecurity(token=token, roots=authority.root, server_name="rank.example")
+        loader = load(
+            graph, rank, port, security=security, store_settings=StoreSettings(security=client), rpc_timeout=timeout_s,
+            master_addr="127.0.0.1", input_nodes=torch.arange(40),
+        )  # fmt: skip
+        num_batches = len(list(loader))
+        loader.close()
+        return num_batches
+
+    assert all_well(on_ranks(2, lambda rank: work(rank, "word"))) == [10, 10]
+    told, refused = on_ranks(2, lambda rank: work(rank, ["word", "wrong"][rank], timeout_s=1.5))
+    assert isinstance(refused, AccessDenied)
+    assert isinstance(told, StoreTimeout)

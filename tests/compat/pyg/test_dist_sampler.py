@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import queue
+import re
+import textwrap
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,8 @@ from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+
+PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +193,27 @@ def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
         return num_batches
 
     assert sum(all_well(on_ranks(2, work))) == 40
+
+
+@pytest.mark.skipif(not PAGES, reason="the page of PyG's distributed training is not here")
+def test_the_set_up_of_the_page_runs_with_the_import_changed(graph: Graph) -> None:
+    text = PAGES[0].read_text()
+    blocks = [textwrap.dedent(block) for block in re.findall(r"code-block:: python\n\n((?:[ ].*\n|\n)+)", text)]
+    (block,) = [block for block in blocks if block.startswith("def worker_init_fn")]
+    names: dict[str, Any] = {name: getattr(pyg_dist, name) for name in pyg_dist.__all__}
+    names |= {"atexit": atexit, "logging": logging}
+    exec(block, names)
+    loader_class = type("PageLoader", (DistNeighborLoader,), {"worker_init_fn": names["worker_init_fn"]})
+    port, owners = free_port(), owners_of(graph, 2)
+
+    def work(rank: int) -> int:
+        data = partition(graph, owners, rank, 2)
+        loader = loader_class(data, [2], "127.0.0.1", port, context(rank, 2), rpc_timeout=20)
+        num_batches = len(list(loader))
+        pyg_dist.shutdown_rpc(loader.current_ctx_worker.worker_name)
+        return num_batches
+
+    try:
+        assert sum(all_well(on_ranks(2, work))) == 40
+    finally:
+        atexit.unregister(pyg_dist.shutdown_rpc)

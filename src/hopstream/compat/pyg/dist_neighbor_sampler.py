@@ -15,7 +15,7 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NodeS
 from hopstream.arrays import IntArray
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.own_part import read_own_part, to_array
-from hopstream.compat.pyg.rpc import RpcMember, current_member
+from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.partition.in_memory import OwnPart
@@ -120,6 +120,7 @@ class DistNeighborSampler:
         shared = SharedParts(self._own, member.group, security=member.security, settings=member.settings)
         self._shared = shared
         member.closers.append(lambda waits: self.close(waits=waits))
+        leave_at_exit()
         self._sampler = DatasetSampler(
             shared.store, self.num_neighbors, rng_seed=self._rng_seed, replace=self.replace, disjoint=self.disjoint,
             subgraph_type=self.subgraph_type, temporal_strategy=self.temporal_strategy, time_attr=self.time_attr,

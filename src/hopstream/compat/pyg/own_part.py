@@ -273,7 +273,8 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
         )
     if np.array_equal(found, np.arange(len(values))):
         return values
-    return values[found]
+    rows: Array = values[found]
+    return rows
 
 
 def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
@@ -287,7 +288,5 @@ def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
 
 def to_array(values: Any) -> Array:
     """The values of a tensor, sharing its memory where it lies in main memory."""
-    if isinstance(values, torch.Tensor):
-        found: Array = values.detach().cpu().numpy()
-        return found
-    return np.asarray(values)
+    array: Array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return array

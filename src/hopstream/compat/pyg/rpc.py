@@ -6,6 +6,7 @@ themselves; the names are for scripts that override ``DistLoader.worker_init_fn`
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import threading
@@ -111,10 +112,20 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     member = RpcMember(f"{context.group_name}-{context.rank}", group, security, store_settings)
     with _LOCK:
         if not _MEMBERS:
-            Finalize(None, _close_all, exitpriority=100)  # also in processes that multiprocessing started
+            Finalize(None, _close_all, exitpriority=100)  # in processes that multiprocessing started
         _MEMBERS.append(member)
     _CURRENT.member = member
+    leave_at_exit()
     return member
+
+
+def leave_at_exit() -> None:
+    """See that the process leaves before it ends, also where it was said before.
+
+    The transport ends its servers at exit too, and what was said last is done first: to be called when a server began.
+    """
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
 
 
 def current_member() -> RpcMember:
