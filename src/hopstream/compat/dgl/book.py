@@ -73,7 +73,8 @@ class _Ranges:
     def over_all(self, ids: IntArray, of: Any) -> IntArray:
         """Numbers over all types of numbers in a type."""
         parts = self.parts_of(ids, of)
-        return self.ranges[of][parts, 0] + ids - self.typed[of][parts]
+        numbers: IntArray = self.ranges[of][parts, 0] + ids - self.typed[of][parts]
+        return numbers
 
 
 class RangePartitionBook:

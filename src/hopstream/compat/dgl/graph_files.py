@@ -101,6 +101,9 @@ def read_graph_file(path: Path) -> PlainGraph:
             reader.uint64()
         (ndata,) = (reader.arrays() for _ in range(_one(reader)))
         (edata,) = (reader.arrays() for _ in range(_one(reader)))
+        for _ in ("node types", "edge types"):
+            for _ in range(reader.count(8)):
+                reader.name()
         for where, arrays, num_rows in (("node", ndata, num_nodes), ("edge", edata, len(src))):
             for name, array in arrays.items():
                 if not array.ndim or len(array) != num_rows:
