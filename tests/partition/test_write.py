@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from hopstream import arrays
-from hopstream.errors import FormatError, IdRangeError, SettingsError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest import graph_from_arrays
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import EDGE, NODE
@@ -230,3 +231,15 @@ def test_inputs_may_be_maps_and_views(tmp_path, typed_graph: Graph):
     )
     one = write_parts(plain, tmp_path / "a", num_parts=2, direction="both")
     assert write_parts(view, tmp_path / "b", num_parts=2, direction="both").dataset_id == one.dataset_id
+
+
+def test_parts_are_as_many_as_owners_name(tmp_path, rng):
+    graph = graph_from_arrays(rng.integers(0, 9, (2, 30)), num_nodes=9)
+    owners = {"node": rng.permutation(9) % 3}
+    assert write_parts(graph, tmp_path / "mapping", owners=owners).book.num_parts == 3
+    assert write_parts(graph, tmp_path / "more", owners=owners, num_parts=4).book.num_parts == 4
+    (tmp_path / "owners").mkdir()
+    np.savetxt(tmp_path / "owners" / "node.txt", owners["node"], "%d")
+    assert write_parts(graph, tmp_path / "folder", owners=tmp_path / "owners").book.num_parts == 3
+    with pytest.raises(SchemaError, match="integers"):
+        write_parts(graph, tmp_path / "bad", owners={"node": np.zeros(9)})

@@ -25,7 +25,7 @@ from hopstream.partition.assign_source import AssignSource, EdgeBlocks, folder_o
 from hopstream.partition.assign_stream import stream_owners
 from hopstream.partition.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.partition.libraries import cut_with_kaminpar, cut_with_metis
-from hopstream.partition.owners import read_owners
+from hopstream.partition.owners import find_num_parts, read_owners
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.threads import in_threads
 from hopstream.partition.weights import LoadCounter
@@ -355,6 +355,14 @@ def even_shares(
     num_full = min(int(np.searchsorted(taken, amount)), len(room) - 1)
     level = (amount - filled[num_full]) / others[num_full]
     return cast(NDArray[np.float64], np.minimum(room, level * wanted))
+
+
+def count_parts(given: OwnersSource, num_nodes: Mapping[str, int]) -> int:
+    """How many parts a folder says, or else a folder or mapping names; whether each fits its nodes is checked later."""
+    if not isinstance(given, Mapping):
+        return find_num_parts(Path(given), num_nodes, None)
+    arrays = [np.asarray(of_type) for of_type in given.values()]
+    return 1 + max((int(a.max(initial=0)) for a in arrays if a.dtype.kind in "iu"), default=0)
 
 
 def _given_owners(source: AssignSource, num_parts: int, given: OwnersSource) -> dict[str, OwnerArray]:

@@ -24,7 +24,7 @@ from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
 from hopstream.ingest.apart import check_apart
-from hopstream.partition.assign import OwnersSource, assign_owners
+from hopstream.partition.assign import OwnersSource, assign_owners, count_parts
 from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.partition.costs import StageCost, peak_bytes
@@ -52,7 +52,8 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         out: The folder to write; made if it is not there.
         settings: How to cut it; the defaults if it is not given.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
-            type to integer[num_nodes], the part of each node. Giving it implies the method.
+            type to integer[num_nodes], the part of each node. Giving it implies the method, and where neither
+            ``settings`` nor ``num_parts`` is given as many parts as it names.
         halo: What parts keep copies of, as ``add_halo`` does it; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
         progress: Called as ``progress(stage, done, total)``.
@@ -74,13 +75,16 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         if not isinstance(owners, Mapping):
             check_apart(out, {"the folder of owners": owners})
         options = {"method": "file", **options}
-    settings = replace(settings or PartitionSettings(), **options)
     given: object = graph
     if not isinstance(given, Graph):
         got = type(given).__name__
         raise SettingsError(
             f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
         )
+    if owners is not None and settings is None and "num_parts" not in options:
+        num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
+        options = {**options, "num_parts": count_parts(owners, num_nodes)}
+    settings = replace(settings or PartitionSettings(), **options)
     graph.check()
     schema = schema_with_links(graph.schema, settings)
     if settings.time_attr is not None:

@@ -89,7 +89,7 @@ def _local_nodes(cut: Partitioned, around: Around) -> dict[str, Array]:
         keys = np.flatnonzero(hops >= 0)
         values = (keys, cut.nodes.numbers[node_type][keys], hops[keys], cut.owners[node_type][keys])
         for name, array in zip(found, (*values, np.full(len(keys), row)), strict=True):
-            found[name].append(array.astype(np.int64))
+            found[name].append(np.asarray(array, np.int64))
     return {name: np.concatenate(arrays) for name, arrays in found.items()}
 
 
