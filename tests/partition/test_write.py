@@ -241,5 +241,5 @@ def test_parts_are_as_many_as_owners_name(tmp_path, rng):
     (tmp_path / "owners").mkdir()
     np.savetxt(tmp_path / "owners" / "node.txt", owners["node"], "%d")
     assert write_parts(graph, tmp_path / "folder", owners=tmp_path / "owners").book.num_parts == 3
-    with pytest.raises(SchemaError, match="integers"):
+    with pytest.raises(SchemaError, match="one integer for each of 9"):
         write_parts(graph, tmp_path / "bad", owners={"node": np.zeros(9)})
