@@ -7,12 +7,11 @@ its options. A comment right before a block leaves it out: ``<!-- skip: reason -
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
+import io
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,12 +87,12 @@ GROUPS = ("tfgnn",)
 @functools.cache
 def help_of(verb: str) -> str:
     """What ``hopstream <verb> --help`` prints, of one or two words; fails where there is no such verb."""
-    code = "import sys; from hopstream.cli import main; sys.argv[0] = 'hopstream'; sys.exit(main())"
-    env = {**os.environ, "COLUMNS": "300", "NO_COLOR": "1"}
-    words = [sys.executable, "-c", code, *verb.split(), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
-    assert done.returncode == 0, f"there is no verb {verb!r}: {done.stderr}"
-    return done.stdout
+    shown = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+        patch.setenv("COLUMNS", "300")
+        status = main([*verb.split(), "--help"])
+    assert status == 0, f"there is no verb {verb!r}"
+    return shown.getvalue()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
