@@ -169,6 +169,26 @@ def test_features_of_edges_of_other_partitions_are_looked_up(graph: Graph, kind:
         assert torch.equal(rows, attrs[index])
 
 
+def test_edges_of_partition_files_are_looked_up_once_the_ranks_have_met(tmp_path: Any) -> None:
+    graph, port = make_timed_graph(np.random.default_rng(3)), free_port()
+    edge_type = list(graph.edges)[-1]
+    attrs = np.random.default_rng(4).random((len(graph.edges[edge_type].src_keys), 2))
+    graph.edges[edge_type].features["edge_attr"] = attrs
+    pyg_dist.write_partitions(graph, tmp_path / "files", num_parts=2, method="hash")
+
+    def work(rank: int) -> torch.Tensor:
+        features = pyg_dist.LocalFeatureStore.from_partition(tmp_path / "files", rank)
+        data = features, pyg_dist.LocalGraphStore.from_partition(tmp_path / "files", rank)
+        start = (next(iter(graph.nodes)), torch.arange(3))
+        loader = DistNeighborLoader(data, [1], "127.0.0.1", port, context(rank, 2), input_nodes=start, rpc_timeout=20)
+        found = features.lookup_features(torch.arange(len(attrs)), is_node_feat=False, input_type=edge_type).wait()
+        loader.close()
+        return found
+
+    for rows in all_well(on_ranks(2, work)):
+        assert torch.equal(rows, torch.from_numpy(attrs))
+
+
 def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -> None:
     def work(sampler: Any) -> str:
         store = sampler.feature_store

@@ -22,7 +22,7 @@ from hopstream.compat.pyg import DistLinkNeighborLoader, DistNeighborLoader, ope
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
-from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
 
@@ -57,6 +57,7 @@ NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "authors, times of nodes, given": ("typed, timed nodes", "author", {"num_neighbors": ALL, **LATE}),
     "papers, times of edges": ("typed, timed edges", "paper", {"num_neighbors": ALL, **LATE}),
 }
+HARD_NODES = [case for case in NODES if case.startswith(("no types, t", "papers"))]
 LINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "no types": ("plain", None, {"num_neighbors": ALL}),
     "no types, trees": ("plain", None, {"num_neighbors": ALL, "disjoint": True}),
@@ -227,8 +228,7 @@ def needs_single_trees(backend: str, options: dict[str, Any]) -> bool:
     return backend == "own" and not naive_backend.HAS_PYG_LIB and ("disjoint" in options or "time_attr" in options)
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", NODES)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
 def test_nodes(places, backend, case, num_parts):
     kind, node_type, options = NODES[case]
     keys, options = node_inputs(case)
@@ -239,8 +239,7 @@ def test_nodes(places, backend, case, num_parts):
         check_nodes(list(batches), case, keys, options, backend)
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", [case for case in NODES if case.startswith(("no types, t", "papers"))])
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(HARD_NODES))
 def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
     """Each rank has a partition in memory, and its own share of the seeds."""
     kind, node_type, _ = NODES[case]
@@ -297,8 +296,7 @@ def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[s
             assert_same_facts(facts(ours), facts(theirs))
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", LINKS)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
 def test_links(places, backend, case, num_parts):
     """Negatives are drawn otherwise here; PyG is given them as links, so that their neighbourhoods are compared too."""
     kind, edge_type, options = LINKS[case]
@@ -311,8 +309,7 @@ def test_links(places, backend, case, num_parts):
         check_links(list(loader), case, pairs, times, backend)
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", LINKS)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
 def test_links_of_partitions_in_several_memories(backend, case, num_parts):
     """Each rank has a partition in memory, and its own share of the links."""
     kind, edge_type, options = LINKS[case]

@@ -22,7 +22,7 @@ from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
-from hopstream.schema import NODE, EdgeType, timed_edge_types
+from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 from hopstream.store.edge_keys import EdgeIdsOfKeys
 from hopstream.store.shared_parts import SharedParts
@@ -325,7 +325,7 @@ class DistNeighborSampler:
     def _edge_rows(self, index: torch.Tensor, edge_type: EdgeType | None) -> Any:
         if not _has_edge_keys(self.own):
             raise SettingsError("edges have no ids here, so edge_attr cannot be looked up; give them with put_edge_id")
-        owner = self.store.schema.edge_type_of(edge_type)
+        owner = self.store.schema.edge_type_of(EDGE if edge_type is None else edge_type)
         if owner not in self._edge_ids:
             self._edge_ids[owner] = EdgeIdsOfKeys(self.store, owner)
         parts = to_array(parts_of(self.feature_store.edge_feat_pb, "edge_feat", index, edge_type))
