@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch_geometric.distributed import LocalFeatureStore, LocalGraphStore
 
 from hopstream.compat.pyg import DistContext
 from hopstream.graph.graph import Graph
 from hopstream.schema import EDGE, NODE
+
+
+def in_turns(cases: Iterable[str], ways: Sequence[Any] = (2, 3)) -> list[Any]:
+    """Each case in each way; one way per case, in turns, runs by default, and the others are slow."""
+    return [
+        pytest.param(case, way, marks=() if number % len(ways) == place else pytest.mark.slow)
+        for number, case in enumerate(cases)
+        for place, way in enumerate(ways)
+    ]
 
 
 def owners_of(graph: Graph, num_parts: int, rng_seed: int = 3) -> dict[str, np.ndarray]:

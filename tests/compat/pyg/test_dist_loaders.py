@@ -19,7 +19,7 @@ from hopstream.compat.pyg import (
 )
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
-from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
 from tests.timed_graphs import make_timed_graph
 
 
@@ -85,8 +85,7 @@ NODE_CASES = {
 }
 
 
-@pytest.mark.parametrize("num_parts", [2, 3])
-@pytest.mark.parametrize("case", NODE_CASES)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(NODE_CASES))
 def test_batches_of_nodes_are_those_of_one_machine(case: str, num_parts: int, graphs: Any, folders: Any) -> None:
     name, options = NODE_CASES[case]
     graph, port, time_attr = graphs[name], free_port(), options.get("time_attr")
@@ -123,8 +122,7 @@ LINK_CASES = {
 }
 
 
-@pytest.mark.parametrize("num_parts", [2, 3])
-@pytest.mark.parametrize("case", LINK_CASES)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINK_CASES))
 def test_batches_of_links_are_those_of_one_machine(case: str, num_parts: int, graphs: Any, folders: Any) -> None:
     name, options = LINK_CASES[case]
     graph, port, time_attr = graphs[name], free_port(), options.get("time_attr")

@@ -19,12 +19,13 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 import hopstream.compat.pyg as pyg_dist
 from hopstream.compat.pyg import DatasetSampler, DistNeighborLoader, DistNeighborSampler
-from hopstream.errors import SettingsError, StateError
+from hopstream.errors import IdRangeError, SettingsError, StateError
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.timed_graphs import make_timed_graph
 
 PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))
 
@@ -139,6 +140,96 @@ def test_features_of_other_partitions_are_looked_up(graph: Graph) -> None:
 
     for rows in sampled(graph, work, num_parts=2):
         assert torch.equal(rows, torch.from_numpy(graph.nodes[NODE].features["x"][::-1].copy()))
+
+
+@pytest.mark.parametrize(("kind", "num_parts"), [("plain", 2), ("typed", 3)])
+def test_features_of_edges_of_other_partitions_are_looked_up(graph: Graph, kind: str, num_parts: int) -> None:
+    graph = graph if kind == "plain" else make_timed_graph(np.random.default_rng(3))
+    if kind == "typed":
+        for table in graph.edges.values():
+            table.features["edge_attr"] = np.random.default_rng(4).random((len(table.src_keys), 2))
+    edge_type = next(iter(graph.edges))
+    group, given = ((None, None), None) if kind == "plain" else (edge_type, edge_type)
+    attrs = torch.from_numpy(graph.edges[edge_type].features["edge_attr"])
+    index = torch.from_numpy(np.random.default_rng(6).integers(0, len(attrs), 3 * len(attrs)))
+
+    def work(sampler: Any) -> torch.Tensor:
+        own, theirs = pyg_dist.LocalFeatureStore(), sampler.feature_store
+        own.put_global_id(theirs.get_global_id(group), group_name=group)
+        own.put_tensor(theirs.get_tensor(group, "edge_attr"), group_name=group, attr_name="edge_attr")
+        own.num_partitions, own.partition_idx, own.meta = num_parts, theirs.partition_idx, theirs.meta
+        own.edge_feat_pb = sampler.graph_store.edge_pb
+        own.remote_lookup, sampler.feature_store = sampler._lookup_elsewhere, own
+        found = own.lookup_features(index, is_node_feat=False, input_type=given).wait()
+        again = own.lookup_features(index[:5], is_node_feat=False, input_type=given).wait()
+        assert torch.equal(again, found[:5])
+        return found
+
+    for rows in sampled(graph, work, num_parts=num_parts):
+        assert torch.equal(rows, attrs[index])
+
+
+def test_edges_of_partition_files_are_looked_up_once_the_ranks_have_met(tmp_path: Any) -> None:
+    graph, port = make_timed_graph(np.random.default_rng(3)), free_port()
+    edge_type = list(graph.edges)[-1]
+    attrs = np.random.default_rng(4).random((len(graph.edges[edge_type].src_keys), 2))
+    graph.edges[edge_type].features["edge_attr"] = attrs
+    pyg_dist.write_partitions(graph, tmp_path / "files", num_parts=2, method="hash")
+
+    def work(rank: int) -> torch.Tensor:
+        features = pyg_dist.LocalFeatureStore.from_partition(tmp_path / "files", rank)
+        data = features, pyg_dist.LocalGraphStore.from_partition(tmp_path / "files", rank)
+        start = (next(iter(graph.nodes)), torch.arange(3))
+        loader = DistNeighborLoader(data, [1], "127.0.0.1", port, context(rank, 2), input_nodes=start, rpc_timeout=20)
+        found = features.lookup_features(torch.arange(len(attrs)), is_node_feat=False, input_type=edge_type).wait()
+        loader.close()
+        return found
+
+    for rows in all_well(on_ranks(2, work)):
+        assert torch.equal(rows, torch.from_numpy(attrs))
+
+
+def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -> None:
+    def work(sampler: Any) -> str:
+        store = sampler.feature_store
+        store.edge_feat_pb = (sampler.graph_store.edge_pb + 1) % 2
+        with pytest.raises(IdRangeError, match="the book of edges says that it is") as caught:
+            sampler._lookup_elsewhere(torch.tensor([0]), False, None).value()
+        return str(caught.value)
+
+    assert len(sampled(graph, work, num_parts=2)) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"time_attr": "time"}], ids=["joint", "trees", "times"])
+def test_seeds_of_several_types_are_sampled_together(options: dict[str, Any], tmp_path: Any) -> None:
+    """With all neighbours, each seed's own tree is what it finds by itself."""
+    graph = make_timed_graph(np.random.default_rng(3))
+    seeds = {t: torch.tensor([3, 0, 5]) for t in list(graph.nodes)[:2]}
+    times = {t: torch.tensor([9, 30, 4]) for t in seeds} if "time_attr" in options else None
+    inputs = pyg_dist.DistEdgeHeteroSamplerInput(torch.arange(3), seeds, times, next(iter(graph.edges)))
+    write_parts(graph, tmp_path / "whole", num_parts=1, time_attr=options.get("time_attr"))
+    with DatasetSampler(tmp_path / "whole", [-1, -1], **options) as whole:
+        alone = [
+            whole.sample_from_nodes(NodeSamplerInput(None, keys[i : i + 1], times and times[t][i : i + 1], t))
+            for t, keys in seeds.items()
+            for i in range(len(keys))
+        ]
+
+    def nodes_of(out: Any, tree: int | None = None) -> set[tuple[str, int]]:
+        return {
+            (t, int(key))
+            for t, keys in out.node.items()
+            for row, key in enumerate(keys)
+            if tree is None or int(out.batch[t][row]) == tree
+        }
+
+    for out in sampled(graph, lambda sampler: asyncio.run(sampler.node_sample(inputs)), num_parts=2, **options):
+        assert all(torch.equal(out.node[t][:3], keys) for t, keys in seeds.items())
+        assert out.metadata[0].tolist() == [0, 1, 2]
+        if not options:
+            assert nodes_of(out) == set().union(*map(nodes_of, alone))
+        else:
+            assert [nodes_of(out, tree) for tree in range(6)] == list(map(nodes_of, alone))
 
 
 def test_a_sampler_says_what_comes_first(graph: Graph) -> None:

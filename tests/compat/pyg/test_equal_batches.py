@@ -13,6 +13,7 @@ from torch_geometric.sampler import NegativeSampling
 
 import hopstream
 from hopstream.compat.pyg import DatasetSampler, open_stores
+from tests.compat.pyg.ranks import in_turns
 from tests.compat.pyg.worlds import World, assert_same_batch, worlds
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES
 from tests.processes import ServerPool
@@ -91,8 +92,7 @@ def pyg_side(world: World, place: str, stack: ExitStack, **options) -> tuple[obj
     return data, {"transform": data[0].add_edge_features}, DatasetSampler(data, rng_seed=9, **options)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", NODES)
+@pytest.mark.parametrize(("case", "place"), in_turns(NODES, PLACES))
 def test_batches_of_nodes(found_worlds, case, place):
     name, nodes, options = NODES[case]
     world, options = found_worlds[name], dict(options)
@@ -113,8 +113,7 @@ def test_batches_of_nodes(found_worlds, case, place):
                 assert_same_batch(found, ours)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", LINKS)
+@pytest.mark.parametrize(("case", "place"), in_turns(LINKS, PLACES))
 def test_batches_of_links(found_worlds, case, place):
     name, links, options, about = LINKS[case]
     world = found_worlds[name]

@@ -18,11 +18,11 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 
 import hopstream
-from hopstream.compat.pyg import DistNeighborLoader, open_stores
+from hopstream.compat.pyg import DistLinkNeighborLoader, DistNeighborLoader, open_stores
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
-from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
 
@@ -57,6 +57,7 @@ NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "authors, times of nodes, given": ("typed, timed nodes", "author", {"num_neighbors": ALL, **LATE}),
     "papers, times of edges": ("typed, timed edges", "paper", {"num_neighbors": ALL, **LATE}),
 }
+HARD_NODES = [case for case in NODES if case.startswith(("no types, t", "papers"))]
 LINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "no types": ("plain", None, {"num_neighbors": ALL}),
     "no types, trees": ("plain", None, {"num_neighbors": ALL, "disjoint": True}),
@@ -227,8 +228,7 @@ def needs_single_trees(backend: str, options: dict[str, Any]) -> bool:
     return backend == "own" and not naive_backend.HAS_PYG_LIB and ("disjoint" in options or "time_attr" in options)
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", NODES)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
 def test_nodes(places, backend, case, num_parts):
     kind, node_type, options = NODES[case]
     keys, options = node_inputs(case)
@@ -239,8 +239,7 @@ def test_nodes(places, backend, case, num_parts):
         check_nodes(list(batches), case, keys, options, backend)
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", [case for case in NODES if case.startswith(("no types, t", "papers"))])
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(HARD_NODES))
 def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
     """Each rank has a partition in memory, and its own share of the seeds."""
     kind, node_type, _ = NODES[case]
@@ -297,41 +296,76 @@ def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[s
             assert_same_facts(facts(ours), facts(theirs))
 
 
-@pytest.mark.parametrize("num_parts", PARTS)
-@pytest.mark.parametrize("case", LINKS)
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
 def test_links(places, backend, case, num_parts):
     """Negatives are drawn otherwise here; PyG is given them as links, so that their neighbourhoods are compared too."""
     kind, edge_type, options = LINKS[case]
-    graph = make_graph(kind)
-    edges = graph.edges[edge_type or EDGE]
-    keys, times = np.random.default_rng(2).permutation(len(edges.src_keys))[: 2 * BATCH_SIZE - 3], None
-    pairs = np.stack([edges.src_keys[keys], edges.dst_keys[keys]])
-    if "time_attr" in options:
-        times = np.random.default_rng(3).integers(-1, 14, len(keys))
+    pairs, times = link_inputs(case)
     loader = hopstream.LinkNeighborLoader(
         places[kind, num_parts], edge_label_index=pairs if edge_type is None else (edge_type, pairs),
         edge_label_time=times, neg_sampling_ratio=1, batch_size=BATCH_SIZE, edge_keys=True, num_threads=0, **options,
     )  # fmt: skip
-    data, edge_type_of = as_data(graph), edge_type or EDGE
     with loader:
-        for number, ours in enumerate(loader):
-            found, first = facts(ours), number * BATCH_SIZE
-            pairs_found = torch.tensor(found[edge_type_of, "links"])
-            num_links = min(BATCH_SIZE, len(keys) - first)
-            assert pairs_found[:, :num_links].tolist() == pairs[:, first : first + num_links].tolist()
-            assert pairs_found.shape[1] == 2 * num_links
-            limits = None if times is None else torch.from_numpy(times[first : first + num_links]).repeat(2)
-            if needs_single_trees(backend, options):
-                check_link_trees(trees_of(ours), data, edge_type, pairs_found, limits, options["num_neighbors"])
-                continue
-            wanted = LinkNeighborLoader(
-                data, edge_label_index=pairs_found if edge_type is None else (edge_type, pairs_found),
-                edge_label_time=limits, batch_size=2 * num_links, **options,
-            )  # fmt: skip
-            (batch,) = wanted
-            for store in batch.node_stores if "batch" in batch else []:
-                store.batch %= num_links  # a negative belongs to its positive
-            assert_same_facts(found, facts(batch))
+        check_links(list(loader), case, pairs, times, backend)
+
+
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
+def test_links_of_partitions_in_several_memories(backend, case, num_parts):
+    """Each rank has a partition in memory, and its own share of the links."""
+    kind, edge_type, options = LINKS[case]
+    graph, port = make_graph(kind), free_port()
+    owners, (pairs, times) = owners_of(graph, num_parts), link_inputs(case)
+
+    def work(rank: int) -> list[Any]:
+        own = torch.from_numpy(pairs[:, rank::num_parts].copy())
+        loader = DistLinkNeighborLoader(
+            partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
+            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=20, batch_size=BATCH_SIZE,
+            edge_label_index=own if edge_type is None else (edge_type, own), neg_sampling_ratio=1,
+            edge_label_time=None if times is None else torch.from_numpy(times[rank::num_parts].copy()), **options,
+        )  # fmt: skip
+        try:
+            return list(loader)
+        finally:
+            loader.close()
+
+    for rank, batches in enumerate(all_well(on_ranks(num_parts, work))):
+        limits = None if times is None else times[rank::num_parts]
+        check_links(batches, case, pairs[:, rank::num_parts], limits, backend)
+
+
+def link_inputs(case: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Keys of the ends of links, and a time for each where the case has times."""
+    kind, edge_type, options = LINKS[case]
+    edges = make_graph(kind).edges[edge_type or EDGE]
+    keys = np.random.default_rng(2).permutation(len(edges.src_keys))[: 2 * BATCH_SIZE - 3]
+    times = np.random.default_rng(3).integers(-1, 14, len(keys)) if "time_attr" in options else None
+    return np.stack([edges.src_keys[keys], edges.dst_keys[keys]]), times
+
+
+def check_links(batches: list[Any], case: str, pairs: np.ndarray, times: np.ndarray | None, backend: str) -> None:
+    """Batches of a loader with a negative per link are those of PyG's own, which is given the negatives as links."""
+    kind, edge_type, options = LINKS[case]
+    data, edge_type_of, num_pairs = as_data(make_graph(kind)), edge_type or EDGE, pairs.shape[1]
+    assert len(batches) == -(-num_pairs // BATCH_SIZE)
+    for number, ours in enumerate(batches):
+        found, first = facts(ours), number * BATCH_SIZE
+        pairs_found = torch.tensor(found[edge_type_of, "links"])
+        num_links = min(BATCH_SIZE, num_pairs - first)
+        assert pairs_found[:, :num_links].tolist() == pairs[:, first : first + num_links].tolist()
+        assert pairs_found.shape[1] == 2 * num_links
+        limits = None if times is None else torch.from_numpy(times[first : first + num_links].copy()).repeat(2)
+        if needs_single_trees(backend, options):
+            check_link_trees(trees_of(ours), data, edge_type, pairs_found, limits, options["num_neighbors"])
+            continue
+        wanted = LinkNeighborLoader(
+            data, edge_label_index=pairs_found if edge_type is None else (edge_type, pairs_found),
+            edge_label_time=limits, batch_size=2 * num_links, **options,
+        )  # fmt: skip
+        (batch,) = wanted
+        for store in batch.node_stores if "batch" in batch else []:
+            store.batch %= num_links  # a negative belongs to its positive
+        assert_same_facts(found, facts(batch))
 
 
 def check_link_trees(

@@ -13,6 +13,7 @@ _MODULE_OF = {
     "DatasetGraphStore": "hopstream.compat.pyg.stores",
     "DatasetSampler": "hopstream.compat.pyg.sampler",
     "DistContext": "hopstream.compat.pyg.dist_context",
+    "DistEdgeHeteroSamplerInput": "hopstream.compat.pyg.dist_neighbor_sampler",
     "DistLinkNeighborLoader": "hopstream.compat.pyg.dist_link_neighbor_loader",
     "DistLoader": "hopstream.compat.pyg.dist_loader",
     "DistNeighborLoader": "hopstream.compat.pyg.dist_neighbor_loader",

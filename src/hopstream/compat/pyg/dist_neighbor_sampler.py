@@ -6,6 +6,7 @@ import asyncio
 import queue
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -14,17 +15,36 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NodeS
 
 from hopstream.arrays import IntArray
 from hopstream.compat.pyg.dist_context import DistContext, check_context
+from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.own_part import read_own_part, to_array
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
-from hopstream.schema import NODE, EdgeType, timed_edge_types
+from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
+from hopstream.store.edge_keys import EdgeIdsOfKeys
 from hopstream.store.shared_parts import SharedParts
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+@dataclass
+class DistEdgeHeteroSamplerInput:
+    """Seeds of several node types, as the ends of links between types are.
+
+    Attributes:
+        input_id: The place of each link among the loader's inputs; handed on.
+        node_dict: Node type to int64[n], keys of distinct nodes.
+        time_dict: Node type to int64[n], times of the seeds; None means those of the nodes.
+        input_type: The edge type of the links; not looked at.
+    """
+
+    input_id: torch.Tensor | None
+    node_dict: dict[str, torch.Tensor]
+    time_dict: dict[str, torch.Tensor] | None = None
+    input_type: EdgeType | None = None
 
 
 class DistNeighborSampler:
@@ -90,6 +110,7 @@ class DistNeighborSampler:
         self._shared: SharedParts | None = None
         self._sampler: DatasetSampler | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
 
     def init_sampler_instance(self) -> None:
         """Read what this rank holds; a second call does nothing.
@@ -185,11 +206,16 @@ class DistNeighborSampler:
         """
         return self._deliver(self.edge_sample(inputs, neg_sampling=neg_sampling), callback)
 
-    async def node_sample(self, inputs: NodeSamplerInput) -> Output:
-        """Sample the neighbourhoods of some nodes while the event loop goes on."""
+    async def node_sample(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Output:
+        """Sample the neighbourhoods of some nodes, of one type or of several, while the event loop goes on."""
+        if hasattr(inputs, "node_dict"):
+            return await asyncio.to_thread(
+                self._connected().sample_from_typed_nodes, inputs.node_dict, inputs.time_dict, inputs.input_id
+            )
         if not hasattr(inputs, "node"):
             raise SettingsError(
-                f"node_sample takes a NodeSamplerInput, got a {type(inputs).__name__}; links go to edge_sample"
+                f"node_sample takes a NodeSamplerInput or a DistEdgeHeteroSamplerInput, got a "
+                f"{type(inputs).__name__}; links go to edge_sample"
             )
         return await asyncio.to_thread(self._connected().sample_from_nodes, inputs)
 
@@ -253,6 +279,7 @@ class DistNeighborSampler:
         if getattr(self.feature_store, "remote_lookup", None) == self._lookup_elsewhere:
             self.feature_store.remote_lookup = None
         shared, self._shared, self._sampler = self._shared, None, None
+        self._edge_ids = {}
         if shared is not None:
             shared.close(waits=waits)
 
@@ -281,20 +308,29 @@ class DistNeighborSampler:
     def _lookup_elsewhere(
         self, index: torch.Tensor, is_node_feat: bool, input_type: Any
     ) -> torch.futures.Future[torch.Tensor]:
-        """A future of ``x`` of nodes that other ranks own, for ``LocalFeatureStore.lookup_features``."""
+        """A future of ``x`` of nodes or ``edge_attr`` of edges that other ranks own, for ``lookup_features``."""
         found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         try:
-            if not is_node_feat:
-                raise SettingsError(
-                    "edge_attr of edges of other partitions cannot be looked up by id; batches bring it for their edges"
-                )
-            node_type = NODE if input_type is None else str(input_type)
-            ids = self.store.lookup(node_type, to_array(index))
-            rows = self.store.fetch([FetchRequest(owner=node_type, names=("x",), ids=ids)])[0]["x"]
+            rows = self._node_rows(index, input_type) if is_node_feat else self._edge_rows(index, input_type)
             found.set_result(torch.from_numpy(rows))
         except Exception as error:  # a future has its error, whatever it is
             found.set_exception(error)  # type: ignore[arg-type]
         return found
+
+    def _node_rows(self, index: torch.Tensor, node_type: str | None) -> Any:
+        owner = NODE if node_type is None else node_type
+        ids = self.store.lookup(owner, to_array(index))
+        return self.store.fetch([FetchRequest(owner=owner, names=("x",), ids=ids)])[0]["x"]
+
+    def _edge_rows(self, index: torch.Tensor, edge_type: EdgeType | None) -> Any:
+        if not _has_edge_keys(self.own):
+            raise SettingsError("edges have no ids here, so edge_attr cannot be looked up; give them with put_edge_id")
+        owner = self.store.schema.edge_type_of(EDGE if edge_type is None else edge_type)
+        if owner not in self._edge_ids:
+            self._edge_ids[owner] = EdgeIdsOfKeys(self.store, owner)
+        parts = to_array(parts_of(self.feature_store.edge_feat_pb, "edge_feat", index, edge_type))
+        ids = self._edge_ids[owner].find(to_array(index), parts)
+        return self.store.fetch([FetchRequest(owner=(owner, "in"), names=("edge_attr",), ids=ids)])[0]["edge_attr"]
 
     def _one_hop(
         self,

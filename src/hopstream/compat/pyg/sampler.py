@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 from torch_geometric.sampler import (
@@ -25,7 +26,7 @@ from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
 
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
-from hopstream.load.batch import MiniBatch, SubgraphReader
+from hopstream.load.batch import BatchFacts, MiniBatch, SubgraphReader
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
@@ -39,7 +40,7 @@ from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 from hopstream.sample.options import Sampling, SamplingOptions
-from hopstream.sample.plan import counts_per_edge_type
+from hopstream.sample.plan import SeedNodes, counts_per_edge_type
 from hopstream.sample.seeds import read_seeds
 from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES
@@ -238,6 +239,57 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         seed_types = tuple(dict.fromkeys((links.edge_type[0], links.edge_type[2])))
         maker = LinkMaker(self._runner(desk, seed_types), desk.reader, task, desk.setup.convert)
         return _output(maker.make(epoch, number), store.schema, index.input_id)
+
+    def sample_from_typed_nodes(
+        self,
+        nodes: Mapping[str, torch.Tensor],
+        times: Mapping[str, torch.Tensor] | None = None,
+        input_id: torch.Tensor | None = None,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Sample the neighbourhoods of nodes of several types.
+
+        Args:
+            nodes: Node type to int64[n], keys; distinct, unless every seed grows a tree of its own. Trees are numbered
+                through, one type after the other.
+            times: Node type to int64[n], times of the seeds; None means those that the dataset has.
+            input_id: Handed on.
+
+        Returns:
+            See ``sampler_output``; ``metadata`` is ``(input_id, times)``.
+
+        Raises:
+            SettingsError: Seeds repeat, or times where sampling is not temporal.
+            UnknownNameError: The graph has no such node type.
+            IdRangeError: A key outside 0..n-1 of its node type.
+            StoreError: A server failed, or gave no answer in time.
+        """
+        desk = self._desk()
+        store, sampling = desk.setup.store, desk.sampling
+        ids, trees, seed_times, num_seeds = {}, {}, [np.empty(0, np.int64)], 0
+        for node_type, keys in nodes.items():
+            seeds = read_seeds(store, (node_type, keys), "node_dict")
+            positions = np.arange(seeds.num_seeds)
+            ids[node_type] = desk.reader.ids_of(node_type, seeds.keys_at(positions))
+            given = read_seed_times(store, sampling, seeds, None if times is None else times[node_type])
+            if given is not None:
+                seed_times.append(given.of(positions, ids[node_type]))
+            trees[node_type] = positions + num_seeds
+            num_seeds += seeds.num_seeds
+        if sampling.is_disjoint and num_seeds > MAX_TREES:
+            raise SettingsError(f"a batch has {num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
+        epoch, number, order = self._next(num_seeds)
+        span = order.span(number)
+        subgraph = self._runner(desk, tuple(nodes)).run(
+            SeedNodes(
+                ids=ids, rng_seed=order.batch_seed(epoch, span), trees=trees if sampling.is_disjoint else None,
+                times=np.concatenate(seed_times) if sampling.is_temporal else None,
+                labor=sampling.labor_seeds(order.rng_seed, epoch, span.index),
+            )
+        )  # fmt: skip
+        facts = BatchFacts(epoch=epoch, index=span.index, seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds))
+        output = sampler_output(desk.setup.convert(desk.reader.read(subgraph, facts)), store.schema.is_homogeneous)
+        output.metadata = (input_id, None if times is None else dict(times))
+        return output
 
     def close(self) -> None:
         """Close what the sampler opened; copies of it are closed with it. A second call does nothing."""

@@ -1,0 +1,81 @@
+"""Which edges of a dataset have given keys, where nothing but the parts' own columns says so?"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.errors import IdRangeError
+from hopstream.schema import EdgeType, type_label
+from hopstream.store.contract import KEY, FetchRequest, Store
+
+CHUNK_EDGES = 1 << 20
+
+
+class EdgeIdsOfKeys:
+    """Finds ids of edges by key and part; safe to use from many threads.
+
+    The keys of a part's edges are fetched when the part is first asked for, and kept: 16 bytes per edge of the part.
+    """
+
+    def __init__(self, store: Store, edge_type: EdgeType) -> None:
+        """Look at the edges of one type that lead into nodes.
+
+        Args:
+            store: Answers for every part that will be asked for; its edges have keys.
+            edge_type: The edge type.
+        """
+        self._store = store
+        self._edge_type = edge_type
+        self._sorted: dict[int, tuple[IntArray, IntArray]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, keys: IntArray, parts: IntArray) -> IntArray:
+        """int64[n], the id of each edge.
+
+        Args:
+            keys: int64[n] edge keys, in any order, repeats too.
+            parts: int64[n], the part that holds each edge.
+
+        Raises:
+            IdRangeError: A part does not exist, or does not hold an edge of that key.
+            StoreError: A server failed, or gave no answer in time.
+        """
+        ids = np.empty(len(keys), np.int64)
+        for part in np.unique(parts).tolist():
+            (rows,) = np.nonzero(parts == part)
+            known, ids_of = self._part(part)
+            places = np.searchsorted(known, keys[rows])
+            is_known = places < len(known)
+            is_known[is_known] = known[places[is_known]] == keys[rows][is_known]
+            if not is_known.all():
+                raise IdRangeError(
+                    f"edge {int(keys[rows[~is_known][0]])} of {type_label(self._edge_type)} is not in part {part}, "
+                    f"which holds {len(known)} edges of the type; the book of edges says that it is: a part holds "
+                    "the edges that lead to its nodes"
+                )
+            ids[rows] = ids_of[places]
+        return ids
+
+    def _part(self, part: int) -> tuple[IntArray, IntArray]:
+        """Keys of a part's edges, ascending, and the id of each."""
+        offsets = self._store.book.edge_offsets[self._edge_type, "in"]
+        if not 0 <= part < len(offsets) - 1:
+            raise IdRangeError(f"part is {part}; of {len(offsets) - 1} parts the numbers are 0..{len(offsets) - 2}")
+        with self._lock:
+            if part not in self._sorted:
+                first, stop = int(offsets[part]), int(offsets[part + 1])
+                keys = self._keys(first, stop)
+                order = np.argsort(keys, kind="stable")
+                self._sorted[part] = keys[order], order + first
+            return self._sorted[part]
+
+    def _keys(self, first: int, stop: int) -> IntArray:
+        found = [np.empty(0, np.int64)]
+        for start in range(first, stop, CHUNK_EDGES):
+            ids = np.arange(start, min(stop, start + CHUNK_EDGES))
+            request = FetchRequest(owner=(self._edge_type, "in"), names=(KEY,), ids=ids)
+            found.append(np.asarray(self._store.fetch([request])[0][KEY], np.int64))
+        return np.concatenate(found)
