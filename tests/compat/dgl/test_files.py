@@ -97,3 +97,12 @@ def test_damage_is_said_and_takes_no_memory(tmp_path, kind):
             read(path)
         except FormatError:
             continue
+
+
+@pytest.mark.parametrize("num_bytes", [1, 8, 20, 32])
+def test_a_graph_file_without_its_end_is_refused(tmp_path, num_bytes):
+    path = tmp_path / "g.dgl"
+    write_graph_file(path, a_graph())
+    path.write_bytes(path.read_bytes()[:-num_bytes])
+    with pytest.raises(FormatError, match="g.dgl"):
+        read_graph_file(path)
