@@ -105,7 +105,7 @@ def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_p
         ({"ntypes": {"_N": 1}}, "ids 0"),
         ({"num_nodes": 31}, "do not go on"),
         ({"part-1": {"part_graph_graphbolt": "x.pt"}}, "GraphBolt"),
-        ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "does not hold nodes"),
+        ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "of its own, and .* says that part"),
         ({"edge_map": {"_N:_E:_N": [[0, 1], [1, 120]]}}, "does not hold edges"),
     ],
 )
@@ -114,6 +114,16 @@ def test_what_the_json_file_says_must_fit(tmp_path, fields, said):
     change(path, **fields)
     with pytest.raises(FormatError, match=said):
         read_partitions(path)
+
+
+def test_a_part_in_anothers_place_is_refused(tmp_path):
+    path = parts_of(typed_graph(), tmp_path)
+    (tmp_path / "part0").rename(tmp_path / "old")
+    (tmp_path / "part1").rename(tmp_path / "part0")
+    (tmp_path / "old").rename(tmp_path / "part1")
+    for part in (0, 1):
+        with pytest.raises(FormatError, match=f"says that part {part} has .* in another's place"):
+            load_partition(path, part)
 
 
 def test_parts_must_be_there_and_whole(tmp_path):

@@ -71,7 +71,7 @@ def write_graph_file(path: Path, graph: PlainGraph) -> None:
         for name in ("_N", "_E"):
             writer.uint64(1)
             writer.name(name)
-        writer.uint64(16, 1, start, 16)  # a list of places, as bytes, and their number
+        writer.uint64(*_ending(start))
 
 
 def read_graph_file(path: Path) -> PlainGraph:
@@ -91,7 +91,8 @@ def read_graph_file(path: Path) -> PlainGraph:
         if (version, kind) != (VERSION, TYPED) or num_graphs < 1:
             reader.refuse(f"has version {version}, kind {kind} and {num_graphs} graphs")
         reader.seek(HEAD_BYTES)
-        reader.seek(reader.uint64())
+        start = reader.uint64()
+        reader.seek(start)
         reader.magic(TYPED_MAGIC, "a graph")
         _skip_meta(reader)
         if reader.count(ITEM_BYTES) != 1:
@@ -104,11 +105,22 @@ def read_graph_file(path: Path) -> PlainGraph:
         for _ in ("node types", "edge types"):
             for _ in range(reader.count(8)):
                 reader.name()
+        _check_ending(reader, start, num_graphs)
         for where, arrays, num_rows in (("node", ndata, num_nodes), ("edge", edata, len(src))):
             for name, array in arrays.items():
                 if not array.ndim or len(array) != num_rows:
                     reader.refuse(f"has {where} data {name!r} {array.shape} for {num_rows} {where}s")
         return PlainGraph(num_nodes=num_nodes, src=src, dst=dst, ndata=ndata, edata=edata)
+
+
+def _ending(start: int) -> tuple[int, ...]:
+    """A list of the places of graphs, as bytes, and its size, of one graph."""
+    return 16, 1, start, 16
+
+
+def _check_ending(reader: DglReader, start: int, num_graphs: int) -> None:
+    if num_graphs == 1 and tuple(reader.uint64() for _ in range(4)) != _ending(start):
+        reader.refuse("does not end as such a file does")
 
 
 def _one(reader: DglReader) -> int:

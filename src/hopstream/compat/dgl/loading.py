@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hopstream.arrays import Array
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
@@ -110,7 +112,21 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
     ):  # fmt: skip
         if name not in data:
             raise FormatError(f"{path} has no {name!r} of {what}; it has {list(data)}: it is no graph of a part")
+    _check_inner(path, config, part, graph)
     return graph
+
+
+def _check_inner(path: Path, config: PartConfig, part: int, graph: PlainGraph) -> None:
+    """Refuse a graph whose own nodes are not those that the JSON says are the part's."""
+    ranges = np.array([ranges[part] for ranges in config.node_map.values()])
+    first, stop = int(ranges[:, 0].min()), int(ranges[:, 1].max())  # the types of a part follow one another
+    own = np.sort(graph.ndata[NID][graph.ndata["inner_node"].astype(bool)])
+    if len(own) != stop - first or (len(own) and (own[0] != first or np.any(np.diff(own) != 1))):
+        found = f"{len(own)} nodes from number {own[0]}" if len(own) else "no nodes"
+        raise FormatError(
+            f"{path} has {found} of its own, and {config.path} says that part {part} has {first}..{stop - 1}; "
+            "was a folder put in another's place?"
+        )
 
 
 def read_node_feats(config: PartConfig, part: int) -> dict[str, Array]:
