@@ -53,6 +53,18 @@ def test_the_seed_decides(flat, tmp_path, method):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_metis_cuts_in_two_again_and_again_only_if_asked(flat):
+    weights = np.ones(len(flat.connected()), np.int64)
+    at_once, in_twos = (
+        cut_with_metis(flat, weights, PartitionSettings(num_parts=4, method="metis", recursive=asked)).tolist()
+        for asked in (False, True)
+    )
+    assert at_once != in_twos
+    assert set(in_twos) == {0, 1, 2, 3}
+    with pytest.raises(SettingsError, match=r"recursive is given and method is 'kaminpar'; only metis can"):
+        PartitionSettings(num_parts=4, recursive=True)
+
+
 def test_a_missing_library_is_named(flat, monkeypatch):
     weights = np.ones(len(flat.connected()), np.int64)
     chosen = PartitionSettings(num_parts=2)

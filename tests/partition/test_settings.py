@@ -38,6 +38,7 @@ from hopstream.partition.settings import PartitionOptions, PartitionSettings
         {"links": (("user", "rates"),)},
         {"links": [("user", "rates", 3)]},
         {"num_threads": 0},
+        {"recursive": 1},
     ],
 )
 def test_a_bad_value_is_refused_by_name(options):

@@ -122,11 +122,12 @@ def cut_with_metis(graph: Adjacency, weights: IntArray, settings: PartitionSetti
     adjacency = pymetis.CSRAdjacency(indptr.astype(dtype, copy=False), neighbors)
     fitted = fit_weights(weights, limit // 4).astype(dtype, copy=False)
     # Recursive bisection, pymetis's own choice for up to 8 parts, does not use the imbalance it is allowed and cut 0.3
-    # to 0.9 % more edges on an R-MAT and a community graph, 4 and 16 parts. pymetis takes one weight per node, and of
-    # an array with more it silently takes the first, so what else is to be even is seen to afterwards.
+    # to 0.9 % more edges on an R-MAT and a community graph, 4 and 16 parts; so it is done only when asked for. pymetis
+    # takes one weight per node, and of an array with more it silently takes the first, so what else is to be even is
+    # seen to afterwards.
     shares = list(settings.shares) if settings.part_weights else None
     result = pymetis.part_graph(
-        settings.num_parts, adjacency, vweights=fitted, tpwgts=shares, recursive=False, options=options
+        settings.num_parts, adjacency, vweights=fitted, tpwgts=shares, recursive=settings.recursive, options=options
     )
     return np.array(result.vertex_part, np.int32)
 

@@ -69,6 +69,9 @@ class PartitionSettings:
         },
     )
     passes: int = field(default=3, metadata={"help": "how often ldg and fennel go over all nodes"})
+    recursive: bool = field(
+        default=False, metadata={"help": "let metis cut in two, and those in two again, in place of into all at once"}
+    )
     balance_ntypes: tuple[str, ...] = field(
         default=(),
         metadata={"help": "node type of which each part gets its share; as type=feature or type=file.npy, its share of "
@@ -94,7 +97,7 @@ class PartitionSettings:
         _check_int("num_threads", self.num_threads, 1, 1024)
         if not isinstance(self.imbalance, (int, float)) or not 0 < self.imbalance <= 1:
             raise SettingsError(f"imbalance is {self.imbalance!r}; it must be above 0 and at most 1, for example 0.03")
-        for name in ("keep_edge_keys", "neighbor_keys"):
+        for name in ("keep_edge_keys", "neighbor_keys", "recursive"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         for name in ("time_attr", "weight_attr"):
@@ -103,6 +106,8 @@ class PartitionSettings:
                 raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
         object.__setattr__(self, "links", _checked_links(self.links))
         _check_int("passes", self.passes, 1, 100)
+        if self.recursive and self.method != "metis":
+            raise SettingsError(f"recursive is given and method is {self.method!r}; only metis can: leave it out")
         self._check_balance()
 
     @property
@@ -181,6 +186,7 @@ class PartitionOptions(TypedDict, total=False):
     links: tuple[EdgeType | str, ...]
     num_threads: int
     passes: int
+    recursive: bool
     balance_ntypes: tuple[str, ...]
     balance_edges: bool
     balance_splits: bool

@@ -116,7 +116,7 @@ def test_what_the_json_file_says_must_fit(tmp_path, fields, said):
         read_partitions(path)
 
 
-def test_a_part_in_anothers_place_is_refused(tmp_path):
+def test_a_part_in_the_place_of_another_is_refused(tmp_path):
     path = parts_of(typed_graph(), tmp_path)
     (tmp_path / "part0").rename(tmp_path / "old")
     (tmp_path / "part1").rename(tmp_path / "part0")

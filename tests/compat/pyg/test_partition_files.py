@@ -227,8 +227,8 @@ def test_partitioner_says_what_is_wrong(tmp_path):
     data = homogeneous()
     with pytest.raises(SettingsError, match=r"num_parts is 0"):
         pyg_dist.Partitioner(data, 0, tmp_path)
-    with pytest.raises(SettingsError, match=r"recursive is True"):
-        pyg_dist.Partitioner(data, 2, tmp_path, recursive=True)
+    with pytest.raises(SettingsError, match=r"recursive is given and method is 'ldg'; only metis can"):
+        pyg_dist.Partitioner(data, 2, tmp_path, recursive=True, method="ldg")
     with pytest.raises(SettingsError, match=r"there is no option 'seed'"):
         pyg_dist.Partitioner(data, 2, tmp_path, seed=3)
     (tmp_path / "notes.txt").write_text("")

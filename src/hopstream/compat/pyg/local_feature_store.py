@@ -285,7 +285,8 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
             where = f"{root}: edge_feats.pt of part {pid}"
             store._put_part(where, values, edge_type, "global_id")
-            if isinstance(values.get("edge_time"), Tensor):
+            # Times that the graph calls time are among the features too; they are held once, under that name.
+            if isinstance(values.get("edge_time"), Tensor) and "time" not in values.get("feats", {}):
                 store.put_tensor(values["edge_time"], group_name=edge_type, attr_name="edge_time")
         return store
 

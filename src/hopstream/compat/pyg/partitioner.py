@@ -26,19 +26,17 @@ class Partitioner:
             data: A PyG ``Data`` or ``HeteroData``, or a ``Graph``.
             num_parts: Number of parts.
             root: The folder to write. PyG's partition files that are there are replaced when the new ones are complete.
-            recursive: PyG's choice of METIS's other way to cut; only False can be asked for.
+            recursive: Let METIS cut in two, and those in two again, in place of into all parts at once.
             **options: Fields of ``PartitionSettings``, such as ``method="kaminpar"``, ``rng_seed`` or ``balance``.
 
         Raises:
             SettingsError: A setting is outside its range, or ``root`` holds something else.
         """
-        if recursive:
-            raise SettingsError("recursive is True; parts are cut k-way, which cuts fewer edges: leave it out")
         self.data, self.num_parts, self.root = data, num_parts, Path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
             raise SettingsError(f"there is no option {min(unknown)!r}; known: {list(PartitionOptions.__annotations__)}")
-        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": num_parts}
+        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": num_parts, "recursive": recursive}
         self.options = cast(PartitionOptions, chosen)
         PartitionSettings(**self.options)
         check_root(self.root, overwrite=True)

@@ -11,8 +11,8 @@ from hopstream.partition.settings import Balance, Method, PartitionSettings
 
 _CUT = {f.name: f.metadata for f in fields(PartitionSettings)}
 _OF_THE_CUT = (
-    "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "balance_ntypes", "balance_edges",
-    "balance_splits", "part_weights",
+    "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "recursive", "balance_ntypes",
+    "balance_edges", "balance_splits", "part_weights",
 )  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class ReshardSettings(WorkSettings):
     imbalance: float = field(default=0.03, metadata=_CUT["imbalance"])
     num_threads: int = field(default=1, metadata=_CUT["num_threads"])
     passes: int = field(default=3, metadata=_CUT["passes"])
+    recursive: bool = field(default=False, metadata=_CUT["recursive"])
     balance_ntypes: tuple[str, ...] = field(default=(), metadata=_CUT["balance_ntypes"])
     balance_edges: bool = field(default=False, metadata=_CUT["balance_edges"])
     balance_splits: bool = field(default=False, metadata=_CUT["balance_splits"])
@@ -70,6 +71,7 @@ class ReshardOptions(WorkOptions, total=False):
     imbalance: float
     num_threads: int
     passes: int
+    recursive: bool
     balance_ntypes: tuple[str, ...]
     balance_edges: bool
     balance_splits: bool
