@@ -133,7 +133,10 @@ class DglReader:
         if min(shape, default=0) < 0 or num_bytes != num_items * dtype.itemsize:
             self.refuse(f"has an array {dtype}{shape} of {num_bytes} bytes")
         self._check(num_bytes)
-        array = np.empty(shape, dtype)
+        try:
+            array = np.empty(shape, dtype)
+        except ValueError:  # no bytes, and sizes that are too large all the same
+            self.refuse(f"has an array {dtype}{shape}, which is too large")
         if num_bytes and self._file.readinto(bytes_of(array)) != num_bytes:  # type: ignore[attr-defined]
             self.refuse("ends in an array")
         return array
@@ -154,6 +157,20 @@ class DglReader:
         left = self._num_bytes - self._file.tell()
         if num_bytes > left:
             self.refuse(f"wants {num_bytes} bytes and has {left}")
+
+
+def open_file(path: Path, holds: str) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        FormatError: It is missing, or cannot be opened.
+    """
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; it holds {holds}") from error
+    except (OSError, ValueError) as error:  # a folder, a name that no file can have
+        raise FormatError(f"{str(path)!r} cannot be read ({error}); it holds {holds}") from error
 
 
 def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:

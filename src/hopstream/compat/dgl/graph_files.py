@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.binary import DglReader, DglWriter
-from hopstream.errors import FormatError
+from hopstream.compat.dgl.binary import DglReader, DglWriter, open_file
 
 FILE_MAGIC = 0xDD2E4FF046B4A13F
 TYPED_MAGIC = 0xDD589FBE35224ABF
@@ -80,11 +79,7 @@ def read_graph_file(path: Path) -> PlainGraph:
     Raises:
         FormatError: The file is missing, damaged, of another kind, or the graph has several types.
     """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing; it holds the graph of a part") from error
-    with file:
+    with open_file(path, "the graph of a part") as file:
         reader = DglReader(file, path)
         reader.magic(FILE_MAGIC, "a file of graphs")
         version, kind, num_graphs = (reader.uint64() for _ in range(3))
@@ -170,18 +165,26 @@ def _read_edges(reader: DglReader) -> tuple[int, IntArray, IntArray]:
         indptr, others, ids = _integers(reader), _integers(reader), _integers(reader)
         reader.raw(1)
         lengths = np.diff(indptr)
-        if len(indptr) != num_nodes + 1 or indptr[0] or lengths.min(initial=0) < 0 or indptr[-1] != len(others):
+        if (
+            len(indptr) != num_nodes + 1
+            or indptr[0]
+            or indptr.min() < 0
+            or lengths.min(initial=0) < 0
+            or indptr[-1] != len(others)
+        ):
             reader.refuse("has edges in rows that do not add up")
         rows = np.repeat(np.arange(num_nodes), lengths)
         src, dst = (rows, others) if saved & CSR else (others, rows)
     if saved not in (COO, CSR, CSC):  # the other formats hold the same edges
         _skip_others(reader, saved)
+    if len(src) != len(dst):
+        reader.refuse(f"has {len(src)} sources and {len(dst)} destinations of edges")
     if len(ids):
         if len(ids) != len(src) or not np.array_equal(np.sort(ids), np.arange(len(src))):
             reader.refuse("has ids of edges that are not 0..n-1")
         order = np.argsort(ids)
         src, dst = src[order], dst[order]
-    if len(src) != len(dst) or any(len(e) and not 0 <= e.min() <= e.max() < num_nodes for e in (src, dst)):
+    if any(len(e) and not 0 <= e.min() <= e.max() < num_nodes for e in (src, dst)):
         reader.refuse(f"has edges to nodes outside 0..{num_nodes - 1}")
     return num_nodes, src, dst
 

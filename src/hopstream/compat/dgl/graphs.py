@@ -171,15 +171,6 @@ class DGLGraph:
         frames = self._edge_frames.values() if etype is None else [self.edge_frame(etype)]
         return sum(frame.num_rows for frame in frames)
 
-    def get_ntype_id(self, ntype: str) -> int:
-        """The number of a node type."""
-        self.node_frame(ntype)
-        return self.ntypes.index(ntype)
-
-    def get_etype_id(self, etype: EdgeType | str) -> int:
-        """The number of an edge type."""
-        return self.canonical_etypes.index(self.to_canonical_etype(etype))
-
     def to_canonical_etype(self, etype: EdgeType | str | None) -> EdgeType:
         """The edge type that a relation names, or the only one.
 

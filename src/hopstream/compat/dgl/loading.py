@@ -112,6 +112,10 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
     ):  # fmt: skip
         if name not in data:
             raise FormatError(f"{path} has no {name!r} of {what}; it has {list(data)}: it is no graph of a part")
+    for data, names in ((graph.ndata, (NID, "inner_node", "orig_id")), (graph.edata, (EID, "inner_edge", "orig_id"))):
+        for name in names:
+            if name in data:
+                check_integers(path, name, data[name])
     _check_inner(path, config, part, graph)
     return graph
 
@@ -127,6 +131,16 @@ def _check_inner(path: Path, config: PartConfig, part: int, graph: PlainGraph) -
             f"{path} has {found} of its own, and {config.path} says that part {part} has {first}..{stop - 1}; "
             "was a folder put in another's place?"
         )
+
+
+def check_integers(path: Path, name: str, array: Array) -> None:
+    """Check that data of a file are whole numbers, one of each node or edge.
+
+    Raises:
+        FormatError: They are not.
+    """
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise FormatError(f"{path} has {name!r} as {array.dtype}{list(array.shape)}; wanted integers in one dimension")
 
 
 def read_node_feats(config: PartConfig, part: int) -> dict[str, Array]:

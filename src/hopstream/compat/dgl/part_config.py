@@ -99,11 +99,11 @@ def read_config(part_config: str | Path) -> PartConfig:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing; give the JSON file that partition_graph wrote") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no JSON file ({error})") from error
     try:
         return _config(path, value)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         if isinstance(error, FormatError | SchemaError):
             raise
         raise FormatError(f"{path} does not describe a partitioned graph of DGL ({error!r})") from error
@@ -111,9 +111,9 @@ def read_config(part_config: str | Path) -> PartConfig:
 
 def _config(path: Path, value: dict[str, Any]) -> PartConfig:
     num_parts = value["num_parts"]
-    if not isinstance(num_parts, int) or not 1 <= num_parts <= MAX_PARTS:
+    if type(num_parts) is not int or not 1 <= num_parts <= MAX_PARTS:
         raise FormatError(f"{path} has num_parts {num_parts!r}; wanted 1..{MAX_PARTS}")
-    parts = tuple(dict(value[f"part-{part}"]) for part in range(num_parts))
+    parts = tuple(_texts(path, f"part-{part}", value[f"part-{part}"]) for part in range(num_parts))
     node_map, edge_map = value["node_map"], value["edge_map"]
     if isinstance(node_map, str) or isinstance(edge_map, str):
         raise FormatError(f"{path} names files with the part of each node; only ranges of numbers are read")
@@ -127,18 +127,53 @@ def _config(path: Path, value: dict[str, Any]) -> PartConfig:
         if sorted(ids.values()) != list(range(len(ids))) or ids.keys() != ranges.keys():
             raise FormatError(f"{path} has {what} types {ids} and ranges of {list(ranges)}; wanted ids 0..n-1 and both")
     named = _edge_types(path, labels, ntypes, parts)
+    for label, etype in named.items():
+        if not {etype[0], etype[2]} <= ntypes.keys() or list(named.values()).count(etype) > 1:
+            raise FormatError(f"{path} has the edge type {label!r}, twice or of unknown nodes; known: {list(ntypes)}")
     config = PartConfig(
-        path=path, graph_name=str(value["graph_name"]), num_nodes=int(value["num_nodes"]),
-        num_edges=int(value["num_edges"]), part_method=str(value.get("part_method", "")), num_parts=num_parts,
-        halo_hops=int(value.get("halo_hops", 1)), ntypes=dict(sorted(ntypes.items(), key=lambda of: of[1])),
+        path=path, graph_name=str(value["graph_name"]), num_nodes=_number(path, value, "num_nodes"),
+        num_edges=_number(path, value, "num_edges"), part_method=str(value.get("part_method", "")), num_parts=num_parts,
+        halo_hops=_number(path, {"halo_hops": 1, **value}, "halo_hops"),
+        ntypes=dict(sorted(ntypes.items(), key=lambda of: of[1])),
         node_map={t: _ranges(path, t, node_map[t], num_parts) for t in sorted(ntypes, key=ntypes.__getitem__)},
         edge_map={named[t]: _ranges(path, t, edge_map[t], num_parts) for t in sorted(labels, key=labels.__getitem__)},
         etypes={named[t]: number for t, number in sorted(labels.items(), key=lambda of: of[1])},
-        parts=parts, ours=dict(value.get(OURS, {})),
+        parts=parts, ours=_ours(path, value.get(OURS, {})),
     )  # fmt: skip
     _check_sorted(path, "node_map", config.node_map, config.num_nodes)
     _check_sorted(path, "edge_map", config.edge_map, config.num_edges)
     return config
+
+
+def _number(path: Path, value: Mapping[str, Any], name: str) -> int:
+    number = value[name]
+    if type(number) is not int or number < 0:
+        raise FormatError(f"{path} has {name} {number!r}; wanted a whole number")
+    return number
+
+
+def _texts(path: Path, name: str, value: Any) -> dict[str, str]:
+    """Name to text: the files of a part."""
+    if not isinstance(value, dict) or not all(isinstance(of, str) for of in value.values()):
+        raise FormatError(f"{path} has {name} {value!r}; wanted names of files by what they hold")
+    return dict(value)
+
+
+def _ours(path: Path, value: Any) -> dict[str, Any]:
+    """What stands under ``OURS``: lists of texts by label, a list of texts, and a truth."""
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} has {OURS} {value!r}; wanted an object")
+    for name in ("splits", "edge_splits", "label_types"):
+        of = value.get(name, {})
+        if not isinstance(of, dict) or not all(_are_texts(texts) for texts in of.values()):
+            raise FormatError(f"{path} has {name} {of!r} of {OURS}; wanted lists of names by type")
+    if not _are_texts(value.get("booleans", [])):
+        raise FormatError(f"{path} has booleans {value['booleans']!r} of {OURS}; wanted a list of names")
+    return dict(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _ranges(path: Path, of: str, value: list[Any], num_parts: int) -> IntArray:

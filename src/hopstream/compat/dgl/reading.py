@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.book import RangePartitionBook
+from hopstream.compat.dgl.binary import open_file
+from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import is_mask, our_edge_type, our_node_type
-from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, NID
-from hopstream.compat.dgl.loading import read_edge_feats, read_node_feats, read_part_graph
+from hopstream.compat.dgl.loading import check_integers, read_edge_feats, read_node_feats, read_part_graph
 from hopstream.compat.dgl.part_config import PartConfig, edge_type_reader, etype_label, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
 from hopstream.compat.dgl.tensor_files import read_tensor_file
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.schema import EdgeType
@@ -61,17 +62,31 @@ class _Reader:
         self._config = config
         book = RangePartitionBook(0, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
         self._nodes, self._edges = book._nodes, book._edges
-        self._graphs: dict[int, PlainGraph] = {}
+        for part in range(config.num_parts):
+            self._check_size(part)
         self._keys = {t: np.full(self._nodes.typed[t][-1], -1, np.int64) for t in config.ntypes}
         self._edge_keys = {t: np.full(self._edges.typed[t][-1], -1, np.int64) for t in config.etypes}
         self._src = {t: np.full(len(of), -1, np.int64) for t, of in self._edge_keys.items()}
         self._dst = {t: np.full(len(of), -1, np.int64) for t, of in self._edge_keys.items()}
-        self._features: dict[Any, Columns] = {t: {} for t in (*config.ntypes, *config.etypes)}
+        self._pieces: dict[Any, dict[str, list[Array]]] = {t: {} for t in (*config.ntypes, *config.etypes)}
+
+    def _check_size(self, part: int) -> None:
+        """Compare what the JSON file says with the part's file before memory is taken for it.
+
+        A node, and an edge, has a number and says whether it is the part's own: two bytes at least.
+        """
+        path = self._config.file(part, "part_graph")
+        with open_file(path, "the graph of a part") as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+        for what, of in (("nodes", self._nodes), ("edges", self._edges)):
+            number = sum(int(offsets[part + 1] - offsets[part]) for offsets in of.typed.values())
+            if 2 * number > num_bytes:
+                self._refuse(part, f"has {number} {what} by the JSON file, and {path} does not hold {what} so many")
 
     def take_nodes(self, part: int) -> None:
         graph = read_part_graph(self._config, part)
         inner = np.flatnonzero(graph.ndata["inner_node"])
-        types, numbers = self._nodes.per_type(graph.ndata[NID][inner].astype(np.int64))
+        types, numbers = self._per_type(part, self._nodes, graph.ndata[NID][inner])
         for row, (ntype, keys) in enumerate(self._keys.items()):
             mine = types == row
             first, stop = self._nodes.typed[ntype][part : part + 2]
@@ -84,9 +99,9 @@ class _Reader:
     def take_edges(self, part: int) -> None:
         graph = read_part_graph(self._config, part)
         inner = np.flatnonzero(graph.edata["inner_edge"])
-        types, numbers = self._edges.per_type(graph.edata[EID][inner].astype(np.int64))
-        ends = [graph.ndata[NID][end[inner]].astype(np.int64) for end in (graph.src, graph.dst)]
-        (src_types, src), (dst_types, dst) = (self._nodes.per_type(end) for end in ends)
+        types, numbers = self._per_type(part, self._edges, graph.edata[EID][inner])
+        ends = [graph.ndata[NID][end[inner]] for end in (graph.src, graph.dst)]
+        (src_types, src), (dst_types, dst) = (self._per_type(part, self._nodes, end) for end in ends)
         ntypes = self._config.ntypes
         for row, (etype, keys) in enumerate(self._edge_keys.items()):
             mine = types == row
@@ -104,6 +119,12 @@ class _Reader:
         read = edge_type_reader(self._config.etypes)
         self._take_features(part, read_edge_feats(self._config, part), read, self._edges.typed)
 
+    def _per_type(self, part: int, of: _Ranges, numbers: Array) -> tuple[IntArray, IntArray]:
+        try:
+            return of.per_type(numbers.astype(np.int64))
+        except IdRangeError as error:
+            self._refuse(part, f"has numbers that the JSON file does not know: {error}")
+
     def _old_of(
         self, part: int, of: str | EdgeType, numbers: IntArray, place: tuple[int, IntArray, Array | None]
     ) -> IntArray:
@@ -117,15 +138,16 @@ class _Reader:
             return numbers
         found = read_tensor_file(path)
         old = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
-        if old is None or len(old) != len(numbers):
+        if old is None or not old.ndim or len(old) != len(numbers):
             self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} other ones")
+        check_integers(path, label, old)
         return old[numbers - first].astype(np.int64)
 
     def _take_features(
         self, part: int, feats: Mapping[str, Array], read: Callable[[str], Any], typed: Mapping[Any, IntArray]
     ) -> None:
         """Put the rows of a part where they belong, in the order of numbers."""
-        missing = {of: set(self._features[of]) for of in typed if len(np.unique(typed[of][part : part + 2])) > 1}
+        missing = {of: set(self._pieces[of]) for of in typed if len(np.unique(typed[of][part : part + 2])) > 1}
         for label, array in feats.items():
             owner, _, name = label.partition("/")
             of = read(owner)
@@ -136,14 +158,12 @@ class _Reader:
             first, stop = offsets[part : part + 2].tolist()
             if not array.ndim or len(array) != stop - first:
                 self._refuse(part, f"has {label!r} of shape {list(array.shape)} for {stop - first} rows")
-            columns = self._features[of]
-            if name not in columns:
-                columns[name] = np.zeros((int(offsets[-1]), *array.shape[1:]), array.dtype)
-                if first:
-                    self._refuse(part, f"has {label!r}, and parts before it do not")
-            if columns[name].shape[1:] != array.shape[1:] or columns[name].dtype != array.dtype:
+            if name not in self._pieces[of] and first:
+                self._refuse(part, f"has {label!r}, and parts before it do not")
+            pieces = self._pieces[of].setdefault(name, [])
+            if pieces and (pieces[0].shape[1:] != array.shape[1:] or pieces[0].dtype != array.dtype):
                 self._refuse(part, f"has {label!r} as {array.dtype}{list(array.shape[1:])}, unlike other parts")
-            columns[name][first:stop] = array
+            pieces.append(array)
         for of, names in missing.items():
             if names:
                 self._refuse(part, f"has no {sorted(names)[0]!r} of {of!r}, and parts before it do")
@@ -163,6 +183,10 @@ class _Reader:
         for of, keys in (*self._keys.items(), *self._edge_keys.items()):
             if not np.array_equal(np.sort(keys), np.arange(len(keys))):
                 raise FormatError(f"{self._config.path} has parts whose orig_id of {of!r} are not 0..{len(keys) - 1}")
+        self._features: dict[Any, Columns] = {
+            of: {name: np.concatenate(pieces) for name, pieces in columns.items()}
+            for of, columns in self._pieces.items()
+        }
         ours = self._config.ours
         splits = {t: self._splits(t, t, ours.get("splits")) for t in self._keys}
         edge_splits = {t: self._splits(t, etype_label(t), ours.get("edge_splits")) for t in self._edge_keys}
@@ -196,6 +220,12 @@ class _Reader:
         missing = [name for name in names.values() if name not in columns]
         if missing:
             raise FormatError(f"{self._config.path} has a split of {label} without data {missing[0]!r}")
+        for name in names.values():
+            if columns[name].ndim != 1:
+                raise FormatError(
+                    f"{self._config.path} has a split of {label}, whose {name!r} has {list(columns[name].shape[1:])} "
+                    "values in a row; wanted one"
+                )
         return names
 
     def _columns(self, of: Any, label: str, splits: Mapping[str, str]) -> Columns:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopstream.arrays import Array
-from hopstream.compat.dgl.binary import DglReader, DglWriter
-from hopstream.errors import FormatError
+from hopstream.compat.dgl.binary import DglReader, DglWriter, open_file
 
 TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
 
@@ -30,11 +29,7 @@ def read_tensor_file(path: Path) -> dict[str, Array]:
     Raises:
         FormatError: The file is missing, damaged, or of another kind.
     """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing; it holds arrays by name") from error
-    with file:
+    with open_file(path, "arrays by name") as file:
         reader = DglReader(file, path)
         reader.magic(TENSORS_MAGIC, "a file of tensors")
         reader.uint64()

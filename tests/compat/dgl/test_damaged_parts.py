@@ -1,0 +1,124 @@
+"""Is whatever is wrong with files of parts said, without memory being taken for what they only claim?"""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from hopstream.compat.dgl.distributed import load_partition_book, partition_graph, read_partitions
+from hopstream.compat.dgl.tensor_files import write_tensor_file
+from hopstream.errors import FormatError, HopstreamError
+from tests.compat.dgl.graphs import plain_graph, some_owners
+
+NUM_DAMAGES = 60
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    graph, path = plain_graph(), tmp_path_factory.mktemp("parts")
+    partition_graph(graph, "g", 2, path, part_method="file", owners=some_owners(graph, 2))
+    return path / "g.json"
+
+
+@pytest.fixture
+def edited(written):
+    """Writes the JSON file with other values beside the first one."""
+    path = written.with_name("edited.json")
+
+    def edit(**fields):
+        path.write_text(json.dumps({**json.loads(written.read_text()), **fields}))
+        return path
+
+    return edit
+
+
+@pytest.mark.parametrize("what", ["node", "edge"])
+def test_sizes_are_compared_with_files_before_memory_is_taken(edited, what):
+    label = {"node": "_N", "edge": "_N:_E:_N"}[what]
+    number = 10**8
+    path = edited(**{f"num_{what}s": number, f"{what}_map": {label: [[0, number], [number, number]]}})
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=rf"part 0 of .* has {number} {what}s by the JSON file"):
+            read_partitions(path)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"part-0": {"part_graph": 7}}, "part-0 .*wanted names of files"),
+        ({"part-1": [["part_graph", "x"]]}, "part-1 .*wanted names of files"),
+        ({"part-0": {"part_graph": "a\0b"}}, "cannot be read"),
+        ({"part-0": {"part_graph": "part0"}}, "cannot be read"),
+        ({"hopstream": 7}, "hopstream 7"),
+        ({"hopstream": {"splits": 7}}, "splits 7"),
+        ({"hopstream": {"edge_splits": {"_N": [1]}}}, "edge_splits"),
+        ({"hopstream": {"label_types": {"_N": "x"}}}, "label_types"),
+        ({"hopstream": {"booleans": 3}}, "booleans 3"),
+        ({"num_nodes": "30"}, "num_nodes '30'"),
+        ({"halo_hops": float("inf")}, "halo_hops inf"),
+        ({"num_parts": True}, "num_parts True"),
+        ({"edge_map": {"a:b:c": [[0, 1], [1, 120]]}, "etypes": {"a:b:c": 0}}, "unknown nodes"),
+    ],
+)
+def test_wrong_values_are_said_with_their_place(edited, fields, said):
+    with pytest.raises(FormatError, match=said):
+        read_partitions(edited(**fields))
+
+
+def test_rows_that_are_none_take_no_memory(tmp_path):
+    graph = plain_graph()
+    partition_graph(graph, "g", 2, tmp_path, part_method="file", owners={"node": np.ones(30, np.int32)})
+    write_tensor_file(tmp_path / "part0/node_feat.dgl", {"_N/feat": np.empty((0, 10**12), np.float32)})
+    with pytest.raises(FormatError, match="unlike other parts"):
+        read_partitions(tmp_path / "g.json")
+
+
+def values_of(value, place=()):
+    """Places of all values in JSON."""
+    yield place
+    for key, of in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from values_of(of, (*place, key))
+
+
+def test_any_value_of_the_json_file_may_be_wrong(written):
+    """Also in what is read of the JSON file alone."""
+    path, text = written.with_name("fuzz.json"), written.read_text()
+    for place in list(values_of(json.loads(text)))[1:]:
+        for wrong in (None, -1, 10**30, "x", [[]], {"x": 1}):
+            value = inner = json.loads(text)
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = wrong
+            path.write_text(json.dumps(value))
+            try:
+                load_partition_book(path, 0)
+                read_partitions(path)
+            except HopstreamError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{place} = {wrong!r} ended in {error!r}") from error
+
+
+@pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl"])
+def test_damaged_bytes_are_said_or_harmless(written, name):
+    file, rng = written.parent / "part1" / name, np.random.default_rng(4)
+    whole = file.read_bytes()
+    used = np.flatnonzero(np.frombuffer(whole, np.uint8))
+    try:
+        for place in rng.choice(used, NUM_DAMAGES):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << rng.integers(0, 8)
+            file.write_bytes(damaged)
+            try:
+                read_partitions(written)
+            except HopstreamError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"byte {place} ended in {error!r}") from error
+    finally:
+        file.write_bytes(whole)
