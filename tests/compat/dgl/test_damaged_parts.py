@@ -2,11 +2,13 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hopstream.compat.dgl.distributed import load_partition_book, partition_graph, read_partitions
+from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
 from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.errors import FormatError, HopstreamError
 from tests.compat.dgl.graphs import plain_graph, some_owners
@@ -120,5 +122,25 @@ def test_damaged_bytes_are_said_or_harmless(written, name):
                 pass
             except Exception as error:
                 raise AssertionError(f"byte {place} ended in {error!r}") from error
+    finally:
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] * 0.5}), "'_ID' as float64"),
+        (lambda g: replace(g, edata={**g.edata, "orig_id": np.zeros((len(g.src), 2))}), "'orig_id' as float64"),
+        (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30}), "outside 0..29"),
+        (lambda g: replace(g, dst=g.dst[1:]), "sources and .* destinations"),
+    ],
+)
+def test_graphs_of_parts_that_contradict_themselves_are_refused(written, edit, said):
+    file = written.parent / "part0/graph.dgl"
+    whole = file.read_bytes()
+    try:
+        write_graph_file(file, edit(read_graph_file(file)))
+        with pytest.raises(FormatError, match=said):
+            read_partitions(written)
     finally:
         file.write_bytes(whole)

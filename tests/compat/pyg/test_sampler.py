@@ -98,6 +98,7 @@ def test_counts_per_type_with_a_default(found_worlds):
     counts = NumNeighbors({RATES: [1]}, default=[0])
     with DatasetSampler(found_worlds["ratings"].folder, counts) as sampler:
         assert sampler.is_hetero
+        assert sampler.edge_permutation is None
         out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(60), input_type="movie"))
     assert {t for t, edges in out.num_sampled_edges.items() if sum(edges)} == {RATES}
 
