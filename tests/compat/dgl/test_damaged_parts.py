@@ -131,7 +131,11 @@ def test_damaged_bytes_are_said_or_harmless(written, name):
     [
         (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] * 0.5}), "'_ID' as float64"),
         (lambda g: replace(g, edata={**g.edata, "orig_id": np.zeros((len(g.src), 2))}), "'orig_id' as float64"),
-        (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30}), "outside 0..29"),
+        (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30}), "18 nodes from number 30 of its own"),
+        (
+            lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30 * (g.ndata["inner_node"] == 0)}),
+            r"outside 0\.\.29",
+        ),
         (lambda g: replace(g, dst=g.dst[1:]), "sources and .* destinations"),
     ],
 )
