@@ -193,28 +193,32 @@ class _Edges:
             row, col = self._stores.graph.get_edge_index(attr)
             ids = self._stores.graph.get_edge_id(attr)
             edge_type = _owner_of(attr.edge_type, is_edge=True)
-            given[edge_type] = (to_array(row), to_array(col), None if ids is None else to_array(ids))
-        keys = self._edge_keys({edge_type: ids for edge_type, (_, _, ids) in given.items()})
+            places = self._own_places(edge_type, to_array(col))
+            given[edge_type] = (to_array(row), to_array(col), places, None if ids is None else to_array(ids)[places])
+        keys = self._edge_keys({edge_type: ids for edge_type, (_, _, _, ids) in given.items()})
         order = (self._stores.graph.meta or {}).get("edge_types") if self._stores.is_hetero else None
         wanted = [t for t in map(tuple, order or ()) if t in given]
-        return {t: self._table(t, *given[t][:2], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
+        return {t: self._table(t, *given[t][:3], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
 
-    def _table(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
+    def _own_places(self, edge_type: EdgeType, col: Array) -> IntArray:
+        """int64[n], where among the edges those are that lead to nodes of the partition."""
         num_nodes = len(self._owners[edge_type[2]])
         if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
             raise SchemaError(
                 f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
                 f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
             )
-        (places,) = np.nonzero(self._owners[edge_type[2]][col] == self._stores.part)
-        own_keys = None if keys is None else keys[places]
+        places: IntArray = np.flatnonzero(self._owners[edge_type[2]][col] == self._stores.part)
+        return places
+
+    def _table(self, edge_type: EdgeType, row: Array, col: Array, places: IntArray, keys: IntArray | None) -> OwnEdges:
         columns: dict[str, Column] = {}
         for (owner, name), tensor in self._stores.tensors.items():
             if owner == edge_type:
-                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, own_keys, len(col))
+                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, keys, len(col))
         return OwnEdges(
             src_keys=row[places].astype(np.int64, copy=False), dst_keys=col[places].astype(np.int64, copy=False),
-            edge_keys=own_keys, features=columns,
+            edge_keys=keys, features=columns,
         )  # fmt: skip
 
     def _own_rows(
@@ -233,28 +237,30 @@ class _Edges:
         )
 
     def _edge_keys(self, given: Mapping[EdgeType, Array | None]) -> Mapping[EdgeType, IntArray | None]:
-        """Keys of edges: their numbers among those of their type.
+        """Keys of own edges: their numbers among those of their type.
 
-        PyG's files number the edges of all types through, one type after the other, in ``graph.pt``.
+        PyG's files number the edges of all types through, one type after the other, in ``graph.pt``. The book says
+        which reading is meant: the one by which the ids are those that it gives to the partition.
         """
         books = self._stores.graph.edge_pb
         ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, of in given.items()}
         if not self._stores.is_hetero or not isinstance(books, Mapping):
             return ids
         order = [tuple(t) for t in (self._stores.graph.meta or {}).get("edge_types") or books]
-        sizes = [len(books[t]) for t in order]
-        starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-        if all(of is None or _are_keys(of, books[t], self._stores.part) for t, of in ids.items()):
+        starts = dict(zip(order, np.cumsum([0, *(len(books[t]) for t in order)])[:-1].tolist(), strict=True))
+        found = {t: np.sort(of) for t, of in ids.items() if of is not None}
+        wanted = {t: np.flatnonzero(to_array(books[t]) == self._stores.part) for t in found}
+        if all(np.array_equal(of, wanted[t]) for t, of in found.items()):
             return ids
+        for edge_type, of in found.items():
+            if not np.array_equal(of - starts[edge_type], wanted[edge_type]):
+                shown = f", {of[0]}..{of[-1]}" if len(of) else ""
+                raise SchemaError(
+                    f"edges of {type_label(edge_type)} that lead to nodes of partition {self._stores.part} have "
+                    f"{len(of)} ids{shown}, and edge_pb gives the partition {len(wanted[edge_type])} others; ids are "
+                    "numbers inside the type, or, as in PyG's files, over all types one after the other"
+                )
         return {t: None if of is None else of - starts[t] for t, of in ids.items()}
-
-
-def _are_keys(ids: IntArray, book: Any, part: int) -> bool:
-    """Whether ids are numbers of edges that a book gives to a partition."""
-    owners = to_array(book)
-    if not len(ids):
-        return True
-    return 0 <= int(ids.min()) <= int(ids.max()) < len(owners) and bool((owners[ids] == part).any())
 
 
 def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, values: Array) -> Array:
