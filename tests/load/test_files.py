@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +12,10 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import hopstream
 from hopstream.cli import main
-from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.errors import FormatError, HopstreamError, SchemaError, SettingsError
 from hopstream.ingest.data import graph_from_data
-from hopstream.load.files import read_data_file, read_torch_file
+from hopstream.load.files import read_data_file
+from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EDGE, NODE
 from tests.ingest import ogb_folders as layouts
 
@@ -132,3 +136,43 @@ def test_links_to_predict(tmp_path, rng, as_stored):
     assert graph.edges[EDGE].num_edges == 14 and not graph.splits.get(NODE)
     with pytest.raises(SettingsError, match="has no folder split/"):
         hopstream.read_ogb_links(tmp_path / "raw")
+
+
+def test_a_flipped_byte_is_never_an_error_of_others(tmp_path, rng):
+    path = tmp_path / "data.pt"
+    torch.save((plain_data().to_dict(), None, Data), path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    for place in rng.integers(0, len(whole), 300):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << int(rng.integers(8))]) + whole[place + 1 :])
+        try:
+            hopstream.read_graph(path)
+        except HopstreamError:
+            continue
+
+
+def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
+    """What files may name is one list for the whole process."""
+    allowed = torch.serialization.get_safe_globals()
+    torch.save(plain_data(), tmp_path / "data.pt")
+    torch.save(defaultdict(dict, {"a": {"x": torch.rand(3)}}), tmp_path / "feats.pt")
+
+    def read(number: int) -> int:
+        for _ in range(40):
+            if number % 2:
+                hopstream.read_graph(tmp_path / "data.pt")
+            else:
+                assert list(read_torch_file(tmp_path / "feats.pt", tensors_only=True)["a"]) == ["x"]
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(4))) == [0, 1, 2, 3]
+    assert torch.serialization.get_safe_globals() == allowed
+    with pytest.raises(FormatError, match="what is not read"):
+        read_torch_file(tmp_path / "data.pt", tensors_only=True)
+
+
+def test_a_tensor_is_not_larger_than_what_is_stored_of_it(tmp_path):
+    path = tmp_path / "data.pt"
+    torch.save(Data(x=torch.zeros(1).expand(1 << 40), edge_index=torch.zeros(2, 1, dtype=torch.long)), path)
+    with pytest.raises(FormatError, match=r"data.pt has a tensor \[1099511627776\] of torch.float32 in 4 bytes"):
+        hopstream.read_graph(path)

@@ -1,24 +1,17 @@
 """How is a graph read from what torch wrote: PyG's processed files, and OGB's folders with ``.pt`` files in them?
 
-A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers, tensors, numpy arrays and
-PyG's data objects, and nothing that could run.
+Nothing in such a file is run; see ``load/torch_files.py``.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
-import re
-import threading
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hopstream.arrays import Array
-from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
+from hopstream.errors import FormatError, HopstreamError, MissingDependencyError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import check_options, graph_from_data
 from hopstream.ingest import read_graph as read_graph_without_torch
@@ -26,10 +19,9 @@ from hopstream.ingest.data import DataLike, HeteroDataLike
 from hopstream.ingest.ogb import SPLITS
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
+from hopstream.load.torch_files import read_torch_file
 
 SUFFIXES = frozenset({".pt", ".pth"})
-_SAFE_GLOBALS = threading.Lock()
-"""torch keeps what a file may name for the whole process, and forgets it at the end of each reading."""
 GLOBAL_STORE = "_global_store"
 """The key that every ``HeteroData.to_dict()`` has."""
 
@@ -92,11 +84,16 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
         if value[1]:
             raise SchemaError(f"{path} holds a collection of graphs; give one of them: graph_from_data(dataset[0])")
         value = value[0]
-    if isinstance(value, Mapping):
-        value = _data_of(value)
-    if not isinstance(value, DataLike | HeteroDataLike):
-        raise FormatError(f"{path} holds {type(value).__name__}; wanted a Data or HeteroData of PyG")
-    return graph_from_data(value)
+    try:
+        if isinstance(value, Mapping):
+            value = _data_of(value)
+        if not isinstance(value, DataLike | HeteroDataLike):
+            raise FormatError(f"{path} holds {type(value).__name__}; wanted a Data or HeteroData of PyG")
+        return graph_from_data(value)
+    except HopstreamError:
+        raise
+    except Exception as error:  # PyG takes any attributes, and stumbles over them when it is asked
+        raise FormatError(f"{path} holds a data object that is damaged ({error!r})") from error
 
 
 def graph_from_ogb_folder(
@@ -152,58 +149,6 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
             raise FormatError(f"{chosen / name}.pt holds {type(value).__name__}; wanted a dict of links")
         found[SPLITS.get(name, name)] = {str(key): _as_array(part) for key, part in value.items()}
     return found
-
-
-def read_torch_file(path: str | os.PathLike[str]) -> Any:
-    """What a ``.pt`` file holds, in main memory.
-
-    Raises:
-        FormatError: The file is missing or damaged, or holds anything but numbers, text, containers, tensors, numpy
-            arrays and PyG's data objects.
-        MissingDependencyError: torch is not installed.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependencyError(f"{path} is read with torch; pip install 'hopstream[pyg]'") from error
-    try:
-        with _SAFE_GLOBALS, torch.serialization.safe_globals([*_numpy_globals(), *_pyg_globals()]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except torch.serialization.pickle.UnpicklingError as error:  # type: ignore[attr-defined]
-        raise FormatError(
-            f"{path} holds what is not read: {_reason(error)}; wanted numbers, tensors, numpy arrays and PyG's data "
-            "objects: load it where you trust it, and save its tensors alone"
-        ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path} cannot be read as a file of torch ({_reason(error)})") from error
-
-
-def _reason(error: Exception) -> str:
-    """The cause alone; torch says around it how to be less careful."""
-    named = re.search(r"GLOBAL (\S+)", str(error))
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "WeightsUnpickler" in line or "Unsupported" in line]
-    return named[1] if named else (told or lines or [type(error).__name__])[0][:200]
-
-
-def _numpy_globals() -> list[Any]:
-    """What pickled numpy arrays name, in versions before and after 2."""
-    functions: list[Any] = [np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
-    named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in functions]
-    dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdSU"}
-    return [*functions, *named, np.ndarray, np.dtype, codecs.encode, *dtypes]
-
-
-def _pyg_globals() -> list[Any]:
-    """The classes that a ``Data`` or ``HeteroData`` is made of, where PyG is installed."""
-    try:
-        from torch_geometric.data import Data, HeteroData, data, storage
-    except ImportError:
-        return []
-    parts = [storage.BaseStorage, storage.GlobalStorage, storage.NodeStorage, storage.EdgeStorage]
-    return [Data, HeteroData, data.DataEdgeAttr, data.DataTensorAttr, *parts]
 
 
 def _data_of(named: Mapping[Any, Any]) -> Any:

@@ -12,9 +12,7 @@ numbers each type by itself.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hopstream.errors import FormatError, IdRangeError
+from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EdgeType
 
 META = "META.json"
@@ -30,8 +29,6 @@ NodeParts = Tensor | dict[str, Tensor]
 """int64[num_nodes], the part of each node; by node type where the graph has types."""
 EdgeParts = Tensor | dict[EdgeType, Tensor]
 """int64[num_edges], the part of each edge; by edge type where the graph has types."""
-
-_LOAD_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,30 +141,10 @@ def read_part_file(root: Path, part: int, name: str) -> dict[Any, Any] | None:
     path = folder / name
     if not path.is_file():
         return None
-    value = load_tensors(path)
+    value = read_torch_file(path, tensors_only=True)
     if not isinstance(value, dict):
         raise FormatError(f"{path} holds {type(value).__name__}; wanted a dictionary")
     return value
-
-
-def load_tensors(path: Path) -> Any:
-    """The content of a ``.pt`` file: tensors in dictionaries, lists and tuples, and nothing that could run code.
-
-    Raises:
-        FormatError: The file is missing, damaged, or holds anything else.
-    """
-    try:
-        with _LOAD_LOCK, _dictionaries_allowed():
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise FormatError(f"{path} cannot be read ({error})") from error
-    except Exception as error:  # a damaged file makes torch raise anything, IndexError too
-        # torch's advice to allow what the file holds, or to run it, is left out.
-        reason = (str(error).partition("WeightsUnpickler error: ")[2].strip() or "it is damaged").splitlines()[0]
-        raise FormatError(
-            f"{path} holds what is no tensor ({reason}); it is read without running code, so save tensors, numbers and "
-            "dictionaries of them"
-        ) from error
 
 
 def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
@@ -204,34 +181,13 @@ def ids_of_type(where: str, ids: Tensor, start: int, count: int) -> Tensor:
     return ids - start
 
 
-@contextmanager
-def _dictionaries_allowed() -> Iterator[None]:
-    """Read a ``defaultdict``, as which PyG writes ``edge_feats.pt``, as a dictionary, and no class by name.
-
-    torch fills no ``defaultdict`` even where its name is allowed, as PyG allows it; of two meanings that a name is
-    given torch takes either.
-    """
-    others = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    try:
-        torch.serialization.add_safe_globals([(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")])
-        yield
-    finally:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(others)
-
-
-def _new_dict(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
 def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -> Tensor:
     places = [root / name, root / name.replace("_", "-")]
     paths = [place.with_name(f"{place.name}.pt") if of_type is None else place / f"{of_type}.pt" for place in places]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which tells the parts of {name[:4]}s")
-    parts = load_tensors(path)
+    parts = read_torch_file(path, tensors_only=True)
     if not isinstance(parts, Tensor) or parts.dim() != 1 or parts.is_floating_point():
         got = f"{parts.dtype}{list(parts.shape)}" if isinstance(parts, Tensor) else type(parts).__name__
         raise FormatError(f"{path} holds {got}; wanted an int64[n] tensor of parts")

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import IntArray
-from hopstream.compat.pyg.partition_files import load_tensors
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.load.pyg import to_tensor
+from hopstream.load.torch_files import read_torch_file
 from hopstream.partition.assign import OwnersSource
 from hopstream.partition.layout import Dataset
 from hopstream.partition.replace import replaceable, replaced_folder
@@ -152,7 +152,7 @@ def _read_split(folder: Path, graph: Graph, node_type: str | None) -> dict[str, 
 
 def _by_type(path: Path, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
     """What a file holds by node type."""
-    value = load_tensors(path)
+    value = read_torch_file(path, tensors_only=True)
     if isinstance(value, Tensor):
         if node_type is None and len(graph.nodes) > 1:
             raise SettingsError(f"{path} does not say of which nodes it is; give node_type, one of {list(graph.nodes)}")
