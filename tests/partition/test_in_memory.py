@@ -157,3 +157,20 @@ def test_edge_keys_beyond_all_edges_are_refused(graph: Graph, owners: Any) -> No
     beyond = {**parts[0].edges, RATES: replace(edges, edge_keys=edges.edge_keys + 1000)}
     with pytest.raises(IdRangeError, match=r"edge key 0 of user__rates__item is \d+; the parts have 180 edges"):
         built([replace(parts[0], edges=beyond), *parts[1:]])
+
+
+@pytest.mark.parametrize("how", ["shifted", "swapped", "doubled"])
+def test_edge_keys_that_are_there_twice_are_refused_by_all(graph: Graph, owners: Any, how: str) -> None:
+    """All keys are in range, so no rank sees by itself that something is wrong."""
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    edges = parts[0].edges[RATES]
+    keys = edges.edge_keys.copy()
+    if how == "shifted":
+        keys = np.where(keys + 1 < 180, keys + 1, keys)
+    elif how == "swapped":  # two up and two down by one: the sum stays
+        keys[:4] += [1, 1, -1, -1] if keys[:2].max() < 179 and keys[2:4].min() > 0 else [-1, -1, 1, 1]
+    else:
+        keys[0] = keys[1]
+    wrong = {**parts[0].edges, RATES: replace(edges, edge_keys=keys)}
+    with pytest.raises(VersionMismatch, match=r"keys of the 180 edges of user__rates__item are not 0..179, each once"):
+        built([replace(parts[0], edges=wrong), *parts[1:]])

@@ -20,7 +20,7 @@ from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.checksums import array_sum, column_sums
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.layout import EdgeArrays, PartArrays
-from hopstream.partition.part_facts import PartFacts, WholeFacts
+from hopstream.partition.part_facts import KeyFacts, PartFacts, WholeFacts
 from hopstream.partition.split import NodeSplit, split_nodes
 from hopstream.partition.times import EdgeTimes, check_time_values, sort_edges
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
@@ -137,6 +137,10 @@ def facts_of(own: OwnPart) -> PartFacts:
         owners={t: (len(of), array_sum(np.ascontiguousarray(of, np.int32))[1]) for t, of in own.owners.items()},
         schema=schema, rows=rows, time_attr=own.time_attr,
         has_edge_keys=all(edges.edge_keys is not None for edges in own.edges.values() if len(edges.src_keys)),
+        edge_keys={
+            type_label(t): KeyFacts.of(edges.edge_keys)
+            for t, edges in own.edges.items() if edges.edge_keys is not None and len(edges.edge_keys)
+        },
         digest=digest.hexdigest(),
     )  # fmt: skip
 

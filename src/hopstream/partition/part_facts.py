@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,40 @@ from hopstream.partition.book import EdgeOwner
 from hopstream.partition.times import check_time_schema
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 
-_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "has_edge_keys", "digest")
+_MASK = (1 << 64) - 1
+_BLOCK = 1 << 16
+"""Keys whose powers are in memory at once."""
+_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "has_edge_keys", "edge_keys", "digest")
+
+
+class KeyFacts(NamedTuple):
+    """What one part says of some keys, so that all parts together can tell whether they are 0..n-1, each once.
+
+    Attributes:
+        first: The lowest key.
+        last: The highest key.
+        sum1: Sum of the keys, modulo 2^64.
+        sum2: Sum of their squares, modulo 2^64.
+        sum3: Sum of their cubes, modulo 2^64.
+    """
+
+    first: int
+    last: int
+    sum1: int
+    sum2: int
+    sum3: int
+
+    @classmethod
+    def of(cls, keys: IntArray) -> KeyFacts:
+        """Of int64[n], n above 0."""
+        sums = [0, 0, 0]
+        for start in range(0, len(keys), _BLOCK):
+            block = keys[start : start + _BLOCK].astype(np.uint64)
+            power = block
+            for place in range(3):
+                sums[place] = (sums[place] + int(power.sum(dtype=np.uint64))) & _MASK
+                power = power * block
+        return cls(int(keys.min()), int(keys.max()), *sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +64,8 @@ class PartFacts:
         rows: Label of a node or edge type to how many of them the part owns.
         time_attr: The feature that holds times, or None.
         has_edge_keys: Edges have keys.
+        edge_keys: Label of an edge type to what is known of the keys of the part's edges; types without edges, and
+            without keys, are missing.
         digest: Names the part's content.
     """
 
@@ -41,13 +76,15 @@ class PartFacts:
     rows: Mapping[str, int]
     time_attr: str | None
     has_edge_keys: bool
+    edge_keys: Mapping[str, KeyFacts]
     digest: str
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
         owners = {node_type: list(of) for node_type, of in self.owners.items()}
         values = (self.part, self.num_parts, owners, self.schema.to_json(), dict(self.rows), self.time_attr,
-                  self.has_edge_keys, self.digest)  # fmt: skip
+                  self.has_edge_keys, {label: list(of) for label, of in self.edge_keys.items()},
+                  self.digest)  # fmt: skip
         return dict(zip(_FIELDS, values, strict=True))
 
     @classmethod
@@ -61,6 +98,7 @@ class PartFacts:
             given = {name: value[name] for name in _FIELDS}
             given["schema"] = GraphSchema.from_json(given["schema"])
             given["owners"] = {str(t): (int(n), int(crc32c)) for t, (n, crc32c) in given["owners"].items()}
+            given["edge_keys"] = {str(label): KeyFacts(*map(int, of)) for label, of in given["edge_keys"].items()}
             return cls(**given)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"not the facts of a part ({error!r}): {str(value)[:200]}") from error
@@ -106,11 +144,15 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
     edge_offsets: dict[EdgeOwner, IntArray] = {}
     for edge_type in schema.edges:
         edge_offsets[edge_type, "in"] = offsets_of(np.array([one.rows.get(type_label(edge_type), 0) for one in parts]))
+    has_edge_keys = all(one.has_edge_keys for one in parts)
+    if has_edge_keys:
+        for edge_type in schema.edges:
+            _check_coverage(parts, type_label(edge_type))
     text = json.dumps([schema.to_json(), sorted(first.owners.items()), [one.digest for one in parts]])
     return WholeFacts(
         schema=schema,
         edge_offsets=edge_offsets,
-        has_edge_keys=all(one.has_edge_keys for one in parts),
+        has_edge_keys=has_edge_keys,
         digest=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
     )
 
@@ -149,6 +191,26 @@ def _check_parts(facts: Sequence[PartFacts]) -> None:
         held = {rank: one.part for rank, one in enumerate(facts)}
         raise VersionMismatch(
             f"no rank holds part {missing[0]} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
+        )
+
+
+def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
+    """Refuse keys of edges of which some are missing and others are there twice.
+
+    Keys that are out of range are left to who holds them: it knows which edge it is.
+    """
+    num_edges = sum(one.rows.get(label, 0) for one in parts)
+    told = {one.part: one.edge_keys[label] for one in parts if label in one.edge_keys}
+    if any(of.first < 0 or of.last >= num_edges for of in told.values()):
+        return
+    n = num_edges
+    wanted = (n * (n - 1) // 2, n * (n - 1) * (2 * n - 1) // 6, (n * (n - 1) // 2) ** 2)
+    found = [sum(sums) for sums in zip(*(of[2:] for of in told.values()), strict=True)] or [0, 0, 0]
+    if any((got - want) & _MASK for got, want in zip(found, wanted, strict=True)):
+        held = {part: f"{of.first}..{of.last}" for part, of in told.items()}
+        raise VersionMismatch(
+            f"keys of the {num_edges} edges of {label} are not 0..{num_edges - 1}, each once; by part they lie in "
+            f"{held}; give all ranks parts of one cut, with the ids that it gave the edges"
         )
 
 

@@ -1,56 +1,124 @@
-"""Are the numbers of a partition's edges read as they are meant, whichever of PyG's two ways they have?"""
+"""Are ids of edges read as what they are: numbers inside their type, or numbers of all types' edges?"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch_geometric.distributed as torch_dist
+from torch_geometric.distributed import LocalGraphStore as PygGraphStore
 
-from hopstream.compat.pyg import LocalFeatureStore, LocalGraphStore, write_partitions
+from hopstream.compat.pyg import DistNeighborLoader, LocalFeatureStore, LocalGraphStore, write_partitions
 from hopstream.compat.pyg.own_part import read_own_part
-from hopstream.errors import SchemaError
-from hopstream.graph.graph import Graph
-from hopstream.ingest import graph_from_arrays
+from hopstream.errors import SchemaError, SettingsError, VersionMismatch
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, partition
+from tests.compat.pyg.test_dist_loaders import plain_graph
 
 FEW, MANY = ("a", "few", "a"), ("a", "many", "b")
+OWNERS = {"a": (np.arange(10) // 5).astype(np.int32), "b": (np.arange(100) // 50).astype(np.int32)}
+"""Cut in the middle, so that a part's edges of a sorted graph are one stretch, which others of the type overlap."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> tuple[Graph, Path]:
-    """Ten edges of one type and then a thousand, of which each part owns a range: numbers over all types fit each."""
-    rng = np.random.default_rng(5)
-    edges = {
-        FEW: rng.integers(0, 10, (2, 10)),
-        MANY: np.stack([rng.integers(0, 10, 1000), np.arange(1000) // 10]),
-    }
-    graph = graph_from_arrays(edges, num_nodes={"a": 10, "b": 100}, node_features={"a": {"x": np.ones((10, 2))}})
-    owners = {"a": np.arange(10) // 5, "b": np.arange(100) // 50}
-    write_partitions(graph, tmp_path / "p", owners=owners, method="file", num_parts=2)
-    return graph, tmp_path / "p"
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    rng = np.random.default_rng(3)
+    return Graph(
+        nodes={"a": NodeTable(num_nodes=10), "b": NodeTable(num_nodes=100)},
+        edges={
+            FEW: EdgeTable(src_keys=rng.integers(0, 10, 10), dst_keys=np.arange(10)),
+            MANY: EdgeTable(
+                src_keys=rng.integers(0, 10, 1000), dst_keys=np.arange(1000) // 10,
+                features={"edge_attr": np.arange(1000.0)[:, None]},
+            ),
+        },
+    ).check()  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.*deprecated")
-@pytest.mark.parametrize("stores", [LocalGraphStore, torch_dist.LocalGraphStore], ids=["ours", "PyG"])
-def test_keys_are_numbers_of_the_type(folder: tuple[Graph, Path], stores: type) -> None:
-    graph, root = folder
-    found = {FEW: [], MANY: []}
-    for part in (0, 1):
-        own = read_own_part((LocalFeatureStore.from_partition(root, part), stores.from_partition(str(root), part)))
-        for edge_type, edges in own.edges.items():
-            found[edge_type].append(edges.edge_keys)
-            assert np.array_equal(graph.edges[edge_type].src_keys[edges.edge_keys], edges.src_keys)
-            assert np.array_equal(graph.edges[edge_type].dst_keys[edges.edge_keys], edges.dst_keys)
-    for edge_type, keys in found.items():
-        assert np.array_equal(np.sort(np.concatenate(keys)), np.arange(graph.edges[edge_type].num_edges))
+@pytest.fixture(scope="module")
+def folder(graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own-part") / "parts"
+    write_partitions(graph, root, owners=OWNERS, method="file", num_parts=2)
+    return root
 
 
-def test_numbers_of_neither_way_are_refused(folder: tuple[Graph, Path]) -> None:
-    _, root = folder
-    store = LocalGraphStore.from_partition(root, 1)
-    (attr,) = (one for one in store.get_all_edge_attrs() if one.edge_type == MANY)
-    store.put_edge_id(torch.arange(len(store.get_edge_id(attr))) + 3, attr)
-    with pytest.raises(SchemaError, match=r"a__many__b that lead to nodes of partition 1 have 500 ids, 3\.\.502"):
-        read_own_part((LocalFeatureStore.from_partition(root, 1), store))
+def change_ids(store: Any, edge_type: Any, change: Any) -> None:
+    (attr,) = [attr for attr in store.get_all_edge_attrs() if attr.edge_type == edge_type]
+    store.put_edge_id(change(store.get_edge_id(attr)), **attr.__dict__)
+
+
+@pytest.mark.parametrize("graph_store", [LocalGraphStore, PygGraphStore], ids=["ours", "pyg"])
+@pytest.mark.parametrize("part", [0, 1])
+def test_ids_of_either_numbering_are_keys(folder: Path, graph_store: Any, part: int) -> None:
+    features = LocalFeatureStore.from_partition(folder, part)
+    own = read_own_part((features, graph_store.from_partition(str(folder), part)))
+    for edge_type, size in ((FEW, 10), (MANY, 1000)):
+        keys = own.edges[edge_type].edge_keys
+        assert keys is not None
+        assert np.sort(keys).tolist() == list(range(size // 2 * part, size // 2 * (part + 1)))
+    assert own.edges[MANY].features["edge_attr"][:, 0].tolist() == own.edges[MANY].edge_keys.tolist()
+
+
+def test_batches_of_pygs_own_stores_name_each_edge_by_its_key(graph: Graph, folder: Path) -> None:
+    port = free_port()
+
+    def work(rank: int) -> Any:
+        data = LocalFeatureStore.from_partition(folder, rank), PygGraphStore.from_partition(str(folder), rank)
+        loader = DistNeighborLoader(
+            data, [-1], "127.0.0.1", port, context(rank, 2), input_nodes=("b", torch.arange(100)), batch_size=100,
+            rpc_timeout=20,
+        )  # fmt: skip
+        (batch,) = loader
+        loader.close()
+        return batch[MANY].e_id.sort().values.tolist()
+
+    assert all_well(on_ranks(2, work)) == [list(range(1000))] * 2
+
+
+def test_ids_that_are_neither_or_of_both_are_refused(folder: Path) -> None:
+    features = LocalFeatureStore.from_partition(folder, 0)
+    both, neither = (LocalGraphStore.from_partition(folder, 0) for _ in range(2))
+    change_ids(both, MANY, lambda ids: ids + 10)
+    _add_type_of_its_own(both)  # of the first type the two numberings are the same
+    with pytest.raises(SchemaError, match=r"edge ids of \[.*'back'.*\] are numbers inside .*'many'.* one of the two"):
+        read_own_part((features, both))
+    change_ids(neither, MANY, lambda ids: ids + 7)
+    with pytest.raises(SchemaError, match=r"a__many__b has 500 edge ids in 7..506 .* edge_pb gives it 500 other edges"):
+        read_own_part((features, neither))
+
+
+def test_a_book_that_misses_a_type_is_refused(folder: Path) -> None:
+    store = LocalGraphStore.from_partition(folder, 0)
+    store.edge_pb = {FEW: store.edge_pb[FEW]}
+    with pytest.raises(SettingsError, match=r"not of .*'many'.*both name every edge type"):
+        read_own_part((LocalFeatureStore.from_partition(folder, 0), store))
+
+
+def test_ids_without_types_that_are_there_twice_are_refused_by_all() -> None:
+    """The numbers are in range on each rank; only together are they wrong."""
+    graph, port = plain_graph(np.random.default_rng(5)), free_port()
+    owners = {"node": (np.arange(40) % 2).astype(np.int32)}
+
+    def work(rank: int) -> Any:
+        data = partition(graph, owners, rank, 2)
+        if rank == 1:
+            (attr,) = data[1].get_all_edge_attrs()
+            data[1].put_edge_id(torch.arange(len(data[1].get_edge_id(attr))), **attr.__dict__)
+            data[0].put_global_id(data[1].get_edge_id(attr), group_name=(None, None))
+        return DistNeighborLoader(data, [1], "127.0.0.1", port, context(rank, 2), rpc_timeout=20)
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, VersionMismatch), error
+        assert "keys of the 200 edges of node__to__node are not 0..199, each once" in str(error)
+
+
+def _add_type_of_its_own(store: Any) -> None:
+    """A third type, numbered inside itself."""
+    other = ("b", "back", "a")
+    store.edge_pb = {**store.edge_pb, other: torch.zeros(3, dtype=torch.int64)}
+    store.meta = {**store.meta, "edge_types": [*store.meta["edge_types"], other]}
+    attr = {"edge_type": other, "layout": "coo", "is_sorted": True, "size": (100, 10)}
+    store.put_edge_index(torch.tensor([[0, 1, 2], [0, 1, 2]]), **attr)
+    store.put_edge_id(torch.arange(3), **attr)

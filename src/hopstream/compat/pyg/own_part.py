@@ -193,32 +193,22 @@ class _Edges:
             row, col = self._stores.graph.get_edge_index(attr)
             ids = self._stores.graph.get_edge_id(attr)
             edge_type = _owner_of(attr.edge_type, is_edge=True)
-            places = self._own_places(edge_type, to_array(col))
-            given[edge_type] = (to_array(row), to_array(col), places, None if ids is None else to_array(ids)[places])
-        keys = self._edge_keys({edge_type: ids for edge_type, (_, _, _, ids) in given.items()})
+            given[edge_type] = (to_array(row), to_array(col), None if ids is None else to_array(ids))
+        keys = self._edge_keys(given)
         order = (self._stores.graph.meta or {}).get("edge_types") if self._stores.is_hetero else None
         wanted = [t for t in map(tuple, order or ()) if t in given]
-        return {t: self._table(t, *given[t][:3], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
+        return {t: self._table(t, *given[t][:2], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
 
-    def _own_places(self, edge_type: EdgeType, col: Array) -> IntArray:
-        """int64[n], where among the edges those are that lead to nodes of the partition."""
-        num_nodes = len(self._owners[edge_type[2]])
-        if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
-            raise SchemaError(
-                f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
-                f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
-            )
-        places: IntArray = np.flatnonzero(self._owners[edge_type[2]][col] == self._stores.part)
-        return places
-
-    def _table(self, edge_type: EdgeType, row: Array, col: Array, places: IntArray, keys: IntArray | None) -> OwnEdges:
+    def _table(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
+        places = self._own_places(edge_type, col)
+        own_keys = None if keys is None else keys[places]
         columns: dict[str, Column] = {}
         for (owner, name), tensor in self._stores.tensors.items():
             if owner == edge_type:
-                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, keys, len(col))
+                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, own_keys, len(col))
         return OwnEdges(
             src_keys=row[places].astype(np.int64, copy=False), dst_keys=col[places].astype(np.int64, copy=False),
-            edge_keys=keys, features=columns,
+            edge_keys=own_keys, features=columns,
         )  # fmt: skip
 
     def _own_rows(
@@ -236,31 +226,62 @@ class _Edges:
             "edge of edge_index, or per global id (put_global_id)"
         )
 
-    def _edge_keys(self, given: Mapping[EdgeType, Array | None]) -> Mapping[EdgeType, IntArray | None]:
-        """Keys of own edges: their numbers among those of their type.
+    def _edge_keys(self, given: Mapping[EdgeType, tuple[Array, Array, Array | None]]) -> Mapping[EdgeType, Any]:
+        """Keys of edges: their numbers among those of their type, or None where nobody knows them.
 
-        PyG's files number the edges of all types through, one type after the other, in ``graph.pt``. The book says
-        which reading is meant: the one by which the ids are those that it gives to the partition.
+        Ids in PyG's stores are such numbers, or they number the edges of all types through, one type after the other,
+        as ``graph.pt`` does. Which of the two is told by the book: it says which edges lead to the part's own nodes.
         """
         books = self._stores.graph.edge_pb
-        ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, of in given.items()}
+        ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, (_, _, of) in given.items()}
         if not self._stores.is_hetero or not isinstance(books, Mapping):
             return ids
         order = [tuple(t) for t in (self._stores.graph.meta or {}).get("edge_types") or books]
-        starts = dict(zip(order, np.cumsum([0, *(len(books[t]) for t in order)])[:-1].tolist(), strict=True))
-        found = {t: np.sort(of) for t, of in ids.items() if of is not None}
-        wanted = {t: np.flatnonzero(to_array(books[t]) == self._stores.part) for t in found}
-        if all(np.array_equal(of, wanted[t]) for t, of in found.items()):
-            return ids
-        for edge_type, of in found.items():
-            if not np.array_equal(of - starts[edge_type], wanted[edge_type]):
-                shown = f", {of[0]}..{of[-1]}" if len(of) else ""
-                raise SchemaError(
-                    f"edges of {type_label(edge_type)} that lead to nodes of partition {self._stores.part} have "
-                    f"{len(of)} ids{shown}, and edge_pb gives the partition {len(wanted[edge_type])} others; ids are "
-                    "numbers inside the type, or, as in PyG's files, over all types one after the other"
-                )
-        return {t: None if of is None else of - starts[t] for t, of in ids.items()}
+        lost = [t for t in {*order, *ids} if t not in books or t not in order]
+        if lost:
+            raise SettingsError(
+                f"graph_store.edge_pb and its meta know of {sorted({*order} & {*books})}, not of {sorted(lost)}; both "
+                f"name every edge type of the whole graph; {_REMEDY}"
+            )
+        starts = dict(zip(order, np.cumsum([0, *(len(books[t]) for t in order[:-1])]).tolist(), strict=True))
+        booked = {t: np.flatnonzero(to_array(books[t]) == self._stores.part) for t in ids}
+        led = {t: None if of is None else np.sort(of[self._own_places(t, given[t][1])]) for t, of in ids.items()}
+        for first_of in (dict.fromkeys(starts, 0), starts):
+            if all(of is None or np.array_equal(of - first_of[t], booked[t]) for t, of in led.items()):
+                return {t: None if of is None else of - first_of[t] for t, of in ids.items()}
+        raise SchemaError(_unlike(led, starts, booked))
+
+    def _own_places(self, edge_type: EdgeType, col: Array) -> IntArray:
+        """The places of edges that lead to nodes of the partition."""
+        num_nodes = len(self._owners[edge_type[2]])
+        if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
+            raise SchemaError(
+                f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
+                f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
+            )
+        return np.flatnonzero(self._owners[edge_type[2]][col] == self._stores.part)
+
+
+def _unlike(
+    led: Mapping[EdgeType, IntArray | None], starts: Mapping[EdgeType, int], booked: Mapping[EdgeType, IntArray]
+) -> str:
+    """What is wrong with ids that are neither of the two numberings; the first type that does not fit is named."""
+    told = [(t, of) for t, of in led.items() if of is not None]
+    single = {t for t, of in told if np.array_equal(of, booked[t])}
+    through = {t for t, of in told if np.array_equal(of - starts[t], booked[t])}
+    bad = next((t for t, _ in told if t not in single | through), None)
+    if bad is None:
+        return (
+            f"edge ids of {sorted(single - through)} are numbers inside their type, and those of "
+            f"{sorted(through - single)} number the edges of all types through; use one of the two for all types"
+        )
+    ids = dict(told)[bad]
+    shown = f"{len(ids)} edge ids" + (f" in {int(ids[0])}..{int(ids[-1])}" if len(ids) else "")
+    return (
+        f"{type_label(bad)} has {shown} of edges that lead to nodes of the partition; edge_pb gives it "
+        f"{len(booked[bad])} other edges, counted inside the type, or from {starts[bad]} where all types are numbered "
+        "through; give the ids and the edge_pb of one cut, in which an edge belongs to who owns its destination"
+    )
 
 
 def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, values: Array) -> Array:
