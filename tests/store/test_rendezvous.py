@@ -128,3 +128,20 @@ def test_numbers_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
     }
     with pytest.raises(SettingsError):
         Membership(**{**given, **change})
+
+
+def test_who_comes_too_late_is_refused_and_harms_nobody(port: int) -> None:
+    groups: list[Group] = [Group(member(port, rank)) for rank in range(2)]
+    try:
+        assert on_ranks(2, lambda rank: groups[rank].gather(rank, "for values")) == [[0, 1]] * 2
+        for late, message in ((member(port, 1), "two processes say"), (member(port, 1, 3), "world_size is 3")):
+            stray = Group(late)
+            with pytest.raises(SettingsError, match=message):
+                stray.gather(None, "for values")
+            stray.fail("nobody asked")
+            stray.close()
+        assert on_ranks(2, lambda rank: groups[rank].gather(rank + 5, "for more")) == [[5, 6]] * 2
+        assert on_ranks(2, lambda rank: groups[rank].leave([])) == [[], []]
+    finally:
+        for group in groups:
+            group.close()

@@ -79,6 +79,8 @@ class RendezvousServer:
         with self._changed:
             room = self._rooms.setdefault(call.group, _Room(call.world_size))
             refusal = _refusal(room, call)
+            if refusal and len(room.tokens) == room.world_size:
+                raise SettingsError(refusal)  # a group that has met does not fail because of who comes later
             if refusal and not room.failure:
                 room.failure = refusal
             if call.failure and not room.failure:
@@ -91,6 +93,8 @@ class RendezvousServer:
             room.tokens[call.rank] = call.token
             values = room.rounds.setdefault(call.round_name, {})
             values[call.rank] = call.value
+            if len(values) == room.world_size:  # so all have the values of the rounds before
+                room.rounds = {call.round_name: values}
             self._changed.notify_all()
             self._changed.wait_for(lambda: "missing" not in _standing(room, values, call), min(call.wait_s, TURN_S))
             return _standing(room, values, call)
