@@ -8,6 +8,7 @@ import logging
 import queue
 import re
 import textwrap
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 import hopstream.compat.pyg as pyg_dist
-from hopstream.compat.pyg import DatasetSampler, DistNeighborLoader, DistNeighborSampler
-from hopstream.errors import IdRangeError, SettingsError, StateError
+from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler
+from hopstream.errors import IdRangeError, SettingsError, StateError, StoreTimeout
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
@@ -123,6 +124,56 @@ def test_a_channel_takes_outputs_and_errors(graph: Graph) -> None:
         return type(sampler.channel.get(timeout=20)).__name__
 
     assert sampled(graph, work, num_parts=2) == ["IdRangeError"] * 2
+
+
+@pytest.mark.parametrize("room", [0, 2], ids=["room for all", "little room"])
+def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, room: int) -> None:
+    channel: queue.Queue[Any] = queue.Queue(room)
+    sampler, called, is_closed = alone(graph, channel=channel), [], threading.Event()
+
+    def hold(found: Any) -> None:
+        """The first output holds the only thread until another sample is given up."""
+        called.append(found)
+        if isinstance(found, BaseException):
+            is_closed.set()
+        else:
+            is_closed.wait(10)
+
+    for key in range(30):
+        sampler.sample_from_nodes(seeds_at(key), callback=hold)
+    first = channel.get(timeout=10)
+    sampler.close()
+    found = [channel.get(timeout=5) for _ in range(room or 29)]
+    assert first.node[0] == 0
+    assert channel.empty()
+    assert called == [first, *found]
+    for error in found:
+        assert isinstance(error, StateError)
+        assert "closed before this sample was made" in str(error)
+    pyg_dist.shutdown_rpc()
+
+
+def test_a_channel_is_not_waited_for_without_end(graph: Graph) -> None:
+    loader = DistLoader(context(0, 1), "127.0.0.1", 1, channel=queue.Queue(), rpc_timeout=0.05)
+    with pytest.raises(StoreTimeout, match=r"nothing came into the channel in 0.05 s; .*rpc_timeout"):
+        loader.channel_get(None)
+    loader.channel.put(StateError("closed"))
+    with pytest.raises(StateError, match="closed"):
+        loader.channel_get(None)
+    loader.close()
+
+
+def alone(graph: Graph, **options: Any) -> DistNeighborSampler:
+    """A sampler of the only rank, which ``shutdown_rpc`` ends."""
+    sampler = DistNeighborSampler(context(0, 1), partition(graph, owners_of(graph, 1), 0, 1), [2, 2], **options)
+    pyg_dist.init_rpc(context(0, 1), "127.0.0.1", 1)
+    sampler.init_sampler_instance()
+    sampler.register_sampler_rpc()
+    return sampler
+
+
+def seeds_at(key: int) -> NodeSamplerInput:
+    return NodeSamplerInput(input_id=torch.tensor([key]), node=torch.tensor([key]), time=None, input_type=None)
 
 
 def test_features_of_other_partitions_are_looked_up(graph: Graph) -> None:

@@ -69,7 +69,7 @@ class DistLoader:
             master_port: A free port there; ``MASTER_PORT`` + 1 if it is not given. Loaders may share one.
             channel: What ``channel_get`` takes from.
             num_rpc_threads: Without effect: the transport has threads of its own.
-            rpc_timeout: Seconds to wait for other ranks: to begin, and to leave.
+            rpc_timeout: Seconds to wait for other ranks, to begin and to leave, and for an output of the channel.
             dist_sampler: What samples.
             security: TLS and token of what this rank serves; needed where ``master_addr`` is not loopback.
             store_settings: Deadline of requests, token and roots of what this rank asks.
@@ -120,8 +120,12 @@ class DistLoader:
         global_barrier()
 
     def channel_get(self, out: Any) -> Any:
-        """The next output of the channel; without one, what is given."""
-        return take_from(self.channel) if self.channel is not None else out
+        """The next output of the channel; without one, what is given.
+
+        Raises:
+            StoreTimeout: Nothing came within ``rpc_timeout``.
+        """
+        return take_from(self.channel, self.rpc_timeout) if self.channel is not None else out
 
     @property
     def loader(self) -> SubgraphLoader:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +21,7 @@ from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.own_part import read_own_part, to_array
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
-from hopstream.errors import SettingsError, StateError, UnknownNameError
+from hopstream.errors import SettingsError, StateError, StoreTimeout, UnknownNameError
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
@@ -28,6 +30,8 @@ from hopstream.store.edge_keys import EdgeIdsOfKeys
 from hopstream.store.shared_parts import SharedParts
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+_PUT_S = 0.1
+"""How often who waits for room in a channel looks whether the sampler is closed."""
 
 
 @dataclass
@@ -110,6 +114,7 @@ class DistNeighborSampler:
         self._shared: SharedParts | None = None
         self._sampler: DatasetSampler | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._is_closing = threading.Event()
         self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
 
     def init_sampler_instance(self) -> None:
@@ -194,7 +199,7 @@ class DistNeighborSampler:
         Returns:
             The output; None where it goes to the channel.
         """
-        return self._deliver(self.node_sample(inputs), callback)
+        return self._deliver(lambda: asyncio.run(self.node_sample(inputs)), callback)
 
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: Any = None, *, callback: Callable[[Any], None] | None = None
@@ -204,7 +209,7 @@ class DistNeighborSampler:
         Returns:
             The output; None where it goes to the channel.
         """
-        return self._deliver(self.edge_sample(inputs, neg_sampling=neg_sampling), callback)
+        return self._deliver(lambda: asyncio.run(self.edge_sample(inputs, neg_sampling=neg_sampling)), callback)
 
     async def node_sample(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Output:
         """Sample the neighbourhoods of some nodes, of one type or of several, while the event loop goes on."""
@@ -267,6 +272,8 @@ class DistNeighborSampler:
     def close(self, *, waits: bool = True) -> None:
         """Stop to serve; a second call does nothing.
 
+        Samples that were asked for and not begun are a ``StateError`` in the channel, as far as it has room.
+
         Args:
             waits: Serve until all ranks leave.
 
@@ -274,6 +281,7 @@ class DistNeighborSampler:
             StoreTimeout: Some ranks did not leave in time.
         """
         if self._pool is not None:
+            self._is_closing.set()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
         if getattr(self.feature_store, "remote_lookup", None) == self._lookup_elsewhere:
@@ -287,23 +295,36 @@ class DistNeighborSampler:
         _ = self.store
         return cast(DatasetSampler, self._sampler)
 
-    def _deliver(self, work: Coroutine[Any, Any, Output], callback: Callable[[Any], None] | None) -> Output | None:
+    def _deliver(self, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> Output | None:
         if self.channel is None:
-            return asyncio.run(work)
+            return work()
         if self._pool is None:
+            self._is_closing.clear()
             self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="hopstream-sampler")
-        done = self._pool.submit(asyncio.run, work)
+        done = self._pool.submit(work)
         done.add_done_callback(lambda future: self._put(future, callback))
         return None
 
     def _put(self, future: Future[Output], callback: Callable[[Any], None] | None) -> None:
         """Put an output into the channel, or the error in its place, so that nobody waits for what does not come."""
+        found: Any
         if future.cancelled():
-            return
-        found: Any = future.exception() or future.result()
-        self.channel.put(found)
-        if callback is not None:
+            found = StateError("the sampler was closed before this sample was made")
+        else:
+            found = future.exception() or future.result()
+        if self._put_in_time(found) and callback is not None:
             callback(found)
+
+    def _put_in_time(self, found: Any) -> bool:
+        """Wait for room in the channel, while the sampler is open."""
+        while not self._is_closing.is_set():
+            with suppress(queue.Full):
+                self.channel.put(found, timeout=_PUT_S)
+                return True
+        with suppress(queue.Full):
+            self.channel.put(found, block=False)
+            return True
+        return False
 
     def _lookup_elsewhere(
         self, index: torch.Tensor, is_node_feat: bool, input_type: Any
@@ -374,9 +395,23 @@ def _has_edge_keys(own: OwnPart) -> bool:
     return all(edges.edge_keys is not None for edges in own.edges.values())
 
 
-def take_from(channel: queue.Queue[Any]) -> Any:
-    """The next output of a channel; raises the error that is there in its place."""
-    found = channel.get()
+def take_from(channel: Any, timeout_s: float) -> Any:
+    """The next output of a channel; raises the error that is there in its place.
+
+    Args:
+        channel: A queue of this process, or of ``torch.multiprocessing``.
+        timeout_s: How long to wait.
+
+    Raises:
+        StoreTimeout: Nothing came in time.
+    """
+    try:
+        found = channel.get(timeout=timeout_s)
+    except queue.Empty:
+        raise StoreTimeout(
+            f"nothing came into the channel in {timeout_s:g} s; as many outputs come as samples were asked for, with "
+            "sample_from_nodes or sample_from_edges of a sampler that has this channel; rpc_timeout is how long to wait"
+        ) from None
     if isinstance(found, BaseException):
         raise found
     return found
