@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store import rendezvous
 from hopstream.store.rendezvous import Group, Membership, is_silent
-from hopstream.store.rendezvous_server import _HOSTED
+from hopstream.store.rendezvous_server import _HOSTED, _standing
 
 
 @pytest.fixture
@@ -156,6 +157,17 @@ def test_who_waits_to_leave_hears_that_a_rank_gave_up(port: int) -> None:
     with pytest.raises(StoreUnavailable, match="rank 0 waited to leave: rank 1 gave up: the disk is full"):
         groups[0].leave([])
     groups[1].close()
+
+
+def test_a_round_that_is_complete_is_answered_though_a_rank_gives_up_after_it(port: int) -> None:
+    groups = met(port)
+    groups[1].fail("the disk is full")
+    (room,) = [one.server._rooms["g"] for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    call = SimpleNamespace(excused=frozenset())
+    assert _standing(room, room.rounds["1"], call)["values"] == [None, None]
+    assert "the disk is full" in _standing(room, {0: None}, call)["failure"]
+    for group in groups:
+        group.close()
 
 
 def test_who_finds_that_rank_zero_has_left_leaves_too_and_at_once(port: int) -> None:

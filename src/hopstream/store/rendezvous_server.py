@@ -177,10 +177,10 @@ def _refusal(room: _Room, call: _Call) -> str:
 
 def _standing(room: _Room, values: dict[int, Any], call: _Call) -> dict[str, Any]:
     """How far a round has come: why it failed, which ranks are missing, or the values of all but excused ones."""
-    if room.failure:
-        return {"failure": room.failure}
     absent = []
     if len(values) < room.world_size:
+        if room.failure:  # of a round that is complete all get the values, and hear of a failure in the next one
+            return {"failure": room.failure}
         absent = [rank for rank in range(room.world_size) if rank not in values]
         if not call.excused.issuperset(absent):
             return {"missing": absent, "is_open": True}
