@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.store.rendezvous import Group, Membership, is_listening
+from hopstream.store import rendezvous
+from hopstream.store.rendezvous import Group, Membership, is_silent
+from hopstream.store.rendezvous_server import _HOSTED, _standing
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_all_ranks_get_the_values_of_all_in_their_order(port: int) -> None:
 
     wanted = [[{"rank": rank, "round": number} for rank in range(3)] for number in range(3)]
     assert on_ranks(3, work) == [wanted] * 3
-    assert not is_listening(f"grpc://127.0.0.1:{port}")
+    assert is_silent(f"grpc://127.0.0.1:{port}", time.monotonic() + 10)
 
 
 def test_rank_zero_may_come_last(port: int) -> None:
@@ -114,6 +120,183 @@ def test_a_rank_that_is_gone_is_not_waited_for(port: int) -> None:
     start = time.monotonic()
     assert on_ranks(2, work) == [[1], []]
     assert time.monotonic() - start < 6
+
+
+def met(port: int, world_size: int = 2) -> list[Group]:
+    """Groups of all ranks, which have met."""
+    groups = [Group(member(port, rank, world_size)) for rank in range(world_size)]
+    on_ranks(world_size, lambda rank: groups[rank].gather(None, "to begin"))
+    return groups
+
+
+@pytest.mark.parametrize(("world_size", "words"), [(3, "world_size is 3; rank 0 said 2"), (2, "restart all")])
+def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(port: int, world_size: int, words: str) -> None:
+    groups = met(port)
+    stranger = Group(member(port, 1, world_size))
+    with pytest.raises(SettingsError, match=words):
+        stranger.gather(None, "to begin")
+    stranger.fail("I was refused")
+    stranger.close()
+    left = []
+
+    def work(rank: int) -> Any:
+        found = groups[rank].gather(rank, "for values")
+        if rank == 1:
+            time.sleep(0.2)
+            assert not left, "rank 0 left while rank 1 was there"
+        assert groups[rank].leave([]) == []
+        left.append(rank)
+        return found
+
+    assert on_ranks(2, work) == [[0, 1]] * 2
+
+
+def test_who_waits_to_leave_hears_that_a_rank_gave_up(port: int) -> None:
+    groups = met(port)
+    groups[1].fail("the disk is full")
+    with pytest.raises(StoreUnavailable, match="rank 0 waited to leave: rank 1 gave up: the disk is full"):
+        groups[0].leave([])
+    groups[1].close()
+
+
+def test_a_round_that_is_complete_is_answered_though_a_rank_gives_up_after_it(port: int) -> None:
+    groups = met(port)
+    groups[1].fail("the disk is full")
+    (room,) = [one.server._rooms["g"] for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    call = SimpleNamespace(excused=frozenset())
+    assert _standing(room, room.rounds["1"], call)["values"] == [None, None]
+    assert "the disk is full" in _standing(room, {0: None}, call)["failure"]
+    for group in groups:
+        group.close()
+
+
+def test_who_finds_that_rank_zero_has_left_leaves_too_and_at_once(port: int) -> None:
+    groups = met(port)
+    groups[0].close()
+    start = time.monotonic()
+    assert groups[1].leave([]) == []
+    assert time.monotonic() - start < 5
+
+
+@pytest.fixture
+def full() -> Iterator[socket.socket]:
+    """A listener whose queue is full: what asks for a connection is dropped, as where packets get lost."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        time.sleep(0.05)
+        yield listener
+
+
+def test_a_rank_that_missed_one_probe_is_not_gone(full: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, found = rendezvous._probe, list[Any]()
+
+    def then_drain(locations: Mapping[int, str], wait_s: float) -> tuple[set[int], set[int]]:
+        found.append(probe(locations, wait_s))
+        if len(found) == 1:
+            full.accept()[0].close()
+        return found[-1]
+
+    monkeypatch.setattr(rendezvous, "_probe", then_drain)
+    monkeypatch.setattr(rendezvous, "PROBE_S", 0.3)
+    assert not is_silent(f"grpc://127.0.0.1:{full.getsockname()[1]}", time.monotonic() + 60)
+    assert found == [(set(), set()), ({0}, set())]
+
+
+def test_hosts_that_drop_packets_are_probed_at_once_and_until_the_deadline(
+    full: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locations = [f"grpc://127.0.0.1:{full.getsockname()[1]}"] * 20
+    start = time.monotonic()
+    assert rendezvous._silent(range(20), locations, start + 0.3) == frozenset()
+    assert time.monotonic() - start < 2
+    monkeypatch.setattr(rendezvous, "PROBE_S", 0.1)
+    start = time.monotonic()
+    assert rendezvous._silent(range(20), locations, start + 30) == frozenset(range(20))
+    assert time.monotonic() - start < 2
+
+
+def test_who_is_gone_is_found_also_when_the_process_ends() -> None:
+    code = """
+import atexit, time
+from hopstream.store.rendezvous import is_silent
+atexit.register(lambda: print(is_silent("grpc://127.0.0.1:1", time.monotonic() + 20)))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.strip() == "True", told.stderr
+
+
+def test_a_rank_that_seemed_gone_and_answers_again_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, probed = met(port, 3), list[list[int]]()
+
+    def seem(ranks: list[int], locations: list[str], ends: float) -> frozenset[int]:
+        probed.append(ranks)
+        return frozenset({1}) if len(probed) == 1 else frozenset()
+
+    def work(rank: int) -> Any:
+        if rank == 0:
+            return groups[0].leave(["grpc://127.0.0.1:1"] * 3)
+        while len(probed) < rank:  # rank 1 leaves when it seemed gone once, rank 2 when all were asked again
+            time.sleep(0.01)
+        return groups[rank].leave([])
+
+    monkeypatch.setattr(rendezvous, "TURN_S", 0.1)
+    monkeypatch.setattr(rendezvous, "_silent", seem)
+    assert on_ranks(3, work) == [[], [], []]
+    assert probed[0] == [1, 2]
+
+
+def test_who_comes_to_the_next_group_before_the_last_one_ends_meets_there(port: int) -> None:
+    def next_member(rank: int) -> Membership:
+        return Membership(
+            group="next", rank=rank, world_size=2, master_addr="127.0.0.1", master_port=port, timeout_s=10
+        )
+
+    def work(rank: int) -> Any:
+        if rank == 0:
+            time.sleep(0.3)  # rank 1 asks for the next group at the server of the last one
+            last[0].close()
+            time.sleep(0.2)
+        group = Group(next_member(rank))
+        found = group.gather(rank, "for values")
+        group.leave([])
+        return found
+
+    last = met(port)
+    last[1].close()
+    assert on_ranks(2, work) == [[0, 1]] * 2
+
+
+def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> None:
+    groups = met(port)
+
+    def work(rank: int) -> None:
+        for number in range(20):
+            assert groups[rank].gather(number, "at the barrier") == [number] * 2
+
+    on_ranks(2, work)
+    (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    assert list(hosted.server._rooms["g"].rounds) == ["21"]
+    on_ranks(2, lambda rank: groups[rank].leave([]))
+
+
+def test_groups_that_rank_zero_did_not_open_take_no_memory(port: int) -> None:
+    with_zero = Group(member(port, 0))
+    other = Membership(
+        group="of nobody", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port, timeout_s=0.3
+    )
+    group = Group(other)
+    with pytest.raises(StoreTimeout, match="rank 0 did not come"):
+        group.gather(None, "to begin")
+    (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    assert list(hosted.server._rooms) == ["g"]
+    for one in (group, with_zero):
+        one.close()
 
 
 @pytest.mark.parametrize("change", [{"rank": 2}, {"rank": -1}, {"world_size": 0}, {"master_port": 0}, {"timeout_s": 0}])

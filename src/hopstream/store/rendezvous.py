@@ -10,11 +10,15 @@ deadline of whoever waits, and a restarted call does no harm.
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import secrets
+import selectors
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +34,16 @@ SLACK_S = 5.0
 """How much longer than its turn a call may take before rank 0 is taken to be gone."""
 RETRY_S = 0.1
 """How long to wait before trying again to reach a rank 0 that does not listen yet."""
-PROBE_S = 1.0
+PROBE_S = 3.0
+"""How long a rank may take to accept a connection: longer than it takes to send a lost packet again."""
+NUM_PROBES = 2
+"""How many times a rank must not accept before it is taken to be gone."""
+MAX_PROBING = 256
+"""How many ranks are probed at once."""
+TELL_S = 2.0
+"""How long a rank that gives up tries to say so."""
+LAST_S = 0.2
+"""How long leaving takes at least, so that the others see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +111,12 @@ class Group:
         self._token = secrets.token_hex(8)
         self._num_rounds = 0
         self._is_closed = False
+        self._has_met = False
+        self._has_failed = False
+        self._leaves_by = math.inf
         self._is_hosting = membership.rank == 0
         if self._is_hosting:
-            host_rendezvous(self._location, security)
+            host_rendezvous(self._location, security, membership.group, membership.world_size)
 
     @property
     def own_location(self) -> str:
@@ -126,15 +142,19 @@ class Group:
             SettingsError: Ranks disagree about ``world_size``, or two processes have one rank.
         """
         self._num_rounds += 1
-        values = self._meet(f"{self._num_rounds}", value, what, timeout_s or self.membership.timeout_s, None)
-        return list(values)
+        header = self._meet(f"{self._num_rounds}", value, what, timeout_s or self.membership.timeout_s, None)
+        return list(header["values"])
 
     def fail(self, message: str) -> None:
         """Tell the other ranks, who may be waiting, that this one cannot go on; says nothing where nobody listens."""
         try:
-            self._ask("failed", None, 0.0, 2 * PROBE_S, failure=message)
+            self._ask("failed", None, 0.0, TELL_S, failure=message)
         except Exception:  # the error that made this rank give up is the one to be seen
             LOG.debug("nobody heard that rank %d gave up", self.membership.rank, exc_info=True)
+
+    def leave_by(self, ends: float) -> None:
+        """Wait for the others to leave no longer than until a time of ``time.monotonic()``."""
+        self._leaves_by = ends
 
     def leave(self, locations: Sequence[str], timeout_s: float | None = None) -> list[int]:
         """Wait until all ranks leave, so that nobody misses what this one serves; then close.
@@ -145,26 +165,29 @@ class Group:
             timeout_s: How long to wait; the group's time if it is not given.
 
         Returns:
-            The ranks that went without leaving.
+            The ranks that went without leaving; none where rank 0, who would know, has left before.
 
         Raises:
             StoreTimeout: Some ranks that are there did not leave in time.
+            StoreUnavailable: A rank gave up; the message says why. Where rank 0 has left, nobody is waited for.
         """
         if self._is_closed:
             return []
-        gone: set[int] = set()
+        wait_s = min(timeout_s or self.membership.timeout_s, max(self._leaves_by - time.monotonic(), LAST_S))
+        ends = time.monotonic() + wait_s
 
-        def excuse(missing: Collection[int]) -> frozenset[int]:
-            gone.update(rank for rank in missing if locations and not is_listening(locations[rank]))
-            return frozenset(gone)
+        def excuse(missing: Sequence[int]) -> frozenset[int]:
+            return _silent(missing, locations, ends) if locations else frozenset()
 
         try:
-            self._meet("leave", None, "to leave", timeout_s or self.membership.timeout_s, excuse)
+            return list(self._meet("leave", None, "to leave", wait_s, excuse)["absent"])
         except StoreUnavailable:
+            if self._has_failed:
+                raise
             LOG.debug("rank 0 has left", exc_info=True)
+            return []
         finally:
             self.close()
-        return sorted(gone)
 
     def close(self) -> None:
         """Leave without waiting for anybody; a second call does nothing."""
@@ -181,26 +204,27 @@ class Group:
         value: Any,
         what: str,
         timeout_s: float,
-        excuse: Callable[[Collection[int]], frozenset[int]] | None,
-    ) -> list[Any]:
+        excuse: Callable[[Sequence[int]], frozenset[int]] | None,
+    ) -> dict[str, Any]:
+        """The answer with the values of all ranks but those that, when they are missing, are excused."""
         ends, excused, who = time.monotonic() + timeout_s, frozenset[int](), self.membership
         missing: list[int] = []
-        has_met = False
         while (left := ends - time.monotonic()) > 0:
             try:
                 header = self._ask(round_name, value, min(left, TURN_S), min(left, TURN_S) + SLACK_S, excused)
             except (StoreUnavailable, StoreTimeout) as error:
-                if has_met or self._num_rounds > 1 or ends - time.monotonic() < RETRY_S:
+                if self._has_met or ends - time.monotonic() < RETRY_S:
                     raise self._unreachable(what, timeout_s, error) from error
                 time.sleep(RETRY_S)
                 continue
-            has_met = True
+            self._has_met = self._has_met or header.get("is_open", True)
             if "failure" in header:
+                self._has_failed = True
                 raise StoreUnavailable(f"rank {who.rank} waited {what}: {header['failure']}")
             if "values" in header:
-                return list(header["values"])
+                return header
             missing = list(header["missing"])
-            excused = frozenset() if excuse is None else excuse(missing)
+            excused = frozenset() if excuse is None else excuse(missing)  # anew: who seemed gone may answer now
         shown = ", ".join(map(str, missing[:20])) or "of others"
         raise StoreTimeout(
             f"rank {who.rank} of {who.world_size} waited {timeout_s:.3g} s {what}; rank {shown} did not come to "
@@ -246,14 +270,56 @@ class _Taken:
         self.header = frame.header
 
 
-def is_listening(location: str) -> bool:
-    """Whether something takes connections at a location."""
-    place = Location.parse(location)
-    try:
-        with socket.create_connection((place.host, place.port), PROBE_S):
-            return True
-    except OSError:
-        return False
+def is_silent(location: str, ends: float) -> bool:
+    """Whether nothing takes connections at a location; False where it cannot be told until ``ends``.
+
+    Args:
+        location: ``grpc://host:port``.
+        ends: A time of ``time.monotonic()``.
+    """
+    return bool(_silent([0], [location], ends))
+
+
+def _silent(ranks: Sequence[int], locations: Sequence[str], ends: float) -> frozenset[int]:
+    """Those of some ranks that take no connections, as far as that can be told until a time."""
+    silent: set[int] = set()
+    for start in range(0, len(ranks), MAX_PROBING):
+        chunk = set(ranks[start : start + MAX_PROBING])
+        for _ in range(NUM_PROBES):
+            wait_s = min(PROBE_S, ends - time.monotonic())
+            if wait_s <= 0:
+                return frozenset(silent)
+            accepting, refusing = _probe({rank: locations[rank] for rank in chunk}, wait_s)
+            chunk = chunk & refusing if wait_s < PROBE_S else chunk - accepting
+        silent |= chunk
+    return frozenset(silent)
+
+
+def _probe(locations: Mapping[int, str], wait_s: float) -> tuple[set[int], set[int]]:
+    """Connect to all at once, without threads, which cannot be had when the process ends.
+
+    Returns:
+        Whose port takes connections, and whose does not; who says neither in time is in none of them.
+    """
+    accepting, refusing, probes = set[int](), set[int](), dict[int, socket.socket]()
+    ends = time.monotonic() + wait_s
+    with ExitStack() as stack:
+        waiting = stack.enter_context(selectors.DefaultSelector())
+        for rank, location in locations.items():
+            place = Location.parse(location)
+            probe = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET))
+            probe.setblocking(False)
+            probes[rank] = probe
+            if probe.connect_ex((place.host, place.port)) in (0, errno.EINPROGRESS):
+                waiting.register(probe, selectors.EVENT_WRITE, rank)
+            else:
+                refusing.add(rank)
+        while waiting.get_map() and (left := ends - time.monotonic()) > 0:
+            for key, _ in waiting.select(left):
+                waiting.unregister(key.fileobj)
+                has_error = probes[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                (refusing if has_error else accepting).add(key.data)
+    return accepting, refusing
 
 
 def _resolved(host: str) -> str:

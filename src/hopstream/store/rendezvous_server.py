@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,19 +31,40 @@ class _Room:
 
     Attributes:
         world_size: How many ranks it has.
+        changed: Told when a round is complete, and when the group fails.
         tokens: Rank to what the process that joined as it calls itself.
-        rounds: Name of a round to rank to value.
+        rounds: Name of a round to rank to value: the last complete one, and the one that ranks are at.
         failure: Why the group cannot come together, or empty.
     """
 
     world_size: int
+    changed: threading.Condition
     tokens: dict[int, str] = field(default_factory=dict)
     rounds: dict[str, dict[int, Any]] = field(default_factory=dict)
     failure: str = ""
 
+    def fail(self, why: str) -> None:
+        """Let all who wait know that the group cannot come together; the first reason counts."""
+        self.failure = self.failure or why
+        self.changed.notify_all()
+
+    def put(self, call: _Call) -> dict[int, Any]:
+        """Keep a value, and return those of its round."""
+        values = self.rounds.setdefault(call.round_name, {})
+        is_new = call.rank not in values
+        values[call.rank] = call.value
+        if is_new and len(values) == self.world_size:
+            self.rounds = {call.round_name: values}  # who is in this round has the values of those before
+            self.changed.notify_all()
+        return values
+
 
 class RendezvousServer:
-    """Where ranks meet. It listens until it is closed and keeps a few hundred bytes per rank."""
+    """Where ranks meet. It listens until it is closed.
+
+    Kept are, for each group that was opened, a token per rank and the values of at most two rounds. Others' groups are
+    not known here: who asks for one waits for rank 0 to open it.
+    """
 
     def __init__(self, location: Location, security: ServerSecurity) -> None:
         """Listen at an address.
@@ -53,7 +75,8 @@ class RendezvousServer:
         """
         security.check_bind(location)
         self._rooms: dict[str, _Room] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._opened = threading.Condition(self._lock)
         try:
             self._flight = _FlightServer(self, str(location), security.flight_options())
         except (pa.ArrowException, flight.FlightError, OSError) as error:
@@ -61,6 +84,12 @@ class RendezvousServer:
                 f"rank 0 cannot listen at {location}: {_bind_error(location) or error}; master_addr is an address of "
                 "the machine of rank 0, and master_port a free port of its own, not the one of torch.distributed"
             ) from error
+
+    def open(self, group: str, world_size: int) -> None:
+        """Let the ranks of a group in."""
+        with self._lock:
+            self._rooms.setdefault(group, _Room(world_size, threading.Condition(self._lock)))
+            self._opened.notify_all()
 
     def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """The record batch that answers a request."""
@@ -76,27 +105,27 @@ class RendezvousServer:
         self._flight.shutdown()
 
     def _answer(self, call: _Call) -> dict[str, Any]:
-        with self._changed:
-            room = self._rooms.setdefault(call.group, _Room(call.world_size))
+        ends = time.monotonic() + min(call.wait_s, TURN_S)
+        with self._lock:
+            self._opened.wait_for(lambda: call.group in self._rooms, ends - time.monotonic())
+            room = self._rooms.get(call.group)
+            if room is None:
+                return {"missing": [0], "is_open": False}
             refusal = _refusal(room, call)
-            if refusal and len(room.tokens) == room.world_size:
-                raise SettingsError(refusal)  # a group that has met does not fail because of who comes later
-            if refusal and not room.failure:
-                room.failure = refusal
-            if call.failure and not room.failure:
-                room.failure = f"rank {call.rank} gave up: {call.failure}"
+            if refusal:
+                if len(room.tokens) < room.world_size:  # a group that has met goes on without the stranger
+                    room.fail(refusal)
+                raise SettingsError(refusal)
+            if call.failure:
+                room.fail(f"rank {call.rank} gave up: {call.failure}")
             if room.failure:
-                self._changed.notify_all()
-                if refusal:
-                    raise SettingsError(refusal)
                 return {"failure": room.failure}
             room.tokens[call.rank] = call.token
-            values = room.rounds.setdefault(call.round_name, {})
-            values[call.rank] = call.value
-            if len(values) == room.world_size:  # so all have the values of the rounds before
-                room.rounds = {call.round_name: values}
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: "missing" not in _standing(room, values, call), min(call.wait_s, TURN_S))
+            values = room.put(call)
+            standing = _standing(room, values, call)
+            if "missing" not in standing:
+                return standing
+            room.changed.wait_for(lambda: room.failure or len(values) == room.world_size, ends - time.monotonic())
             return _standing(room, values, call)
 
 
@@ -134,24 +163,28 @@ class _Call:
 def _refusal(room: _Room, call: _Call) -> str:
     """Why a rank does not belong to a group; empty where it does."""
     if call.world_size != room.world_size:
-        known = ", ".join(map(str, sorted(room.tokens))) or "others"
         return (
-            f"rank {call.rank} says that world_size is {call.world_size}; rank {known} said {room.world_size}; give "
-            "all ranks the same world_size"
+            f"rank {call.rank} says that world_size is {call.world_size}; rank 0 said {room.world_size}; give all "
+            "ranks the same world_size"
         )
     if room.tokens.get(call.rank, call.token) != call.token:
-        return f"two processes say that they are rank {call.rank} of {room.world_size}; give each a rank of its own"
+        return (
+            f"two processes say that they are rank {call.rank} of {room.world_size}; give each a rank of its own, and "
+            "where one was restarted, restart all"
+        )
     return ""
 
 
 def _standing(room: _Room, values: dict[int, Any], call: _Call) -> dict[str, Any]:
-    """How far a round has come: why it failed, which ranks are missing, or the values of all."""
-    if room.failure:
-        return {"failure": room.failure}
-    missing = set(range(room.world_size)) - values.keys() - call.excused
-    if missing:
-        return {"missing": sorted(missing)}
-    return {"values": [values.get(rank) for rank in range(room.world_size)]}
+    """How far a round has come: why it failed, which ranks are missing, or the values of all but excused ones."""
+    absent = []
+    if len(values) < room.world_size:
+        if room.failure:  # of a round that is complete all get the values, and hear of a failure in the next one
+            return {"failure": room.failure}
+        absent = [rank for rank in range(room.world_size) if rank not in values]
+        if not call.excused.issuperset(absent):
+            return {"missing": absent, "is_open": True}
+    return {"values": [values.get(rank) for rank in range(room.world_size)], "absent": absent}
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -175,7 +208,7 @@ def _bind_error(location: Location) -> str:
 @dataclass(slots=True)
 class _Hosted:
     server: RendezvousServer
-    num_groups: int = 1
+    num_groups: int = 0
 
 
 _HOSTED: dict[str, _Hosted] = {}
@@ -183,8 +216,10 @@ _HOSTED: dict[str, _Hosted] = {}
 _HOSTING = threading.Lock()
 
 
-def host_rendezvous(location: Location, security: ServerSecurity) -> None:
-    """Listen at an address, unless this process does already; each call is undone by ``leave_rendezvous``.
+def host_rendezvous(location: Location, security: ServerSecurity, group: str, world_size: int) -> None:
+    """Let a group meet at an address, where this process listens from now on if it did not.
+
+    Each call is undone by ``leave_rendezvous``.
 
     Raises:
         AccessDenied: Others could reach the address, and TLS or a token is missing.
@@ -192,10 +227,10 @@ def host_rendezvous(location: Location, security: ServerSecurity) -> None:
     """
     with _HOSTING:
         hosted = _HOSTED.get(str(location))
-        if hosted is not None:
-            hosted.num_groups += 1
-            return
-        _HOSTED[str(location)] = _Hosted(RendezvousServer(location, security))
+        if hosted is None:
+            hosted = _HOSTED[str(location)] = _Hosted(RendezvousServer(location, security))
+        hosted.num_groups += 1
+        hosted.server.open(group, world_size)
 
 
 def leave_rendezvous(location: Location) -> None:

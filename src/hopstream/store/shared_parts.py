@@ -102,6 +102,7 @@ class SharedParts:
 
         Raises:
             StoreTimeout: Some ranks are there and did not leave in time. This one has left all the same.
+            StoreUnavailable: A rank gave up while this one waited. This one has left all the same.
         """
         if self._is_closed:
             return

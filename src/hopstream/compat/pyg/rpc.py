@@ -10,8 +10,10 @@ import atexit
 import logging
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 
@@ -45,12 +47,11 @@ class RpcMember:
     def close(self, waits: bool) -> None:
         """End what was begun, in reverse, and leave."""
         _forget(self)
-        try:
-            while self.closers:
-                self.closers.pop()(waits)
-        finally:
+        with ExitStack() as stack:  # in reverse, and all of them also where one fails
             if self.group is not None:
-                self.group.close()
+                stack.callback(self.group.close)
+            while self.closers:
+                stack.callback(self.closers.pop(0), waits)
 
 
 _MEMBERS: list[RpcMember] = []
@@ -105,7 +106,11 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
         )  # fmt: skip
         group = Group(membership, security=security, settings=store_settings)
         try:
-            group.gather(None, "for all ranks to begin")
+            group.gather(
+                None,
+                f"for all ranks to begin meeting {number + 1} of {context.group_name!r} (each rank counts its calls of "
+                "init_rpc there, failed ones too: where one tried again alone, restart all)",
+            )
         except BaseException:
             group.close()
             raise
@@ -169,8 +174,14 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
     """
     with _LOCK:
         leaving = [member for member in _MEMBERS if id is None or member.name == id]
-    for member in reversed(leaving):
-        member.close(graceful)
+    _leave(leaving, graceful)
+
+
+def _leave(members: Sequence[RpcMember], waits: bool) -> None:
+    """Close members, the last first, also where one fails."""
+    with ExitStack() as stack:
+        for member in members:
+            stack.callback(member.close, waits)
 
 
 def _read_port(port: object) -> int:
@@ -189,9 +200,18 @@ def _forget(member: RpcMember) -> None:
 
 
 def _close_all() -> None:
-    """Leave when the process ends; one that fails does not wait for the others."""
+    """Leave when the process ends; one that fails does not wait for the others.
+
+    ``sys.exit`` cannot be told from an end without errors. The others are waited for once, not once per member.
+    """
     is_failing = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    with _LOCK:
+        leaving = list(_MEMBERS)
+    groups = [member.group for member in leaving if member.group is not None]
+    ends = time.monotonic() + max((group.membership.timeout_s for group in groups), default=0.0)
+    for group in groups:
+        group.leave_by(ends)
     try:
-        shutdown_rpc(graceful=not is_failing)
+        _leave(leaving, not is_failing)
     except StoreError as error:
         LOG.warning("left without the others: %s", error)

@@ -1,0 +1,74 @@
+"""Do meetings end as they should: at exit, after errors, and when ranks count differently?"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hopstream.compat.pyg import rpc
+from hopstream.compat.pyg.rpc import RpcMember, init_rpc, shutdown_rpc
+from hopstream.errors import StoreTimeout
+from hopstream.store import rendezvous
+from hopstream.store.rendezvous import Group, Membership
+from tests.compat.pyg.ranks import context, free_port
+
+SOON_S = 0.5
+
+
+def begin(num: int) -> tuple[list[RpcMember], list[Group], list[Any]]:
+    """Members of rank 0 that wait for rank 1 when they leave, the groups of rank 1, and which of them were left."""
+    port, left = free_port(), list[Any]()
+    members, groups = [], []
+    for number in range(num):
+        other = Group(
+            Membership(
+                group=f"dist-test/{number}", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port,
+                timeout_s=10,
+            )
+        )  # fmt: skip
+        with ThreadPoolExecutor(1) as pool:
+            begun = pool.submit(other.gather, None, "to begin")
+            one = init_rpc(context(0, 2), "127.0.0.1", port, rpc_timeout=SOON_S)
+            begun.result()
+        group = one.group
+        assert group is not None
+
+        def leave(waits: bool, group: Group = group, number: int = number) -> None:
+            left.append((number, waits))
+            if waits:
+                group.leave([])
+
+        one.closers.append(leave)
+        members.append(one)
+        groups.append(other)
+    return members, groups, left
+
+
+def test_all_members_leave_where_one_cannot() -> None:
+    _, groups, left = begin(2)
+    with pytest.raises(StoreTimeout, match="rank 1 did not come"):
+        shutdown_rpc()
+    assert left == [(1, True), (0, True)]
+    for group in groups:
+        group.close()
+
+
+def test_members_wait_together_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "LAST_S", 0.05)
+    _, groups, left = begin(4)
+    start = time.monotonic()
+    rpc._close_all()
+    assert time.monotonic() - start < 3.6 * SOON_S  # one after the other: 4 * SOON_S
+    assert [number for number, _ in left] == [3, 2, 1, 0]
+    for group in groups:
+        group.close()
+
+
+def test_who_tries_again_alone_is_told_the_number_of_the_meeting() -> None:
+    port = free_port()
+    for number in (1, 2):
+        with pytest.raises(StoreTimeout, match=rf"to begin meeting {number} of 'dist-test'.*rank 1 did not come"):
+            init_rpc(context(0, 2), "127.0.0.1", port, rpc_timeout=0.2)
