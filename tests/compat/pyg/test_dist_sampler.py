@@ -20,6 +20,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 import hopstream.compat.pyg as pyg_dist
 from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler
+from hopstream.compat.pyg.dist_neighbor_sampler import take_from
 from hopstream.errors import IdRangeError, SettingsError, StateError, StoreTimeout
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
@@ -130,17 +131,20 @@ def test_a_channel_takes_outputs_and_errors(graph: Graph) -> None:
 def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, room: int) -> None:
     channel: queue.Queue[Any] = queue.Queue(room)
     sampler, called, is_closed = alone(graph, channel=channel), [], threading.Event()
+    is_held = threading.Event()
 
     def hold(found: Any) -> None:
-        """The first output holds the only thread until another sample is given up."""
+        """The first output holds the only thread until all others that have room are given up."""
         called.append(found)
-        if isinstance(found, BaseException):
+        if len(called) == 1 + (room or 29):
             is_closed.set()
-        else:
+        if len(called) == 1:
+            is_held.set()
             is_closed.wait(10)
 
     for key in range(30):
         sampler.sample_from_nodes(seeds_at(key), callback=hold)
+    assert is_held.wait(10)
     first = channel.get(timeout=10)
     sampler.close()
     found = [channel.get(timeout=5) for _ in range(room or 29)]
@@ -161,6 +165,35 @@ def test_a_channel_is_not_waited_for_without_end(graph: Graph) -> None:
     with pytest.raises(StateError, match="closed"):
         loader.channel_get(None)
     loader.close()
+
+
+def drawn(graph: Graph, concurrency: int, rng_seed: int | None) -> list[Any]:
+    """Edges of samples by the number in which they were asked for, and of two calls of one hop."""
+    channel: queue.Queue[Any] = queue.Queue()
+    sampler = alone(graph, channel=channel, concurrency=concurrency, rng_seed=rng_seed)
+    for key in range(30):
+        sampler.sample_from_nodes(seeds_at(key))
+    outputs = [take_from(channel, 20) for _ in range(30)]
+    found = [out.edge.tolist() for out in sorted(outputs, key=lambda out: int(out.metadata[0][0]))]
+    found += [asyncio.run(sampler.sample_one_hop(torch.arange(40), 1)).edge.tolist() for _ in range(2)]
+    pyg_dist.shutdown_rpc()
+    return found
+
+
+def test_draws_do_not_depend_on_which_thread_comes_first(graph: Graph) -> None:
+    wanted = drawn(graph, 1, rng_seed=1)
+    assert wanted[-1] != wanted[-2]
+    assert drawn(graph, 8, rng_seed=1) == wanted
+    assert drawn(graph, 8, rng_seed=2) != wanted
+
+
+def test_without_a_seed_draws_follow_the_generator_of_torch(graph: Graph) -> None:
+    found = []
+    for seed, concurrency in ((3, 1), (3, 8), (4, 8)):
+        torch.manual_seed(seed)
+        found.append(drawn(graph, concurrency, rng_seed=None))
+    assert found[0] == found[1] != found[2]
+    assert found[0][-1] != found[0][-2]
 
 
 def alone(graph: Graph, **options: Any) -> DistNeighborSampler:
