@@ -9,6 +9,7 @@ import queue
 import re
 import textwrap
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 import hopstream.compat.pyg as pyg_dist
-from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler
+from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler, rpc
 from hopstream.compat.pyg.dist_neighbor_sampler import take_from
-from hopstream.errors import IdRangeError, SettingsError, StateError, StoreTimeout
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
@@ -368,6 +369,37 @@ def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
         return num_batches
 
     assert sum(all_well(on_ranks(2, work))) == 40
+
+
+class FailsLate(OwnSetUp):
+    """Fails when everything is set up."""
+
+    def worker_init_fn(self, worker_id: int) -> None:
+        super().worker_init_fn(worker_id)
+        if self.current_ctx.rank == 1:
+            raise OSError("no room for logs")
+        pyg_dist.global_barrier()
+
+
+@pytest.mark.parametrize(("loader_class", "error"), [(OwnSetUp, SchemaError), (FailsLate, OSError)])
+def test_an_error_in_a_worker_init_fn_of_the_users_own_is_told_to_the_others(
+    graph: Graph, loader_class: Any, error: type[Exception]
+) -> None:
+    port, owners, members = free_port(), owners_of(graph, 2), list(rpc._MEMBERS)
+
+    def work(rank: int) -> Any:
+        data = partition(graph, owners, rank, 2)
+        if rank == 1 and loader_class is OwnSetUp:
+            data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
+        return loader_class(data, [2], "127.0.0.1", port, context(rank, 2), rpc_timeout=20)
+
+    start = time.monotonic()
+    told, own = on_ranks(2, work)
+    assert time.monotonic() - start < 10
+    assert isinstance(own, error)
+    assert isinstance(told, StoreUnavailable)
+    assert f"{error.__name__}: {own}" in str(told)
+    assert members == rpc._MEMBERS, "who failed has left"
 
 
 @pytest.mark.skipif(not PAGES, reason="the page of PyG's distributed training is not here")
