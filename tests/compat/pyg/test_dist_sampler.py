@@ -9,6 +9,7 @@ import queue
 import re
 import textwrap
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 import hopstream.compat.pyg as pyg_dist
-from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler
-from hopstream.errors import IdRangeError, SettingsError, StateError, StoreTimeout
+from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler, rpc
+from hopstream.compat.pyg.dist_neighbor_sampler import take_from
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
@@ -130,17 +132,20 @@ def test_a_channel_takes_outputs_and_errors(graph: Graph) -> None:
 def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, room: int) -> None:
     channel: queue.Queue[Any] = queue.Queue(room)
     sampler, called, is_closed = alone(graph, channel=channel), [], threading.Event()
+    is_held = threading.Event()
 
     def hold(found: Any) -> None:
-        """The first output holds the only thread until another sample is given up."""
+        """The first output holds the only thread until all others that have room are given up."""
         called.append(found)
-        if isinstance(found, BaseException):
+        if len(called) == 1 + (room or 29):
             is_closed.set()
-        else:
+        if len(called) == 1:
+            is_held.set()
             is_closed.wait(10)
 
     for key in range(30):
         sampler.sample_from_nodes(seeds_at(key), callback=hold)
+    assert is_held.wait(10)
     first = channel.get(timeout=10)
     sampler.close()
     found = [channel.get(timeout=5) for _ in range(room or 29)]
@@ -161,6 +166,35 @@ def test_a_channel_is_not_waited_for_without_end(graph: Graph) -> None:
     with pytest.raises(StateError, match="closed"):
         loader.channel_get(None)
     loader.close()
+
+
+def drawn(graph: Graph, concurrency: int, rng_seed: int | None) -> list[Any]:
+    """Edges of samples by the number in which they were asked for, and of two calls of one hop."""
+    channel: queue.Queue[Any] = queue.Queue()
+    sampler = alone(graph, channel=channel, concurrency=concurrency, rng_seed=rng_seed)
+    for key in range(30):
+        sampler.sample_from_nodes(seeds_at(key))
+    outputs = [take_from(channel, 20) for _ in range(30)]
+    found = [out.edge.tolist() for out in sorted(outputs, key=lambda out: int(out.metadata[0][0]))]
+    found += [asyncio.run(sampler.sample_one_hop(torch.arange(40), 1)).edge.tolist() for _ in range(2)]
+    pyg_dist.shutdown_rpc()
+    return found
+
+
+def test_draws_do_not_depend_on_which_thread_comes_first(graph: Graph) -> None:
+    wanted = drawn(graph, 1, rng_seed=1)
+    assert wanted[-1] != wanted[-2]
+    assert drawn(graph, 8, rng_seed=1) == wanted
+    assert drawn(graph, 8, rng_seed=2) != wanted
+
+
+def test_without_a_seed_draws_follow_the_generator_of_torch(graph: Graph) -> None:
+    found = []
+    for seed, concurrency in ((3, 1), (3, 8), (4, 8)):
+        torch.manual_seed(seed)
+        found.append(drawn(graph, concurrency, rng_seed=None))
+    assert found[0] == found[1] != found[2]
+    assert found[0][-1] != found[0][-2]
 
 
 def alone(graph: Graph, **options: Any) -> DistNeighborSampler:
@@ -335,6 +369,37 @@ def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
         return num_batches
 
     assert sum(all_well(on_ranks(2, work))) == 40
+
+
+class FailsLate(OwnSetUp):
+    """Fails when everything is set up."""
+
+    def worker_init_fn(self, worker_id: int) -> None:
+        super().worker_init_fn(worker_id)
+        if self.current_ctx.rank == 1:
+            raise OSError("no room for logs")
+        pyg_dist.global_barrier()
+
+
+@pytest.mark.parametrize(("loader_class", "error"), [(OwnSetUp, SchemaError), (FailsLate, OSError)])
+def test_an_error_in_a_worker_init_fn_of_the_users_own_is_told_to_the_others(
+    graph: Graph, loader_class: Any, error: type[Exception]
+) -> None:
+    port, owners, members = free_port(), owners_of(graph, 2), list(rpc._MEMBERS)
+
+    def work(rank: int) -> Any:
+        data = partition(graph, owners, rank, 2)
+        if rank == 1 and loader_class is OwnSetUp:
+            data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
+        return loader_class(data, [2], "127.0.0.1", port, context(rank, 2), rpc_timeout=20)
+
+    start = time.monotonic()
+    told, own = on_ranks(2, work)
+    assert time.monotonic() - start < 10
+    assert isinstance(own, error)
+    assert isinstance(told, StoreUnavailable)
+    assert f"{error.__name__}: {own}" in str(told)
+    assert members == rpc._MEMBERS, "who failed has left"
 
 
 @pytest.mark.skipif(not PAGES, reason="the page of PyG's distributed training is not here")

@@ -57,7 +57,6 @@ NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "authors, times of nodes, given": ("typed, timed nodes", "author", {"num_neighbors": ALL, **LATE}),
     "papers, times of edges": ("typed, timed edges", "paper", {"num_neighbors": ALL, **LATE}),
 }
-HARD_NODES = [case for case in NODES if case.startswith(("no types, t", "papers"))]
 LINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "no types": ("plain", None, {"num_neighbors": ALL}),
     "no types, trees": ("plain", None, {"num_neighbors": ALL, "disjoint": True}),
@@ -239,7 +238,7 @@ def test_nodes(places, backend, case, num_parts):
         check_nodes(list(batches), case, keys, options, backend)
 
 
-@pytest.mark.parametrize(("case", "num_parts"), in_turns(HARD_NODES))
+@pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
 def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
     """Each rank has a partition in memory, and its own share of the seeds."""
     kind, node_type, _ = NODES[case]

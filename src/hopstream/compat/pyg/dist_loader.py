@@ -10,7 +10,7 @@ import torch
 
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, take_from
-from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc
+from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
 from hopstream.errors import SettingsError, StateError
 from hopstream.load.epochs import EpochIterator
 from hopstream.load.options import read_flag, read_integer, refuse_unknown
@@ -96,11 +96,15 @@ class DistLoader:
         self._loader: SubgraphLoader | None = None
         self._in_caller: Callable[[Any], Any] | None = None
         self._entered: EpochIterator | None = None
+        before = member_of_thread()
         try:
             self.worker_init_fn(0)
             if self._member is None:  # a script's own worker_init_fn has called init_rpc
                 self._member = current_member()
         except BaseException as error:
+            begun = member_of_thread()
+            if self._member is None and begun is not before:  # a script's own worker_init_fn has called init_rpc
+                self._member = begun
             self._give_up(error)
             raise
 
@@ -189,9 +193,9 @@ class DistLoader:
 
     def _give_up(self, error: BaseException) -> None:
         """Tell the others, who may be waiting, of an error here, and leave."""
-        if self._member is not None and self._member.group is not None:
-            self._member.group.fail(f"{type(error).__name__}: {error}")
-        self._leave(waits=False)
+        member, self._member = self._member, None
+        if member is not None:
+            member.give_up(error)
 
     def _use(self, loader: SubgraphLoader, in_caller: Callable[[Any], Any] | None) -> Self:
         """Hand out the batches of a loader, each after a function that is called by who asks for it."""

@@ -6,9 +6,10 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from hopstream.compat.pyg.own_part import read_own_part, to_array
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, StoreTimeout, UnknownNameError
+from hopstream.kernels.hashing import derive_seed
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
@@ -91,7 +93,9 @@ class DistNeighborSampler:
             concurrency: How many samples may be under way at once, with a channel.
             device: None or the CPU, where samples are made.
             label_type: The node type that ``feature_store.labels`` is of, where it is one tensor in a graph with types.
-            rng_seed: See ``DatasetSampler``; None follows ``torch.manual_seed``.
+            rng_seed: A number: the ``i``-th sample that is asked for, and the ``i``-th call of ``sample_one_hop``, are
+                drawn alike in every run, whatever ``concurrency`` is. None, the default: each takes its draws from
+                torch's generator (``torch.manual_seed``) when it is asked for.
 
         Raises:
             SettingsError: A setting that cannot be met.
@@ -115,6 +119,8 @@ class DistNeighborSampler:
         self._sampler: DatasetSampler | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._is_closing = threading.Event()
+        self._lock = threading.Lock()
+        self._num_one_hops = 0
         self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
 
     def init_sampler_instance(self) -> None:
@@ -199,7 +205,7 @@ class DistNeighborSampler:
         Returns:
             The output; None where it goes to the channel.
         """
-        return self._deliver(lambda: asyncio.run(self.node_sample(inputs)), callback)
+        return self._deliver(self._nodes(inputs), callback)
 
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: Any = None, *, callback: Callable[[Any], None] | None = None
@@ -209,20 +215,11 @@ class DistNeighborSampler:
         Returns:
             The output; None where it goes to the channel.
         """
-        return self._deliver(lambda: asyncio.run(self.edge_sample(inputs, neg_sampling=neg_sampling)), callback)
+        return self._deliver(self._links(inputs, neg_sampling), callback)
 
     async def node_sample(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Output:
         """Sample the neighbourhoods of some nodes, of one type or of several, while the event loop goes on."""
-        if hasattr(inputs, "node_dict"):
-            return await asyncio.to_thread(
-                self._connected().sample_from_typed_nodes, inputs.node_dict, inputs.time_dict, inputs.input_id
-            )
-        if not hasattr(inputs, "node"):
-            raise SettingsError(
-                f"node_sample takes a NodeSamplerInput or a DistEdgeHeteroSamplerInput, got a "
-                f"{type(inputs).__name__}; links go to edge_sample"
-            )
-        return await asyncio.to_thread(self._connected().sample_from_nodes, inputs)
+        return await asyncio.to_thread(self._nodes(inputs))
 
     async def edge_sample(
         self,
@@ -243,7 +240,7 @@ class DistNeighborSampler:
             node_time: Without effect.
             neg_sampling: PyG's settings of negatives, or Hopstream's, or None.
         """
-        return await asyncio.to_thread(self._connected().sample_from_edges, inputs, neg_sampling)
+        return await asyncio.to_thread(self._links(inputs, neg_sampling))
 
     async def sample_one_hop(
         self,
@@ -267,7 +264,12 @@ class DistNeighborSampler:
             of the edges, or None where edges have none; ``batch``: the tree of each, or None; ``row`` and ``col``:
             None; ``metadata``: ``(list of the number of neighbours of each node,)``.
         """
-        return await asyncio.to_thread(self._one_hop, srcs, one_hop_num, seed_time, src_batch, edge_type)
+        with self._lock:
+            number = self._num_one_hops
+            self._num_one_hops += 1
+        drawn = self._connected().next_draws().rng_seed if self._rng_seed is None else self._rng_seed
+        rng_seed = derive_seed("one hop", drawn, number)
+        return await asyncio.to_thread(self._one_hop, srcs, one_hop_num, seed_time, src_batch, edge_type, rng_seed)
 
     def close(self, *, waits: bool = True) -> None:
         """Stop to serve; a second call does nothing.
@@ -295,23 +297,47 @@ class DistNeighborSampler:
         _ = self.store
         return cast(DatasetSampler, self._sampler)
 
+    def _nodes(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Callable[[], Output]:
+        """The task of a sample; its number is taken now, so that draws do not depend on when a thread comes to it."""
+        sampler = self._connected()
+        if hasattr(inputs, "node_dict"):
+            given = inputs.node_dict, inputs.time_dict, inputs.input_id
+            return partial(sampler.sample_from_typed_nodes, *given, draws=sampler.next_draws())
+        if not hasattr(inputs, "node"):
+            raise SettingsError(
+                f"node_sample takes a NodeSamplerInput or a DistEdgeHeteroSamplerInput, got a "
+                f"{type(inputs).__name__}; links go to edge_sample"
+            )
+        return partial(sampler.sample_from_nodes, inputs, draws=sampler.next_draws())
+
+    def _links(self, inputs: EdgeSamplerInput, neg_sampling: Any) -> Callable[[], Output]:
+        """The task of a sample of links, with its number."""
+        sampler = self._connected()
+        return partial(sampler.sample_from_edges, inputs, neg_sampling, draws=sampler.next_draws())
+
     def _deliver(self, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> Output | None:
         if self.channel is None:
             return work()
         if self._pool is None:
             self._is_closing.clear()
             self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="hopstream-sampler")
-        done = self._pool.submit(work)
-        done.add_done_callback(lambda future: self._put(future, callback))
+        done = self._pool.submit(self._make, work, callback)
+        done.add_done_callback(lambda future: self._put(_closed_error(), callback) if future.cancelled() else None)
         return None
 
-    def _put(self, future: Future[Output], callback: Callable[[Any], None] | None) -> None:
-        """Put an output into the channel, or the error in its place, so that nobody waits for what does not come."""
+    def _make(self, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> None:
+        """Put an output into the channel, or the error in its place, so that nobody waits for what does not come.
+
+        In the thread that made it: who asks for samples may be the one who has to empty the channel.
+        """
         found: Any
-        if future.cancelled():
-            found = StateError("the sampler was closed before this sample was made")
-        else:
-            found = future.exception() or future.result()
+        try:
+            found = work()
+        except Exception as error:  # whatever it is, it is raised where the output is taken
+            found = error
+        self._put(found, callback)
+
+    def _put(self, found: Any, callback: Callable[[Any], None] | None) -> None:
         if self._put_in_time(found) and callback is not None:
             callback(found)
 
@@ -360,6 +386,7 @@ class DistNeighborSampler:
         seed_time: torch.Tensor | None,
         src_batch: torch.Tensor | None,
         edge_type: EdgeType | None,
+        rng_seed: int,
     ) -> SamplerOutput:
         store = self.store
         if edge_type is None and len(store.schema.edges) == 1:
@@ -369,7 +396,7 @@ class DistNeighborSampler:
         reply = store.sample([
             SampleRequest(
                 edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=int(count),
-                is_replacing=self.replace, rng_seed=int(torch.randint(0, 1 << 62, ())), wants_edge_ids=True,
+                is_replacing=self.replace, rng_seed=rng_seed, wants_edge_ids=True,
                 strategy="last" if is_timed and self.temporal_strategy == "last" else "uniform",
                 trees=None if src_batch is None else to_array(src_batch),
                 times=None if seed_time is None or not is_timed else to_array(seed_time),
@@ -393,6 +420,10 @@ class DistNeighborSampler:
 
 def _has_edge_keys(own: OwnPart) -> bool:
     return all(edges.edge_keys is not None for edges in own.edges.values())
+
+
+def _closed_error() -> StateError:
+    return StateError("the sampler was closed before this sample was made")
 
 
 def take_from(channel: Any, timeout_s: float) -> Any:

@@ -44,6 +44,12 @@ class RpcMember:
     settings: StoreSettings | None
     closers: list[Callable[[bool], None]] = field(default_factory=list)
 
+    def give_up(self, error: BaseException) -> None:
+        """Tell the others, who may be waiting, of an error here, and leave."""
+        if self.group is not None:
+            self.group.fail(f"{type(error).__name__}: {error}")
+        self.close(waits=False)
+
     def close(self, waits: bool) -> None:
         """End what was begun, in reverse, and leave."""
         _forget(self)
@@ -139,10 +145,15 @@ def current_member() -> RpcMember:
     Raises:
         StateError: There is none.
     """
-    member: RpcMember | None = getattr(_CURRENT, "member", None)
+    member = member_of_thread()
     if member is None:
         raise StateError("init_rpc was not called in this thread, or was shut down; call init_rpc first")
     return member
+
+
+def member_of_thread() -> RpcMember | None:
+    """The place that this thread's last ``init_rpc`` gave, or None."""
+    return getattr(_CURRENT, "member", None)
 
 
 def global_barrier(timeout: float | None = None) -> None:

@@ -62,6 +62,21 @@ class _Desk:
     negatives: tuple[object, EdgeType, NegativeSampler] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDraws:
+    """What the draws of one batch depend on; who hands batches to threads takes it first, in their order.
+
+    Attributes:
+        epoch: The epoch.
+        number: Number of the batch in it.
+        rng_seed: Of all draws.
+    """
+
+    epoch: int
+    number: int
+    rng_seed: int
+
+
 class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has no types
     """Samples a dataset, wherever its parts are, for PyG's ``NodeLoader``, ``LinkLoader`` and ``NeighborLoader``.
 
@@ -170,13 +185,36 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             self._epoch = read_integer("epoch", epoch, 0)
             self._num_batches = 0
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def next_draws(self) -> BatchDraws:
+        """Take the number of the next batch; without ``rng_seed``, its draws from torch's generator.
+
+        Raises:
+            SettingsError: ``rng_seed`` in a worker process, and no epoch was set.
+        """
+        if self._rng_seed is None:
+            return BatchDraws(epoch=0, number=0, rng_seed=int(torch.randint(0, 1 << 62, ())))
+        worker = get_worker_info()
+        if worker is not None and self._epoch is None:
+            raise SettingsError(
+                "rng_seed with worker processes draws the same in every epoch, unless sampler.set_epoch(epoch) is "
+                "called before each; call it, or leave rng_seed out and use torch.manual_seed"
+            )
+        with self._lock:
+            epoch, number = self._epoch or 0, self._num_batches
+            self._num_batches += 1
+        # DataLoader hands batches to its workers in turn.
+        number = number if worker is None else number * worker.num_workers + worker.id
+        return BatchDraws(epoch=epoch, number=number, rng_seed=self._rng_seed)
+
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, *, draws: BatchDraws | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """Sample the neighbourhoods of some nodes.
 
         Args:
             index: PyG's record of a batch: keys of nodes, their type where the graph has types, and their times, or
                 None for those that the dataset has.
-            **kwargs: None.
+            draws: What ``next_draws`` gave; None takes the next.
 
         Returns:
             See ``sampler_output``; ``metadata`` is ``(input_id, seed_time)``.
@@ -187,22 +225,25 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             IdRangeError: A key outside 0..n-1 of its node type.
             StoreError: A server failed, or gave no answer in time.
         """
-        if kwargs:
-            raise TypeError(f"sample_from_nodes() got an unexpected keyword argument {next(iter(kwargs))!r}")
         desk = self._desk()
         store = desk.setup.store
         node_type = _only_type(store.schema.nodes, "node") if index.input_type is None else index.input_type
         seeds = read_seeds(store, (node_type, index.node), "input_nodes")
         if desk.sampling.is_disjoint and seeds.num_seeds > MAX_TREES:
             raise SettingsError(f"a batch has {seeds.num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
-        epoch, number, order = self._next(seeds.num_seeds)
+        draws = draws or self.next_draws()
+        order = _one_batch(seeds.num_seeds, draws)
         times = read_seed_times(store, desk.sampling, seeds, index.time)
         inputs = NodeInputs(seeds=seeds, order=order, sampling=desk.sampling, times=times)
         maker = NodeMaker(self._runner(desk, (node_type,)), desk.reader, inputs, desk.setup.convert)
-        return _output(maker.make(epoch, number), store.schema, index.input_id)
+        return _output(maker.make(draws.epoch, draws.number), store.schema, index.input_id)
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: PygNegativeSampling | NegativeSampling | None = None
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: PygNegativeSampling | NegativeSampling | None = None,
+        *,
+        draws: BatchDraws | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Sample the neighbourhoods of the ends of some links, and of negatives.
 
@@ -210,6 +251,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             index: PyG's record of a batch: keys of sources and destinations, the edge type where the graph has types,
                 labels and times. With binary negatives label 0 is theirs, as PyG's ``LinkLoader`` sees to.
             neg_sampling: PyG's settings of negatives, or Hopstream's, or None.
+            draws: What ``next_draws`` gave; None takes the next.
 
         Returns:
             See ``sampler_output``.
@@ -231,20 +273,23 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         if negatives is not None and negatives.how.mode == "triplet" and index.label is not None:
             raise SettingsError("triplets have no labels; leave edge_label out, or use binary negative sampling")
         check_num_trees(sampling, links.num_links, None if negatives is None else negatives.how)
-        epoch, number, order = self._next(links.num_links)
+        draws = draws or self.next_draws()
+        order = _one_batch(links.num_links, draws)
         task = LinkTask(
             store=store, inputs=links, order=order, sampling=sampling, negatives=negatives,
             excluded=read_excluded(links.edge_type, self._exclude_links, sampling),
         )  # fmt: skip
         seed_types = tuple(dict.fromkeys((links.edge_type[0], links.edge_type[2])))
         maker = LinkMaker(self._runner(desk, seed_types), desk.reader, task, desk.setup.convert)
-        return _output(maker.make(epoch, number), store.schema, index.input_id)
+        return _output(maker.make(draws.epoch, draws.number), store.schema, index.input_id)
 
     def sample_from_typed_nodes(
         self,
         nodes: Mapping[str, torch.Tensor],
         times: Mapping[str, torch.Tensor] | None = None,
         input_id: torch.Tensor | None = None,
+        *,
+        draws: BatchDraws | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Sample the neighbourhoods of nodes of several types.
 
@@ -253,6 +298,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
                 through, one type after the other.
             times: Node type to int64[n], times of the seeds; None means those that the dataset has.
             input_id: Handed on.
+            draws: What ``next_draws`` gave; None takes the next.
 
         Returns:
             See ``sampler_output``; ``metadata`` is ``(input_id, times)``.
@@ -277,16 +323,19 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             num_seeds += seeds.num_seeds
         if sampling.is_disjoint and num_seeds > MAX_TREES:
             raise SettingsError(f"a batch has {num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
-        epoch, number, order = self._next(num_seeds)
-        span = order.span(number)
+        draws = draws or self.next_draws()
+        order = _one_batch(num_seeds, draws)
+        span = order.span(draws.number)
         subgraph = self._runner(desk, tuple(nodes)).run(
             SeedNodes(
-                ids=ids, rng_seed=order.batch_seed(epoch, span), trees=trees if sampling.is_disjoint else None,
+                ids=ids, rng_seed=order.batch_seed(draws.epoch, span), trees=trees if sampling.is_disjoint else None,
                 times=np.concatenate(seed_times) if sampling.is_temporal else None,
-                labor=sampling.labor_seeds(order.rng_seed, epoch, span.index),
+                labor=sampling.labor_seeds(order.rng_seed, draws.epoch, span.index),
             )
         )  # fmt: skip
-        facts = BatchFacts(epoch=epoch, index=span.index, seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds))
+        facts = BatchFacts(
+            epoch=draws.epoch, index=span.index, seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds)
+        )
         output = sampler_output(desk.setup.convert(desk.reader.read(subgraph, facts)), store.schema.is_homogeneous)
         output.metadata = (input_id, None if times is None else dict(times))
         return output
@@ -332,23 +381,9 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             runner = desk.runners[seed_types] = PlanRunner(desk.setup.store, plan)
         return runner
 
-    def _next(self, num_seeds: int) -> tuple[int, int, OneBatch]:
-        """Epoch and number of the next batch, and what its draws depend on beside them."""
-        if self._rng_seed is None:
-            drawn = int(torch.randint(0, 1 << 62, ()))
-            return 0, 0, OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=drawn)
-        worker = get_worker_info()
-        if worker is not None and self._epoch is None:
-            raise SettingsError(
-                "rng_seed with worker processes draws the same in every epoch, unless sampler.set_epoch(epoch) is "
-                "called before each; call it, or leave rng_seed out and use torch.manual_seed"
-            )
-        with self._lock:
-            number = self._num_batches
-            self._num_batches += 1
-        # DataLoader hands batches to its workers in turn.
-        number = number if worker is None else number * worker.num_workers + worker.id
-        return self._epoch or 0, number, OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=self._rng_seed)
+
+def _one_batch(num_seeds: int, draws: BatchDraws) -> OneBatch:
+    return OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=draws.rng_seed)
 
 
 def _only_type(types: Mapping[T, Any], what: str) -> T:
