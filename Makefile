@@ -13,6 +13,8 @@ SCALE ?= 21
 # longest come early; xdist's own order, by number of tests, would leave the examples to the end.
 # A worker that died is not replaced: the run ends, as xdist would wait for ever for the rest of the dead one's file.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Tests start some thousand processes: where bytecode may not be written, each would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-check clean
 
