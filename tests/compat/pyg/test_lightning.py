@@ -20,8 +20,6 @@ from tests.compat.pyg.worlds import as_data
 from tests.processes import ServerPool
 
 lightning = pytest.importorskip("pytorch_lightning")
-# It advises on the number of workers, on loggers and on intervals of logging.
-pytestmark = pytest.mark.filterwarnings("ignore:::pytorch_lightning", "ignore:::lightning_fabric")
 NUM_NODES, NUM_CLASSES = 240, 3
 
 
