@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.checksums import array_sum, column_sums
-from hopstream.partition.book import PartitionBook
+from hopstream.kernels.csc import count_rows, group_edges
+from hopstream.partition.book import PartitionBook, neighbor_dtype
 from hopstream.partition.layout import EdgeArrays, PartArrays
 from hopstream.partition.part_facts import KeyFacts, PartFacts, WholeFacts
 from hopstream.partition.split import NodeSplit, split_nodes
-from hopstream.partition.times import EdgeTimes, check_time_values, sort_edges
+from hopstream.partition.times import EdgeTimes, check_time_values, row_order, sort_edges
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 
 
@@ -254,8 +255,7 @@ def _build_edges(own: OwnPart, whole: WholeFacts, edge_type: EdgeType, splits: M
     keys = edges.edge_keys if whole.has_edge_keys else None
     if keys is not None:
         _check_edge_keys(edge_type, keys, int(whole.edge_offsets[edge_type, "in"][-1]))
-    places = np.argsort(rows, kind="stable") if keys is None else np.lexsort((keys, rows))
-    indptr = offsets_of(np.bincount(rows, minlength=int(stop - first)))
+    indptr, places = _grouped(rows, int(stop - first), keys)
     indices = src.ids_of_keys[edges.src_keys[places]]
     times = _edge_times(own, edge_type, edges, src)
     if times is not None:
@@ -268,6 +268,20 @@ def _build_edges(own: OwnPart, whole: WholeFacts, edge_type: EdgeType, splits: M
         features=_all_columns(edges.features, schemas, places),
         times=None if times is None else times.of(places, indices),
     )
+
+
+def _grouped(rows: IntArray, num_rows: int, keys: IntArray | None) -> tuple[IntArray, Array]:
+    """Where each row's edges begin, and the edges row by row: in the order of their keys, or in that of ``rows``.
+
+    [Not chosen] ``numpy.lexsort((keys, rows))``: five times slower on 2 M edges.
+    """
+    indptr, order = np.empty(num_rows + 1, np.int64), np.empty(len(rows), neighbor_dtype(len(rows)))
+    count_rows(rows, indptr)
+    group_edges(rows, indptr, np.empty(num_rows, np.int64), order)
+    if keys is not None:
+        inside = row_order(indptr, keys[order], is_descending=False)
+        order = order[np.repeat(indptr[:-1], np.diff(indptr)) + inside]
+    return indptr, order
 
 
 def _check_edge_keys(edge_type: EdgeType, keys: IntArray, num_edges: int) -> None:
