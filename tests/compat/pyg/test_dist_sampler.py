@@ -21,7 +21,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 import hopstream.compat.pyg as pyg_dist
 from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader, DistNeighborSampler, rpc
-from hopstream.compat.pyg.dist_neighbor_sampler import take_from
+from hopstream.compat.pyg.channels import take_from
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts

@@ -28,7 +28,7 @@ _MODULE_OF = {
     "open_stores": "hopstream.compat.pyg.stores",
     "read_partition_folders": "hopstream.compat.pyg.partition_folders",
     "read_partitions": "hopstream.compat.pyg.partition_reading",
-    "sampler_output": "hopstream.compat.pyg.sampler",
+    "sampler_output": "hopstream.compat.pyg.outputs",
     "shutdown_rpc": "hopstream.compat.pyg.rpc",
     "to_asyncio_future": "hopstream.compat.pyg.event_loop",
     "write_partition_folders": "hopstream.compat.pyg.partition_folders",

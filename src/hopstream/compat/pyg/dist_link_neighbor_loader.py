@@ -6,9 +6,10 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hopstream.compat.pyg.channels import check_concurrency
 from hopstream.compat.pyg.dist_context import DistContext
 from hopstream.compat.pyg.dist_loader import DistLoader, common_options
-from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, check_concurrency, check_device
+from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, check_device
 from hopstream.errors import SettingsError
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.sample.options import TemporalStrategy

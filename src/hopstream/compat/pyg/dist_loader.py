@@ -8,8 +8,9 @@ from typing import Any, Self
 
 import torch
 
+from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
-from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, take_from
+from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
 from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
 from hopstream.errors import SettingsError, StateError
 from hopstream.load.epochs import EpochIterator

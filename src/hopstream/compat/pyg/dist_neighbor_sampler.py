@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
 from hopstream.arrays import IntArray
+from hopstream.compat.pyg.channels import Delivery, check_concurrency
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.local_graph_store import parts_of
+from hopstream.compat.pyg.one_hop import OneHop
+from hopstream.compat.pyg.outputs import Output
 from hopstream.compat.pyg.own_part import read_own_part, to_array
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
-from hopstream.errors import SettingsError, StateError, StoreTimeout, UnknownNameError
+from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
-from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
-from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
+from hopstream.schema import EDGE, NODE, EdgeType
+from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.edge_keys import EdgeIdsOfKeys
 from hopstream.store.shared_parts import SharedParts
-
-Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-_PUT_S = 0.1
-"""How often who waits for room in a channel looks whether the sampler is closed."""
 
 
 @dataclass
@@ -117,8 +113,7 @@ class DistNeighborSampler:
         self._own: OwnPart | None = None
         self._shared: SharedParts | None = None
         self._sampler: DatasetSampler | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._is_closing = threading.Event()
+        self._delivery = Delivery(concurrency)
         self._lock = threading.Lock()
         self._num_one_hops = 0
         self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
@@ -269,7 +264,11 @@ class DistNeighborSampler:
             self._num_one_hops += 1
         drawn = self._connected().next_draws().rng_seed if self._rng_seed is None else self._rng_seed
         rng_seed = derive_seed("one hop", drawn, number)
-        return await asyncio.to_thread(self._one_hop, srcs, one_hop_num, seed_time, src_batch, edge_type, rng_seed)
+        hop = OneHop(
+            store=self.store, edge_type=edge_type, count=int(one_hop_num), is_replacing=self.replace, rng_seed=rng_seed,
+            time_attr=self.time_attr, strategy=self.temporal_strategy, has_edge_keys=_has_edge_keys(self.own),
+        )  # fmt: skip
+        return await asyncio.to_thread(hop.run, srcs, seed_time, src_batch)
 
     def close(self, *, waits: bool = True) -> None:
         """Stop to serve; a second call does nothing.
@@ -282,10 +281,7 @@ class DistNeighborSampler:
         Raises:
             StoreTimeout: Some ranks did not leave in time.
         """
-        if self._pool is not None:
-            self._is_closing.set()
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        self._delivery.close()
         if getattr(self.feature_store, "remote_lookup", None) == self._lookup_elsewhere:
             self.feature_store.remote_lookup = None
         shared, self._shared, self._sampler = self._shared, None, None
@@ -318,39 +314,8 @@ class DistNeighborSampler:
     def _deliver(self, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> Output | None:
         if self.channel is None:
             return work()
-        if self._pool is None:
-            self._is_closing.clear()
-            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="hopstream-sampler")
-        done = self._pool.submit(self._make, work, callback)
-        done.add_done_callback(lambda future: self._put(_closed_error(), callback) if future.cancelled() else None)
+        self._delivery.deliver(self.channel, work, callback)
         return None
-
-    def _make(self, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> None:
-        """Put an output into the channel, or the error in its place, so that nobody waits for what does not come.
-
-        In the thread that made it: who asks for samples may be the one who has to empty the channel.
-        """
-        found: Any
-        try:
-            found = work()
-        except Exception as error:  # whatever it is, it is raised where the output is taken
-            found = error
-        self._put(found, callback)
-
-    def _put(self, found: Any, callback: Callable[[Any], None] | None) -> None:
-        if self._put_in_time(found) and callback is not None:
-            callback(found)
-
-    def _put_in_time(self, found: Any) -> bool:
-        """Wait for room in the channel, while the sampler is open."""
-        while not self._is_closing.is_set():
-            with suppress(queue.Full):
-                self.channel.put(found, timeout=_PUT_S)
-                return True
-        with suppress(queue.Full):
-            self.channel.put(found, block=False)
-            return True
-        return False
 
     def _lookup_elsewhere(
         self, index: torch.Tensor, is_node_feat: bool, input_type: Any
@@ -379,73 +344,9 @@ class DistNeighborSampler:
         ids = self._edge_ids[owner].find(to_array(index), parts)
         return self.store.fetch([FetchRequest(owner=(owner, "in"), names=("edge_attr",), ids=ids)])[0]["edge_attr"]
 
-    def _one_hop(
-        self,
-        srcs: torch.Tensor,
-        count: int,
-        seed_time: torch.Tensor | None,
-        src_batch: torch.Tensor | None,
-        edge_type: EdgeType | None,
-        rng_seed: int,
-    ) -> SamplerOutput:
-        store = self.store
-        if edge_type is None and len(store.schema.edges) == 1:
-            edge_type = next(iter(store.schema.edges))
-        edge_type = store.schema.edge_type_of(edge_type)
-        is_timed = self.time_attr is not None and edge_type in timed_edge_types(store.schema, self.time_attr, "in")
-        reply = store.sample([
-            SampleRequest(
-                edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=int(count),
-                is_replacing=self.replace, rng_seed=rng_seed, wants_edge_ids=True,
-                strategy="last" if is_timed and self.temporal_strategy == "last" else "uniform",
-                trees=None if src_batch is None else to_array(src_batch),
-                times=None if seed_time is None or not is_timed else to_array(seed_time),
-            )
-        ])[0]  # fmt: skip
-        nodes = FetchRequest(owner=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))
-        edge = None
-        if _has_edge_keys(self.own):
-            edges = FetchRequest(owner=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids))
-            edge = torch.from_numpy(store.fetch([edges])[0][KEY])
-        counts = torch.from_numpy(reply.counts.astype(np.int64))
-        return SamplerOutput(
-            node=torch.from_numpy(store.fetch([nodes])[0][KEY]),
-            row=None,
-            col=None,
-            edge=edge,
-            batch=None if src_batch is None else src_batch.repeat_interleave(counts),
-            metadata=(counts.tolist(),),
-        )
-
 
 def _has_edge_keys(own: OwnPart) -> bool:
     return all(edges.edge_keys is not None for edges in own.edges.values())
-
-
-def _closed_error() -> StateError:
-    return StateError("the sampler was closed before this sample was made")
-
-
-def take_from(channel: Any, timeout_s: float) -> Any:
-    """The next output of a channel; raises the error that is there in its place.
-
-    Args:
-        channel: A queue of this process, or of ``torch.multiprocessing``.
-        timeout_s: How long to wait.
-
-    Raises:
-        StoreTimeout: Nothing came in time.
-    """
-    try:
-        found = channel.get(timeout=timeout_s)
-    except queue.Empty:
-        raise StoreTimeout(
-            f"nothing came into the channel in {timeout_s:g} s; as many outputs come as samples were asked for, with "
-            "sample_from_nodes or sample_from_edges of a sampler that has this channel; rpc_timeout is how long to wait"
-        ) from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
 
 
 def check_device(device: Any) -> None:
@@ -458,13 +359,3 @@ def check_device(device: Any) -> None:
         raise SettingsError(
             f"device is {device!r}; batches are made on the CPU: leave it out, and use batch.to({device!r})"
         )
-
-
-def check_concurrency(concurrency: object) -> None:
-    """Refuse a concurrency below 1.
-
-    Raises:
-        SettingsError: It is something else.
-    """
-    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
-        raise SettingsError(f"concurrency is {concurrency!r}; it must be an integer, 1 or above")

@@ -17,13 +17,12 @@ from torch.utils.data import get_worker_info
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
-    HeteroSamplerOutput,
     NodeSamplerInput,
-    SamplerOutput,
 )
 from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
 from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
 
+from hopstream.compat.pyg.outputs import Output, sampler_output
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BatchFacts, MiniBatch, SubgraphReader
@@ -33,7 +32,6 @@ from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees
 from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.options import MAX_RNG_SEED, read_integer
 from hopstream.load.order import OneBatch
-from hopstream.load.pyg import to_tensor
 from hopstream.load.setup import LoaderOptions, LoaderSetup, open_setup, split_options
 from hopstream.load.times import read_seed_times
 from hopstream.sample.hops import PlanRunner
@@ -42,7 +40,7 @@ from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 from hopstream.sample.options import Sampling, SamplingOptions
 from hopstream.sample.plan import SeedNodes, counts_per_edge_type
 from hopstream.sample.seeds import read_seeds
-from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema, type_label
+from hopstream.schema import EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES
 
 if TYPE_CHECKING:
@@ -206,9 +204,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         number = number if worker is None else number * worker.num_workers + worker.id
         return BatchDraws(epoch=epoch, number=number, rng_seed=self._rng_seed)
 
-    def sample_from_nodes(
-        self, index: NodeSamplerInput, *, draws: BatchDraws | None = None
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, *, draws: BatchDraws | None = None) -> Output:
         """Sample the neighbourhoods of some nodes.
 
         Args:
@@ -244,7 +240,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         neg_sampling: PygNegativeSampling | NegativeSampling | None = None,
         *,
         draws: BatchDraws | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         """Sample the neighbourhoods of the ends of some links, and of negatives.
 
         Args:
@@ -290,7 +286,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         input_id: torch.Tensor | None = None,
         *,
         draws: BatchDraws | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         """Sample the neighbourhoods of nodes of several types.
 
         Args:
@@ -405,76 +401,8 @@ def _negatives(desk: _Desk, edge_type: EdgeType, given: object) -> NegativeSampl
     return negatives
 
 
-def _output(
-    batch: MiniBatch, schema: GraphSchema, input_id: torch.Tensor | None
-) -> SamplerOutput | HeteroSamplerOutput:
+def _output(batch: MiniBatch, schema: GraphSchema, input_id: torch.Tensor | None) -> Output:
     """What the sampler returns, with the loader's own ``input_id``."""
     output = sampler_output(batch, schema.is_homogeneous)
     output.metadata = (input_id, *output.metadata[1:])
     return output
-
-
-def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> SamplerOutput | HeteroSamplerOutput:
-    """A sampled subgraph as PyG's samplers return it; tensors share the memory of the batch's arrays.
-
-    Args:
-        batch: The subgraph, as loaders make it with ``collate="numpy"``. Features in it are left aside.
-        is_homogeneous: Return a ``SamplerOutput``, of the only node and edge type.
-
-    Returns:
-        ``node`` are keys, seeds first; ``row`` and ``col`` positions in them; ``edge`` edge keys, or None where the
-        batch has none; ``batch`` the tree of each node in disjoint subgraphs; ``metadata`` what PyG's loaders look for:
-        ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)`` of links, and
-        ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for what is not there.
-    """
-    node = {t: to_tensor(keys, False) for t, keys in batch.node_keys.items()}
-    row = {t: to_tensor(edge_index[0], False) for t, edge_index in batch.edge_index.items()}
-    col = {t: to_tensor(edge_index[1], False) for t, edge_index in batch.edge_index.items()}
-    edge = {t: to_tensor(batch.edge_keys[t], False) if t in batch.edge_keys else None for t in batch.edge_index}
-    trees = None if batch.trees is None else {t: to_tensor(of, False) for t, of in batch.trees.items()}
-    num_edges = batch.num_sampled_edges
-    if not is_homogeneous:
-        return HeteroSamplerOutput(
-            node=node,
-            row=row,
-            col=col,
-            edge=edge,
-            batch=trees,
-            num_sampled_nodes=dict(batch.num_sampled_nodes),
-            num_sampled_edges=None if num_edges is None else dict(num_edges),
-            metadata=_metadata(batch),
-        )
-    none = torch.empty(0, dtype=torch.int64)
-    return SamplerOutput(
-        node=node[NODE],
-        row=row.get(EDGE, none),
-        col=col.get(EDGE, none),
-        edge=edge.get(EDGE),
-        batch=None if trees is None else trees[NODE],
-        num_sampled_nodes=batch.num_sampled_nodes[NODE],
-        num_sampled_edges=None if num_edges is None else num_edges.get(EDGE, []),
-        metadata=_metadata(batch),
-    )
-
-
-def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
-    """What PyG's loaders attach to a batch, in the order in which they look for it."""
-    input_ids = to_tensor(batch.input_ids, False)
-    if isinstance(batch.seed_type, str):
-        return (input_ids, _attribute(batch, batch.seed_type, "seed_time"))
-    src_type, _, dst_type = batch.seed_type
-    if "dst_pos_index" not in batch.attributes.get(dst_type, {}):
-        names = ("edge_label_index", "edge_label", "edge_label_time")
-        return (input_ids, *(_attribute(batch, batch.seed_type, name) for name in names))
-    wanted = (
-        (src_type, "src_index"),
-        (dst_type, "dst_pos_index"),
-        (dst_type, "dst_neg_index"),
-        (dst_type, "seed_time"),
-    )
-    return (input_ids, *(_attribute(batch, owner, name) for owner, name in wanted))
-
-
-def _attribute(batch: MiniBatch, owner: str | EdgeType, name: str) -> Any:
-    value = batch.attributes.get(owner, {}).get(name)
-    return None if value is None else to_tensor(value, False)

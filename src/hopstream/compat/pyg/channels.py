@@ -1,0 +1,103 @@
+"""How do outputs get into a channel, and out of it, so that nobody waits for what does not come?"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from hopstream.compat.pyg.outputs import Output
+from hopstream.errors import SettingsError, StateError, StoreTimeout
+
+_PUT_S = 0.1
+"""How often who waits for room in a channel looks whether the sampler is closed."""
+
+
+class Delivery:
+    """Threads that make samples and put them into a channel; they start with the first."""
+
+    def __init__(self, num_threads: int) -> None:
+        """Start none yet."""
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closing = threading.Event()
+
+    def deliver(self, channel: Any, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> None:
+        """Have a sample made, which comes into the channel, or the error in its place.
+
+        Args:
+            channel: A queue of this process, or of ``torch.multiprocessing``.
+            work: Makes the sample.
+            callback: Called with what was put.
+        """
+        if self._pool is None:
+            self._is_closing.clear()
+            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="hopstream-sampler")
+
+        def put(found: Any) -> None:
+            if self._put_in_time(channel, found) and callback is not None:
+                callback(found)
+
+        def make() -> None:  # puts it there itself: who asks for samples may be the one who has to empty the channel
+            found: Any
+            try:
+                found = work()
+            except Exception as error:  # whatever it is, it is raised where the output is taken
+                found = error
+            put(found)
+
+        closed = StateError("the sampler was closed before this sample was made")
+        self._pool.submit(make).add_done_callback(lambda future: put(closed) if future.cancelled() else None)
+
+    def close(self) -> None:
+        """End the threads; samples that are not begun are a ``StateError``, as far as the channel has room."""
+        if self._pool is not None:
+            self._is_closing.set()
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _put_in_time(self, channel: Any, found: Any) -> bool:
+        """Wait for room in the channel, until this is closed."""
+        while not self._is_closing.is_set():
+            with suppress(queue.Full):
+                channel.put(found, timeout=_PUT_S)
+                return True
+        with suppress(queue.Full):
+            channel.put(found, block=False)
+            return True
+        return False
+
+
+def take_from(channel: Any, timeout_s: float) -> Any:
+    """The next output of a channel; raises the error that is there in its place.
+
+    Args:
+        channel: A queue of this process, or of ``torch.multiprocessing``.
+        timeout_s: How long to wait.
+
+    Raises:
+        StoreTimeout: Nothing came in time.
+    """
+    try:
+        found = channel.get(timeout=timeout_s)
+    except queue.Empty:
+        raise StoreTimeout(
+            f"nothing came into the channel in {timeout_s:g} s; as many outputs come as samples were asked for, with "
+            "sample_from_nodes or sample_from_edges of a sampler that has this channel; rpc_timeout is how long to wait"
+        ) from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def check_concurrency(concurrency: object) -> None:
+    """Refuse a concurrency below 1.
+
+    Raises:
+        SettingsError: It is something else.
+    """
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+        raise SettingsError(f"concurrency is {concurrency!r}; it must be an integer, 1 or above")
