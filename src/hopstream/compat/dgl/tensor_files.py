@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopstream.arrays import Array
-from hopstream.compat.dgl.binary import DglReader, DglWriter, open_file
+from hopstream.compat.dgl.binary import DglReader, DglWriter, Rows, open_file
 
 TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
 
 
-def write_tensor_file(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_tensor_file(path: Path, arrays: Mapping[str, Array | Rows]) -> None:
     """Write arrays as ``dgl.data.save_tensors`` does.
 
     Raises:
