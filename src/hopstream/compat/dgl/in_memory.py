@@ -11,7 +11,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.numbering import Numbering
-from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, mask_name
+from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, mask_name, mask_of
 from hopstream.graph.graph import Graph
 from hopstream.partition.balance import Owners
 from hopstream.partition.halo.around import Around, around_part
@@ -99,7 +99,8 @@ class Partitioned:
         trainers = {TRAINER_ID: self.trainers[node_type]} if self.trainers else {}
         for name, column in {**columns, **trainers}.items():
             yield name, Rows(array=column, places=keys)
-        yield from masks_of(self.graph.splits.get(node_type, {}), keys)
+        for split, members in self.graph.splits.get(node_type, {}).items():
+            yield mask_name(split), Rows(array=mask_of(keys, [members]))
 
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, Rows]]:
         """Features, trainers and masks of a part's edges of a type; an edge's trainer is its destination's."""
@@ -108,15 +109,5 @@ class Partitioned:
             yield name, Rows(array=column, places=keys)
         if self.trainers:
             yield TRAINER_ID, Rows(array=self.trainers[edge_type[2]][table.dst_keys[keys]])
-        yield from masks_of(self.graph.edge_splits.get(edge_type, {}), keys)
-
-
-def masks_of(splits: Mapping[str, IntArray], keys: IntArray) -> Iterator[tuple[str, Rows]]:
-    """What the data of a split are called, and whether some keys, ascending, are in it."""
-    for split, members in splits.items():
-        mask = np.zeros(len(keys), np.bool_)
-        places = np.searchsorted(keys, members)
-        is_here = places < len(keys)
-        is_here[is_here] = keys[places[is_here]] == members[is_here]
-        mask[places[is_here]] = True
-        yield mask_name(split), Rows(array=mask)
+        for split, members in self.graph.edge_splits.get(edge_type, {}).items():
+            yield mask_name(split), Rows(array=mask_of(keys, [members]))

@@ -143,9 +143,7 @@ def _sorted(local: Local, order: IntArray) -> Local:
 def node_data(source: PartSource, part: int) -> dict[str, Rows]:
     """``type/name`` to the data of a part's nodes; splits are masks."""
     names, _ = dgl_names(source.schema)
-    return {
-        f"{names[t]}/{name}": rows for t in source.schema.nodes for name, rows in source.node_columns(part, t)
-    }
+    return {f"{names[t]}/{name}": rows for t in source.schema.nodes for name, rows in source.node_columns(part, t)}
 
 
 def edge_data(source: PartSource, part: int) -> dict[str, Rows]:
@@ -161,6 +159,22 @@ def edge_data(source: PartSource, part: int) -> dict[str, Rows]:
 def mask_name(split: str) -> str:
     """What the data are called that say who is in a split."""
     return f"{split}_mask"
+
+
+def mask_of(keys: IntArray, pieces: Iterable[IntArray]) -> NDArray[np.bool_]:
+    """bool[n], whether each of some keys, which ascend, is in a split.
+
+    Args:
+        keys: int64[n], ascending.
+        pieces: The keys of the split, in as many arrays as there are.
+    """
+    mask = np.zeros(len(keys), np.bool_)
+    for members in pieces:
+        places = np.searchsorted(keys, members)
+        is_within = places < len(keys)
+        places, members = places[is_within], members[is_within]
+        mask[places[keys[places] == members]] = True
+    return mask
 
 
 def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
