@@ -6,6 +6,7 @@ number, 8 bytes of zero, its device, its rank and dtype, its shape, its bytes' n
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -114,11 +115,18 @@ class DglWriter:
 class DglReader:
     """Reads a file that is open for reading; whatever leads out of the file is a ``FormatError``."""
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        """Start where the file is."""
+    def __init__(self, file: IO[bytes], path: Path, *, is_mapped: bool = False) -> None:
+        """Start where the file is.
+
+        Args:
+            file: The file.
+            path: Its path, for errors.
+            is_mapped: Arrays are maps of the file, which take no memory of their own and cannot be written to.
+        """
         self._file = file
         self.path = path
         self._num_bytes = os.fstat(file.fileno()).st_size
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if is_mapped and self._num_bytes else None
 
     def seek(self, position: int) -> None:
         """Go on from a position."""
@@ -156,7 +164,7 @@ class DglReader:
             raise FormatError(f"{self.path} has the name {data[:40]!r}, which is no text") from error
 
     def array(self) -> Array:
-        """Read an array; its memory is the caller's."""
+        """Read an array; its memory is the caller's, unless it is mapped."""
         magic, _, device, _, rank, kind, bits, lanes = _ARRAY_HEAD.unpack(self.raw(_ARRAY_HEAD.size))
         if magic != ARRAY_MAGIC or device != CPU or not 0 <= rank <= MAX_RANK:
             self.refuse(f"has no array at byte {self._file.tell() - _ARRAY_HEAD.size}")
@@ -170,6 +178,10 @@ class DglReader:
         if min(shape, default=0) < 0 or num_bytes != num_items * dtype.itemsize:
             self.refuse(f"has an array {dtype}{shape} of {num_bytes} bytes")
         self._check(num_bytes)
+        if self._map is not None and num_bytes:
+            start = self._file.tell()
+            self.seek(start + num_bytes)
+            return np.frombuffer(self._map, dtype, num_items, start).reshape(shape)
         try:
             array = np.empty(shape, dtype)
         except ValueError:  # no bytes, and sizes that are too large all the same
