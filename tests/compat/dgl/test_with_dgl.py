@@ -8,7 +8,10 @@ import torch
 
 import hopstream
 from hopstream.compat.dgl import distributed as ours
+from hopstream.compat.dgl.convert import as_graph
+from hopstream.compat.dgl.data import save_tensors
 from hopstream.compat.dgl.tools import dispatch_data, random_partition, verify_partitions
+from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.ingest.chunked import write_chunked
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
@@ -166,6 +169,40 @@ def test_dgl_loads_what_dispatch_data_leaves(dgl, tmp_path):
     assert num_inner == sum(table.num_edges for table in graph.edges.values())
     given = f"--orig-dataset-dir {tmp_path}/chunks --part-graph-dir {tmp_path}/parts --partitions-dir {tmp_path}/owners"
     assert verify_partitions.main(given.split()) == 0
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_parts_that_dgl_wrote_are_verified(dgl, tmp_path, is_typed):
+    g = random_dgl_graph(dgl, is_typed)
+    maps = dgl.distributed.partition_graph(
+        g, "g", 2, str(tmp_path / "parts"), part_method="random", return_mapping=True
+    )
+    nodes, edges = ({"_N": maps[0]}, {("_N", "_E", "_N"): maps[1]}) if not is_typed else maps
+    graph = as_graph(g)
+    (tmp_path / "owners").mkdir()
+    _, by_number = ours.read_partitions(tmp_path / "parts/g.json")
+    for ntype, owner in by_number.items():
+        by_key = np.empty_like(owner)
+        by_key[nodes.get(ntype, nodes.get("_N")).numpy()] = owner
+        np.save(tmp_path / f"owners/{ntype}.npy", by_key)
+    paths = {"against": graph, "owners": tmp_path / "owners"}
+    report = verify_part_files(tmp_path / "parts/g.json", **paths)
+    assert report.is_ok and "nobody knows the keys" in report.checks["nodes"].skipped[0]
+    book = ours.load_partition_book(tmp_path / "parts/g.json", 0)[0]
+    for part in range(2):  # as DGL's scripts write them
+        save_tensors(
+            str(tmp_path / f"parts/part{part}/orig_nids.dgl"),
+            {t: old[book.partid2nids(part, t)] for t, old in nodes.items()},
+        )
+        save_tensors(
+            str(tmp_path / f"parts/part{part}/orig_eids.dgl"),
+            {":".join(t): old[book.partid2eids(part, t)] for t, old in edges.items()},
+        )
+    report = verify_part_files(tmp_path / "parts/g.json", **paths)
+    assert report.is_ok, "\n".join(map(str, report.findings))
+    assert report.checks["nodes"].num_checked == g.num_nodes()
+    assert report.checks["ownership"].num_checked == g.num_edges()
+    assert report.checks["features"].num_checked == (450 if is_typed else 360)
 
 
 def random_typed_graph():

@@ -40,7 +40,8 @@ class HeldEdges:
 
 
 def compare_edges(
-    reference: Reference, edge_type: EdgeType, parts: Sequence[HeldEdges], owner: NDArray[np.int32], findings: Findings
+    reference: Reference, edge_type: EdgeType, parts: Sequence[HeldEdges],
+    owners: tuple[NDArray[np.int32] | None, NDArray[np.int32]], findings: Findings,
 ) -> None:  # fmt: skip
     """Compare the edges of some parts with the source, which is read once.
 
@@ -48,15 +49,24 @@ def compare_edges(
         reference: The source.
         edge_type: The type, as the source calls it.
         parts: What the parts hold.
-        owner: int32[n], the part of each destination.
+        owners: int32[n], the part of each source, or None where it does not matter: it does where edges between parts
+            are in none; and of each destination.
         findings: Who is told.
     """
     for first, src_keys, dst_keys in reference.ends(edge_type, 0, reference.num_edges[edge_type] if parts else 0):
-        is_node = (dst_keys >= 0) & (dst_keys < len(owner))
-        owners = np.full(len(dst_keys), UNKNOWN, np.int64)
-        owners[is_node] = owner[dst_keys[is_node]]
+        of_edges = _owners_of(dst_keys, owners[1])
+        if owners[0] is not None:
+            of_edges[_owners_of(src_keys, owners[0]) != of_edges] = UNKNOWN
         for held in parts:
-            _compare_block(held, first, (src_keys, dst_keys), np.flatnonzero(owners == held.part), findings)
+            _compare_block(held, first, (src_keys, dst_keys), np.flatnonzero(of_edges == held.part), findings)
+
+
+def _owners_of(keys: IntArray, owner: NDArray[np.int32]) -> IntArray:
+    """int64[n], the part of each key, -1 for those that no node has."""
+    found = np.full(len(keys), UNKNOWN, np.int64)
+    is_node = (keys >= 0) & (keys < len(owner))
+    found[is_node] = owner[keys[is_node]]
+    return found
 
 
 def _compare_block(

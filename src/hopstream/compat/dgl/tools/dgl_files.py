@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,12 @@ def write_dgl_parts(out: Path, graph_name: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{JSON_STEM}-edges.", suffix=".partial", dir=out) as scratch:
         source = DatasetParts(open_dataset(out), Path(scratch))
         write_part_files(source, out, JSON_STEM, part_method="file", graph_name=graph_name)
+
+
+def remove_unfinished(out: Path) -> None:
+    """Remove what a process left in a dataset's folder that was ended in ``write_dgl_parts``."""
+    for folder in out.glob(f".{JSON_STEM}*.partial"):
+        shutil.rmtree(folder)
 
 
 def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:

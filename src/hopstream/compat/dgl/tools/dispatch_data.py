@@ -15,7 +15,7 @@ from pathlib import Path
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
-from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, write_dgl_parts, write_orig_ids
+from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, remove_unfinished, write_dgl_parts, write_orig_ids
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked
@@ -68,6 +68,8 @@ def _run(given: argparse.Namespace) -> int:
                 "give each machine one part at least"
             )
 
+    if given.overwrite:
+        remove_unfinished(given.out_dir)
     manifest = dispatch(
         given.in_dir, given.partitions_dir, given.out_dir, metadata_filename=given.metadata_filename,
         settings=DispatchSettings(num_workers=given.workers, memory=given.memory), overwrite=given.overwrite,
