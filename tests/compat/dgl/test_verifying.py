@@ -170,10 +170,16 @@ def changed(name, place, value):
         (changed("edata.orig_id", 0, -4), {"ranges", "edges"}, "has keys outside 0..39: -4"),
         (changed("edata.inner_edge", 0, 0), {"edges"}, "lacks edges into its nodes"),
         (changed("edata.inner_edge", -1, 1), {"edges", "ownership"}, "has edges of its own into nodes of other parts"),
-        (changed("edata._TYPE", 0, 1), {"halo"}, "_TYPE of an edge is not what its number says"),
-        (changed("ndata.orig_id", -1, lambda key: key + 1), {"halo"}, "orig_id of a node is not what its number"),
-        (changed("ndata.part_id", -1, 0), {"halo"}, "part_id of a node is not what its number says"),
-        (changed("ndata._TYPE", 0, 2), {"halo"}, "_TYPE of a node is not what its number says"),
+        (changed("edata.inner_edge", 0, 2), {"halo"}, "inner_edge of an edge is not what it should be: edge 0 (2, not"),
+        (
+            changed("edata._ID", -1, lambda number: number - 40),
+            {"halo"},
+            "the part of an edge is not what it should be",
+        ),
+        (changed("edata._TYPE", 0, 1), {"halo"}, "_TYPE of an edge is not what it should be"),
+        (changed("ndata.orig_id", -1, lambda key: key + 1), {"halo"}, "orig_id of a node is not what it should be"),
+        (changed("ndata.part_id", -1, 0), {"halo"}, "part_id of a node is not what it should be"),
+        (changed("ndata._TYPE", 0, 2), {"halo"}, "_TYPE of a node is not what it should be"),
     ],
 )
 def test_graphs_that_say_something_else(whole, parts, change, kinds, text):

@@ -274,6 +274,8 @@ class _Verification:
         node_parts = np.searchsorted(self.nodes.all_types[1:], ndata[NID], side="right")
         edge_parts = np.searchsorted(self.edges.all_types[1:], edata[EID], side="right")
         for name, what, said, wanted in (
+            ("inner_node", "a node", ndata["inner_node"], ndata["inner_node"] != 0),
+            ("inner_edge", "an edge", edata["inner_edge"], edata["inner_edge"] != 0),
             ("part_id", "a node", ndata.get("part_id"), node_parts),
             (NTYPE, "a node", ndata.get(NTYPE), local.node_types),
             ("orig_id", "a node", ndata.get("orig_id"), node_keys),
@@ -286,7 +288,7 @@ class _Verification:
             findings.checked("halo", len(got))
             wrong = np.flatnonzero((got != wanted) & (wanted != UNKNOWN))
             told = (f"{what.split()[1]} {place} ({got[place]}, not {wanted[place]})" for place in wrong)
-            findings.add("halo", local.where, f"{name} of {what} is not what its number says", len(wrong), told)
+            findings.add("halo", local.where, f"{name} of {what} is not what it should be", len(wrong), told)
 
     def _local_keys(self, local: _Local) -> IntArray:
         """int64[n], the key of each node of a part's graph."""

@@ -83,7 +83,7 @@ class DataCheck:
         for split, members in splits.items():
             for held, column, where in self._columns(of, f"{label}/{mask_name(split)}", MASK, parts):
                 wanted = mask_of(held.keys, [members])
-                wrong = np.flatnonzero((column[held.rows] != 0) != wanted)
+                wrong = np.flatnonzero(column[held.rows] != wanted.view(np.uint8))
                 self._findings.checked("splits", len(wanted))
                 told = (f"key {held.keys[row]}" for row in wrong)
                 self._findings.add("splits", where, "is not the source's split", len(wrong), told)
