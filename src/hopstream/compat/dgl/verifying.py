@@ -206,7 +206,7 @@ class _Verification:
             return data["orig_id"][places].astype(np.int64)
         name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
         path = self.config.file(local.part, "part_graph").parent / name
-        where = str(path.relative_to(self.config.path.parent))
+        where = str(Path(local.where).with_name(name))
         if not len(rows):
             return np.empty(0, np.int64)
         if not path.is_file():
