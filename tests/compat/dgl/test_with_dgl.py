@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+import hopstream
 from hopstream.compat.dgl import distributed as ours
+from hopstream.compat.dgl.convert import as_graph
+from hopstream.compat.dgl.data import save_tensors
+from hopstream.compat.dgl.tools import dispatch_data, random_partition, verify_partitions
+from hopstream.compat.dgl.verifying import verify_part_files
+from hopstream.ingest.chunked import write_chunked
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # DGL leaves files open, and is older than the rest
@@ -130,3 +136,84 @@ def test_dgl_splits_nodes_in_the_same_way(dgl, tmp_path):
                     assert got.tolist() == want.tolist()
     finally:
         role.get_num_trainers = before
+
+
+def test_dgl_loads_what_dispatch_data_leaves(dgl, tmp_path):
+    graph = random_typed_graph()
+    write_chunked(graph, tmp_path / "chunks", name="mag")
+    given = f"--in_dir {tmp_path}/chunks --out_dir {tmp_path}/owners --num_partitions 2"
+    assert random_partition.main(given.split()) == 0
+    given = f"--in-dir {tmp_path}/chunks --partitions-dir {tmp_path}/owners --out-dir {tmp_path}/parts --workers 0"
+    assert dispatch_data.main(given.split()) == 0
+    num_inner = 0
+    for part in range(2):
+        g, node_feats, edge_feats, book, name, ntypes, etypes = dgl.distributed.load_partition(
+            str(tmp_path / "parts/metadata.json"), part
+        )
+        assert (name, ntypes, etypes) == ("mag", list(graph.nodes), list(graph.edges))
+        is_inner, is_inner_edge = g.ndata["inner_node"].bool(), g.edata["inner_edge"].bool()
+        num_inner += int(is_inner_edge.sum())
+        types, _ = book.map_to_per_ntype(g.ndata["_ID"])
+        age_keys = g.ndata["orig_id"][is_inner & (types == ntypes.index("user"))]
+        assert np.array_equal(node_feats["user/age"], graph.nodes["user"].features["age"][age_keys])
+        assert node_feats["user/train_mask"].bool().tolist() == (age_keys % 3 == 0).tolist()
+        edge_types, _ = book.map_to_per_etype(g.edata["_ID"])
+        src, dst = (g.ndata["orig_id"][end] for end in g.edges())
+        for row, etype in enumerate(etypes):
+            keys = g.edata["orig_id"][edge_types == row]
+            assert np.array_equal(src[edge_types == row], graph.edges[etype].src_keys[keys])
+            assert np.array_equal(dst[edge_types == row], graph.edges[etype].dst_keys[keys])
+        keys = g.edata["orig_id"][is_inner_edge & (edge_types == etypes.index(("user", "likes", "item")))]
+        likes = graph.edges["user", "likes", "item"].features["w"]
+        assert np.array_equal(edge_feats["user:likes:item/w"], likes[keys])
+    assert num_inner == sum(table.num_edges for table in graph.edges.values())
+    given = f"--orig-dataset-dir {tmp_path}/chunks --part-graph-dir {tmp_path}/parts --partitions-dir {tmp_path}/owners"
+    assert verify_partitions.main(given.split()) == 0
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_parts_that_dgl_wrote_are_verified(dgl, tmp_path, is_typed):
+    g = random_dgl_graph(dgl, is_typed)
+    maps = dgl.distributed.partition_graph(
+        g, "g", 2, str(tmp_path / "parts"), part_method="random", return_mapping=True
+    )
+    nodes, edges = ({"_N": maps[0]}, {("_N", "_E", "_N"): maps[1]}) if not is_typed else maps
+    graph = as_graph(g)
+    (tmp_path / "owners").mkdir()
+    _, by_number = ours.read_partitions(tmp_path / "parts/g.json")
+    for ntype, owner in by_number.items():
+        by_key = np.empty_like(owner)
+        by_key[nodes.get(ntype, nodes.get("_N")).numpy()] = owner
+        np.save(tmp_path / f"owners/{ntype}.npy", by_key)
+    paths = {"against": graph, "owners": tmp_path / "owners"}
+    report = verify_part_files(tmp_path / "parts/g.json", **paths)
+    assert report.is_ok and "nobody knows the keys" in report.checks["nodes"].skipped[0]
+    book = ours.load_partition_book(tmp_path / "parts/g.json", 0)[0]
+    for part in range(2):  # as DGL's scripts write them
+        save_tensors(
+            str(tmp_path / f"parts/part{part}/orig_nids.dgl"),
+            {t: old[book.partid2nids(part, t)] for t, old in nodes.items()},
+        )
+        save_tensors(
+            str(tmp_path / f"parts/part{part}/orig_eids.dgl"),
+            {":".join(t): old[book.partid2eids(part, t)] for t, old in edges.items()},
+        )
+    report = verify_part_files(tmp_path / "parts/g.json", **paths)
+    assert report.is_ok, "\n".join(map(str, report.findings))
+    assert report.checks["nodes"].num_checked == g.num_nodes()
+    assert report.checks["ownership"].num_checked == g.num_edges()
+    assert report.checks["features"].num_checked == (450 if is_typed else 360)
+
+
+def random_typed_graph():
+    rng = np.random.default_rng(4)
+    return hopstream.graph_from_arrays(
+        {
+            ("user", "likes", "item"): np.stack([rng.integers(0, 50, 300), rng.integers(0, 40, 300)]),
+            ("user", "knows", "user"): rng.integers(0, 50, (2, 200)),
+        },
+        num_nodes={"user": 50, "item": 40},
+        node_features={"user": {"age": np.arange(50)}, "item": {"x": rng.random((40, 3), np.float32)}},
+        edge_features={("user", "likes", "item"): {"w": rng.random(300)}},
+        splits={"user": {"train": np.arange(0, 50, 3)}},
+    )

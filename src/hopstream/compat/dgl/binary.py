@@ -6,15 +6,17 @@ number, 8 bytes of zero, its device, its rank and dtype, its shape, its bytes' n
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 
-from hopstream.arrays import Array
+from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, SchemaError
 
 ARRAY_MAGIC = 0xDD5E40F096B4A13F
@@ -23,7 +25,42 @@ KINDS = {"i": 0, "u": 1, "f": 2, "b": 1, "c": 5}
 """numpy's kind of a dtype to DLPack's; a bool is written as uint8, as DGL does."""
 MAX_RANK = 32
 
+BLOCK_BYTES = 1 << 24
+"""Rows of a file that are copied at once."""
+
 _ARRAY_HEAD = struct.Struct("<QQiiiBBH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Rows of an array in some order, which are copied a block at a time and never all at once.
+
+    Attributes:
+        array: The array, which may be a map of a file.
+        places: int64[n], which rows; all of them, in their order, if None.
+    """
+
+    array: Array
+    places: IntArray | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that all rows have together."""
+        num_rows = len(self.array if self.places is None else self.places)
+        return (num_rows, *self.array.shape[1:])
+
+    def blocks(self) -> Iterator[Array]:
+        """The rows, some at a time."""
+        row_bytes = max(1, self.dtype.itemsize * int(np.prod(self.array.shape[1:], dtype=np.int64)))
+        at_once = max(1, BLOCK_BYTES // row_bytes)
+        for first in range(0, self.shape[0], at_once):
+            block = slice(first, first + at_once)
+            yield self.array[block if self.places is None else self.places[block]]
 
 
 class DglWriter:
@@ -50,8 +87,8 @@ class DglWriter:
         self.uint64(len(data))
         self.raw(data)
 
-    def array(self, array: Array, where: str) -> None:
-        """Write an array.
+    def array(self, array: Array | Rows, where: str) -> None:
+        """Write an array, or rows of one.
 
         Raises:
             SchemaError: DGL has no such dtype.
@@ -59,14 +96,15 @@ class DglWriter:
         if array.dtype.kind not in KINDS:
             raise SchemaError(f"{where} is {array.dtype}, which DGL's files do not hold; leave it out")
         dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype.newbyteorder("<")
-        plain = np.ascontiguousarray(array, dtype).reshape(array.shape)
-        kind = KINDS[array.dtype.kind]
-        self.raw(_ARRAY_HEAD.pack(ARRAY_MAGIC, 0, CPU, 0, plain.ndim, kind, dtype.itemsize * 8, 1))
-        self.raw(struct.pack(f"<{plain.ndim + 1}q", *plain.shape, plain.nbytes))
-        if plain.nbytes:
-            self.raw(bytes_of(plain))
+        kind, shape = KINDS[array.dtype.kind], array.shape
+        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.raw(_ARRAY_HEAD.pack(ARRAY_MAGIC, 0, CPU, 0, len(shape), kind, dtype.itemsize * 8, 1))
+        self.raw(struct.pack(f"<{len(shape) + 1}q", *shape, num_bytes))
+        for block in array.blocks() if isinstance(array, Rows) else (array,):
+            if block.size:
+                self.raw(bytes_of(np.ascontiguousarray(block, dtype)))
 
-    def arrays(self, arrays: Mapping[str, Array], where: str) -> None:
+    def arrays(self, arrays: Mapping[str, Array | Rows], where: str) -> None:
         """Write arrays by name."""
         self.uint64(len(arrays))
         for name, array in arrays.items():
@@ -77,11 +115,18 @@ class DglWriter:
 class DglReader:
     """Reads a file that is open for reading; whatever leads out of the file is a ``FormatError``."""
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        """Start where the file is."""
+    def __init__(self, file: IO[bytes], path: Path, *, is_mapped: bool = False) -> None:
+        """Start where the file is.
+
+        Args:
+            file: The file.
+            path: Its path, for errors.
+            is_mapped: Arrays are maps of the file, which take no memory of their own and cannot be written to.
+        """
         self._file = file
         self.path = path
         self._num_bytes = os.fstat(file.fileno()).st_size
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if is_mapped and self._num_bytes else None
 
     def seek(self, position: int) -> None:
         """Go on from a position."""
@@ -119,7 +164,7 @@ class DglReader:
             raise FormatError(f"{self.path} has the name {data[:40]!r}, which is no text") from error
 
     def array(self) -> Array:
-        """Read an array; its memory is the caller's."""
+        """Read an array; its memory is the caller's, unless it is mapped."""
         magic, _, device, _, rank, kind, bits, lanes = _ARRAY_HEAD.unpack(self.raw(_ARRAY_HEAD.size))
         if magic != ARRAY_MAGIC or device != CPU or not 0 <= rank <= MAX_RANK:
             self.refuse(f"has no array at byte {self._file.tell() - _ARRAY_HEAD.size}")
@@ -133,6 +178,10 @@ class DglReader:
         if min(shape, default=0) < 0 or num_bytes != num_items * dtype.itemsize:
             self.refuse(f"has an array {dtype}{shape} of {num_bytes} bytes")
         self._check(num_bytes)
+        if self._map is not None and num_bytes:
+            start = self._file.tell()
+            self.seek(start + num_bytes)
+            return np.frombuffer(self._map, dtype, num_items, start).reshape(shape)
         try:
             array = np.empty(shape, dtype)
         except ValueError:  # no bytes, and sizes that are too large all the same

@@ -17,7 +17,7 @@ from hopstream.ingest import graph_from_arrays, read_graph
 from hopstream.ingest.attributes import MASKS
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.read_back import read_dataset
-from hopstream.schema import EDGE, NODE, EdgeType
+from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema
 
 OF_DGL = frozenset({"_ID", "_TYPE", "inner_node", "inner_edge"})
 """Data that DGL keeps for itself."""
@@ -113,26 +113,25 @@ def our_edge_type(etype: EdgeType) -> EdgeType:
     return EDGE if etype == DEFAULT_ETYPE else (our_node_type(src_type), relation, our_node_type(dst_type))
 
 
-def dgl_names(graph: Graph) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
+def dgl_names(schema: GraphSchema) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
     """What the node and edge types of a graph are called in DGL: ``_N`` and ``_E`` in a graph without types.
 
     Raises:
         SchemaError: A name has a character that DGL's files take for the end of a name.
     """
-    _check_names(graph)
-    if list(graph.nodes) == [NODE] and set(graph.edges) <= {EDGE}:
+    _check_names(schema)
+    if list(schema.nodes) == [NODE] and set(schema.edges) <= {EDGE}:
         return {NODE: DEFAULT_NTYPE}, {EDGE: DEFAULT_ETYPE}
-    return {t: t for t in graph.nodes}, {t: t for t in graph.edges}
+    return {t: t for t in schema.nodes}, {t: t for t in schema.edges}
 
 
-def _check_names(graph: Graph) -> None:
+def _check_names(schema: GraphSchema) -> None:
     def check(what: str, names: Iterable[str], taken: str) -> None:
         for name in names:
             if any(letter in name for letter in taken):
                 raise SchemaError(f"{what} {name!r} has one of {taken!r}, where DGL's files end a name; rename it")
 
-    check("node type", graph.nodes, ":/")
-    check("relation", (t[1] for t in graph.edges), ":/")
-    for tables in (graph.nodes, graph.edges):
-        for table in cast(Mapping[Any, Any], tables).values():
-            check("feature", table.features, "/")
+    check("node type", schema.nodes, ":/")
+    check("relation", (t[1] for t in schema.edges), ":/")
+    for features in (*schema.nodes.values(), *schema.edges.values()):
+        check("feature", features, "/")

@@ -143,15 +143,15 @@ def check_integers(path: Path, name: str, array: Array) -> None:
         raise FormatError(f"{path} has {name!r} as {array.dtype}{list(array.shape)}; wanted integers in one dimension")
 
 
-def read_node_feats(config: PartConfig, part: int) -> dict[str, Array]:
+def read_node_feats(config: PartConfig, part: int, *, is_mapped: bool = False) -> dict[str, Array]:
     """``type/name`` to the features of a part's nodes; older files leave the type out."""
-    feats = read_tensor_file(config.file(part, "node_feats"))
+    feats = read_tensor_file(config.file(part, "node_feats"), is_mapped=is_mapped)
     return {name if "/" in name else f"{DEFAULT_NTYPE}/{name}": array for name, array in feats.items()}
 
 
-def read_edge_feats(config: PartConfig, part: int) -> dict[str, Array]:
+def read_edge_feats(config: PartConfig, part: int, *, is_mapped: bool = False) -> dict[str, Array]:
     """``source:relation:destination/name`` to the features of a part's edges; older files leave the type out."""
-    feats = read_tensor_file(config.file(part, "edge_feats"))
+    feats = read_tensor_file(config.file(part, "edge_feats"), is_mapped=is_mapped)
     label = etype_label(DEFAULT_ETYPE)
     by_relation = {t[1]: etype_label(t) for t in config.etypes}
     found = {}

@@ -45,16 +45,26 @@ def number_by_owner(owners: Mapping[T, NDArray[np.int32]], num_parts: int) -> Nu
         num_parts: Number of parts.
     """
     splits = {of: split_by_owner(owner, num_parts) for of, owner in owners.items()}
-    counts = np.array([np.diff(offsets) for offsets, _ in splits.values()], np.int64).reshape(len(splits), num_parts)
-    bounds = offsets_of(counts.T.reshape(-1))
-    starts = bounds[:-1].reshape(num_parts, len(splits)).T
+    ranges = number_ranges({of: np.diff(offsets) for of, (offsets, _) in splits.items()}, num_parts)
     numbers = {}
-    for row, (of, (offsets, keys)) in enumerate(splits.items()):
+    for of, (offsets, keys) in splits.items():
         numbers[of] = np.empty(len(keys), np.int64)
-        numbers[of][keys] = np.arange(len(keys)) + np.repeat(starts[row] - offsets[:-1], counts[row])
+        numbers[of][keys] = np.arange(len(keys)) + np.repeat(ranges[of][:, 0] - offsets[:-1], np.diff(offsets))
     return Numbering(
-        ranges={of: np.stack([starts[row], starts[row] + counts[row]], axis=1) for row, of in enumerate(splits)},
+        ranges=ranges,
         offsets={of: offsets for of, (offsets, _) in splits.items()},
         keys={of: keys.astype(np.int64, copy=False) for of, (_, keys) in splits.items()},
         numbers=numbers,
     )
+
+
+def number_ranges(counts: Mapping[T, IntArray], num_parts: int) -> dict[T, IntArray]:
+    """Type to int64[num_parts, 2], the numbers over all types that a part's items of the type have.
+
+    Args:
+        counts: Type to int64[num_parts], how many items of the type each part has.
+        num_parts: Number of parts.
+    """
+    table = np.array(list(counts.values()), np.int64).reshape(len(counts), num_parts)
+    starts = offsets_of(table.T.reshape(-1))[:-1].reshape(num_parts, len(counts)).T
+    return {of: np.stack([starts[row], starts[row] + table[row]], axis=1) for row, of in enumerate(counts)}

@@ -1,142 +1,159 @@
 """What is in the files of one part: the graph around it, and the data of what it owns?
 
 Nodes and edges of the part come first, in the order of their new numbers; then those of others: nodes hop by hop, edges
-by number.
+by number. Whatever keeps a graph that is cut into parts is a ``PartSource``, which is asked for one part at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.arrays import Array, IntArray
+from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
-from hopstream.compat.dgl.numbering import Numbering
 from hopstream.compat.dgl.part_config import etype_label
 from hopstream.errors import SchemaError
-from hopstream.graph.graph import Graph
-from hopstream.partition.balance import Owners
-from hopstream.partition.halo.around import Around, around_part
-from hopstream.schema import EdgeType
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
 
 TRAINER_ID = "trainer_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Partitioned:
-    """A graph, and where each node and edge went.
+class LocalNodes:
+    """The nodes of a part and around it, in any order.
 
     Attributes:
-        graph: The graph.
-        owners: Node type to int32[num_nodes], the part of each node.
-        nodes: The new numbers of nodes.
-        edges: The new numbers of edges.
-        node_names: Node type to what it is called in DGL.
-        edge_names: Edge type likewise.
-        trainers: Node type to int64[num_nodes], the trainer of each node; empty where trainers are parts.
+        keys: int64[n], the key of each.
+        numbers: int64[n], its number over all parts and types.
+        hops: int64[n], 0 for the part's own, else the hop at which it is found.
+        parts: int64[n], the part that owns it.
+        types: int64[n], the place of its type among the types.
     """
 
-    graph: Graph
-    owners: Owners
-    nodes: Numbering[str]
-    edges: Numbering[EdgeType]
-    node_names: Mapping[str, str]
-    edge_names: Mapping[EdgeType, EdgeType]
-    trainers: Mapping[str, IntArray] = field(default_factory=dict)
+    keys: IntArray
+    numbers: IntArray
+    hops: IntArray
+    parts: IntArray
+    types: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalEdges:
+    """The edges of a part and around it, in any order.
+
+    Attributes:
+        keys: int64[n], the key of each.
+        numbers: int64[n], its number over all parts and types.
+        src_numbers: int64[n], the number of its source, which is one of the ``LocalNodes``.
+        dst_numbers: int64[n], the number of its destination.
+        types: int64[n], the place of its type among the types.
+        is_inner: bool[n], whether the part owns it.
+    """
+
+    keys: IntArray
+    numbers: IntArray
+    src_numbers: IntArray
+    dst_numbers: IntArray
+    types: IntArray
+    is_inner: NDArray[np.bool_]
+
+
+class PartSource(Protocol):
+    """A graph that is cut into parts, wherever it is kept."""
 
     @property
-    def is_homogeneous(self) -> bool:
-        """Whether there is one node type and one edge type."""
-        return len(self.graph.nodes) == 1 and len(self.graph.edges) <= 1
+    def schema(self) -> GraphSchema:
+        """Types, features and splits."""
+        ...
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        ...
+
+    @property
+    def num_hops(self) -> int:
+        """How far a part's graph reaches; see ``around_part``."""
+        ...
+
+    @property
+    def has_trainers(self) -> bool:
+        """Whether nodes and edges have a trainer among their data."""
+        ...
+
+    @property
+    def node_ranges(self) -> Mapping[str, IntArray]:
+        """Node type to int64[num_parts, 2], the numbers that each part has."""
+        ...
+
+    @property
+    def edge_ranges(self) -> Mapping[EdgeType, IntArray]:
+        """Edge type likewise."""
+        ...
+
+    def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
+        """What is in the graph of a part."""
+        ...
+
+    def node_columns(self, part: int, node_type: str) -> Iterable[tuple[str, Rows]]:
+        """Features, trainers and masks of a part's nodes of a type, by name, in the order of their numbers."""
+        ...
+
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterable[tuple[str, Rows]]:
+        """Those of a part's edges."""
+        ...
 
 
-def part_graph(cut: Partitioned, part: int, num_hops: int) -> PlainGraph:
-    """The graph of a part with its halo, without types.
-
-    Args:
-        cut: The graph and its parts.
-        part: The part.
-        num_hops: How far the halo reaches; see ``around_part``.
-    """
-    around = around_part(cut.graph, cut.owners, part, num_hops)
-    nodes = _local_nodes(cut, around)
-    order = np.lexsort((nodes["number"], nodes["hop"]))
-    nodes = {name: values[order] for name, values in nodes.items()}
-    slots = _slots(cut, nodes)
-    edges = _local_edges(cut, around, part, slots)
-    order = np.lexsort((edges["number"], ~edges["is_inner"]))
-    edges = {name: values[order] for name, values in edges.items()}
+def part_graph(source: PartSource, part: int) -> PlainGraph:
+    """The graph of a part with its halo, without types."""
+    nodes, edges = source.around(part)
+    nodes = _sorted(nodes, np.lexsort((nodes.numbers, nodes.hops)))
+    edges = _sorted(edges, np.lexsort((edges.numbers, ~edges.is_inner)))
+    by_number = np.argsort(nodes.numbers)
+    src, dst = (
+        by_number[np.searchsorted(nodes.numbers, ends, sorter=by_number)]
+        for ends in (edges.src_numbers, edges.dst_numbers)
+    )
     ndata: dict[str, Array] = {
-        NID: nodes["number"], "inner_node": (nodes["hop"] == 0).astype(np.uint8), "part_id": nodes["part"],
-        "orig_id": nodes["key"],
+        NID: nodes.numbers, "inner_node": (nodes.hops == 0).astype(np.uint8), "part_id": nodes.parts,
+        "orig_id": nodes.keys,
     }  # fmt: skip
     edata: dict[str, Array] = {
-        EID: edges["number"], "inner_edge": edges["is_inner"].astype(np.uint8), "orig_id": edges["key"],
+        EID: edges.numbers, "inner_edge": edges.is_inner.astype(np.uint8), "orig_id": edges.keys,
     }  # fmt: skip
-    if not cut.is_homogeneous:
-        ndata[NTYPE], edata[ETYPE] = nodes["type"].astype(np.int16), edges["type"].astype(np.int32)
-    return PlainGraph(num_nodes=len(nodes["key"]), src=edges["src"], dst=edges["dst"], ndata=ndata, edata=edata)
+    if len(source.schema.nodes) > 1 or len(source.schema.edges) > 1:
+        ndata[NTYPE], edata[ETYPE] = nodes.types.astype(np.int16), edges.types.astype(np.int32)
+    return PlainGraph(num_nodes=len(nodes.keys), src=src, dst=dst, ndata=ndata, edata=edata)
 
 
-def _local_nodes(cut: Partitioned, around: Around) -> dict[str, Array]:
-    found: dict[str, list[Array]] = {name: [] for name in ("key", "number", "hop", "part", "type")}
-    for row, (node_type, hops) in enumerate(around.hops.items()):
-        keys = np.flatnonzero(hops >= 0)
-        values = (keys, cut.nodes.numbers[node_type][keys], hops[keys], cut.owners[node_type][keys])
-        for name, array in zip(found, (*values, np.full(len(keys), row)), strict=True):
-            found[name].append(np.asarray(array, np.int64))
-    return {name: np.concatenate(arrays) for name, arrays in found.items()}
+Local = TypeVar("Local", LocalNodes, LocalEdges)
 
 
-def _slots(cut: Partitioned, nodes: Mapping[str, Array]) -> dict[str, IntArray]:
-    """Node type to int64[num_nodes], the place of each node in the part's graph."""
-    slots = {t: np.full(table.num_nodes, -1, np.int64) for t, table in cut.graph.nodes.items()}
-    for row, of_type in enumerate(slots.values()):
-        places = np.flatnonzero(nodes["type"] == row)
-        of_type[nodes["key"][places]] = places
-    return slots
+def _sorted(local: Local, order: IntArray) -> Local:
+    return type(local)(**{of.name: getattr(local, of.name)[order] for of in fields(local)})
 
 
-def _local_edges(cut: Partitioned, around: Around, part: int, slots: Mapping[str, IntArray]) -> dict[str, Array]:
-    none = np.empty(0, np.int64)
-    found: dict[str, list[Array]] = {name: [none] for name in ("key", "number", "src", "dst", "type")}
-    is_inner: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-    for row, (edge_type, keys) in enumerate(around.edge_keys.items()):
-        table = cut.graph.edges[edge_type]
-        dst_keys = table.dst_keys[keys]
-        ends = (slots[edge_type[0]][table.src_keys[keys]], slots[edge_type[2]][dst_keys])
-        values = (keys, cut.edges.numbers[edge_type][keys], *ends, np.full(len(keys), row))
-        for name, array in zip(found, values, strict=True):
-            found[name].append(array)
-        is_inner.append(cut.owners[edge_type[2]][dst_keys] == part)
-    return {**{name: np.concatenate(arrays) for name, arrays in found.items()}, "is_inner": np.concatenate(is_inner)}
-
-
-def node_data(cut: Partitioned, part: int) -> dict[str, Array]:
+def node_data(source: PartSource, part: int) -> dict[str, Rows]:
     """``type/name`` to the data of a part's nodes; splits are masks."""
-    data: dict[str, Array] = {}
-    for node_type, table in cut.graph.nodes.items():
-        keys = cut.nodes.keys_of_part(node_type, part)
-        trainers = {TRAINER_ID: cut.trainers[node_type]} if cut.trainers else {}
-        columns = (table.features, trainers, masks_of(cut.graph.splits.get(node_type, {}), table.num_nodes))
-        data |= _data_of(cut.node_names[node_type], columns, keys)
-    return data
+    names, _ = dgl_names(source.schema)
+    return {f"{names[t]}/{name}": rows for t in source.schema.nodes for name, rows in source.node_columns(part, t)}
 
 
-def edge_data(cut: Partitioned, part: int) -> dict[str, Array]:
+def edge_data(source: PartSource, part: int) -> dict[str, Rows]:
     """``source:relation:destination/name`` to the data of a part's edges; an edge's trainer is its destination's."""
-    data: dict[str, Array] = {}
-    for edge_type, table in cut.graph.edges.items():
-        keys = cut.edges.keys_of_part(edge_type, part)
-        trainers = {TRAINER_ID: cut.trainers[edge_type[2]][table.dst_keys]} if cut.trainers else {}
-        columns = (table.features, trainers, masks_of(cut.graph.edge_splits.get(edge_type, {}), table.num_edges))
-        data |= _data_of(etype_label(cut.edge_names[edge_type]), columns, keys)
-    return data
+    _, names = dgl_names(source.schema)
+    return {
+        f"{etype_label(names[t])}/{name}": rows
+        for t in source.schema.edges
+        for name, rows in source.edge_columns(part, t)
+    }
 
 
 def mask_name(split: str) -> str:
@@ -144,45 +161,59 @@ def mask_name(split: str) -> str:
     return f"{split}_mask"
 
 
-def masks_of(splits: Mapping[str, IntArray], num_rows: int) -> dict[str, Array]:
-    """Name to bool[num_rows], who is in a split."""
-    masks: dict[str, Array] = {}
-    for split, keys in splits.items():
-        mask = masks.setdefault(mask_name(split), np.zeros(num_rows, np.bool_))
-        mask[keys] = True
-    return masks
+def mask_of(keys: IntArray, pieces: Iterable[IntArray]) -> NDArray[np.bool_]:
+    """bool[n], whether each of some keys, which ascend, is in a split.
+
+    Args:
+        keys: int64[n], ascending.
+        pieces: The keys of the split, in as many arrays as there are.
+    """
+    mask = np.zeros(len(keys), np.bool_)
+    for members in pieces:
+        places = np.searchsorted(keys, members)
+        is_within = places < len(keys)
+        places, members = places[is_within], members[is_within]
+        mask[places[keys[places] == members]] = True
+    return mask
 
 
-def _data_of(owner: str, columns: Iterable[Mapping[str, Column]], keys: IntArray) -> dict[str, Array]:
-    data: dict[str, Array] = {}
-    for of in columns:
-        for name, column in of.items():
-            label = f"{owner}/{name}"
-            if label in data:
-                raise SchemaError(
-                    f"{label} is a feature, and what splits or trainers are called in DGL's files; rename it"
-                )
-            if isinstance(column, RaggedArray):
-                raise SchemaError(f"{label} is text or ragged, and DGL's files hold neither; leave it out")
-            data[label] = column[keys]
-    return data
+def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
+    """Refuse a graph that DGL's files cannot hold.
 
-
-def unsaid(cut: Partitioned) -> dict[str, Any]:
-    """What the files do not say: which data are splits and booleans, and which edge types hold links to predict."""
-    graph, label = cut.graph, {t: etype_label(name) for t, name in cut.edge_names.items()}
-    booleans = [
-        f"{cut.node_names[t]}/{n}" for t, of in graph.nodes.items() for n, c in of.features.items() if _is_bool(c)
+    Raises:
+        SchemaError: It holds text or rows of different lengths, a feature is called as a split's data are, or a name
+            has a character that ends names.
+    """
+    node_names, edge_names = dgl_names(schema)
+    owners: list[tuple[str, Mapping[str, FeatureSchema], Iterable[str]]] = [
+        (node_names[t], features, schema.splits.get(t, ())) for t, features in schema.nodes.items()
     ]
-    booleans += [f"{label[t]}/{n}" for t, of in graph.edges.items() for n, c in of.features.items() if _is_bool(c)]
+    owners += [
+        (etype_label(edge_names[t]), features, schema.edge_splits.get(t, ())) for t, features in schema.edges.items()
+    ]
+    for owner, features, splits in owners:
+        taken = {*map(mask_name, splits), *([TRAINER_ID] if has_trainers else [])}
+        for name, feature in features.items():
+            if not feature.is_fixed_width:
+                raise SchemaError(f"{owner}/{name} is text or ragged, and DGL's files hold neither; leave it out")
+            if name in taken:
+                raise SchemaError(
+                    f"{owner}/{name} is a feature, and what splits or trainers are called in DGL's files; rename it"
+                )
+
+
+def unsaid(source: PartSource) -> dict[str, Any]:
+    """What the files do not say: which data are splits and booleans, and which edge types hold links to predict."""
+    schema = source.schema
+    node_names, edge_names = dgl_names(schema)
+    label = {t: etype_label(name) for t, name in edge_names.items()}
     return {
-        "splits": {cut.node_names[t]: list(of) for t, of in graph.splits.items()},
-        "edge_splits": {label[t]: list(of) for t, of in graph.edge_splits.items()},
-        "label_types": {label[t]: [label[other] for other in of] for t, of in graph.label_types.items()},
-        "booleans": booleans,
-        "has_trainers": bool(cut.trainers),
+        "splits": {node_names[t]: list(of) for t, of in schema.splits.items()},
+        "edge_splits": {label[t]: list(of) for t, of in schema.edge_splits.items() if of},
+        "label_types": {label[t]: [label[other] for other in of] for t, of in schema.label_types.items()},
+        "booleans": [
+            *(f"{node_names[t]}/{n}" for t, of in schema.nodes.items() for n, f in of.items() if f.dtype == "bool"),
+            *(f"{label[t]}/{n}" for t, of in schema.edges.items() for n, f in of.items() if f.dtype == "bool"),
+        ],
+        "has_trainers": source.has_trainers,
     }
-
-
-def _is_bool(column: Column) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype == np.bool_

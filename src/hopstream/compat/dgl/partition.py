@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.compat.dgl.convert import as_graph, dgl_names, our_node_type
-from hopstream.compat.dgl.graph_files import write_graph_file
+from hopstream.compat.dgl.convert import as_graph, our_node_type
+from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.numbering import number_by_owner
-from hopstream.compat.dgl.part_config import PartConfig
-from hopstream.compat.dgl.part_files import Partitioned, edge_data, node_data, part_graph, unsaid
-from hopstream.compat.dgl.tensor_files import write_tensor_file
+from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.tensors import to_array, to_tensors
+from hopstream.compat.dgl.writing import write_part_files
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.partition.assign import OwnersSource, assign_nodes, assign_owners
@@ -32,8 +28,6 @@ if TYPE_CHECKING:
 
 Mapped = tuple["Tensor", "Tensor"] | tuple[dict[str, "Tensor"], dict[EdgeType, "Tensor"]]
 FORMATS = ("coo", "csr", "csc")
-NODE_FEATS, EDGE_FEATS, GRAPH = "node_feat.dgl", "edge_feat.dgl", "graph.dgl"
-FILES = {"node_feats": NODE_FEATS, "edge_feats": EDGE_FEATS, "part_graph": GRAPH}
 
 
 def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
@@ -82,7 +76,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     """
     _check(graph_name, num_hops, num_trainers_per_machine, (objtype, graph_formats, use_graphbolt))
     graph = as_graph(g)
-    node_names, edge_names = dgl_names(graph)
+    check_schema(graph.schema)
     settings = PartitionSettings(
         num_parts=num_parts * num_trainers_per_machine, method=part_method, balance="nodes", rng_seed=rng_seed,
         balance_edges=balance_edges,
@@ -94,10 +88,10 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         found = {t: owner // np.int32(num_trainers_per_machine) for t, owner in found.items()}
     edge_owners = {t: found[t[2]][edges.dst_keys] for t, edges in graph.edges.items()}
     cut = Partitioned(
-        graph=graph, owners=found, nodes=number_by_owner(found, num_parts), node_names=node_names,
-        edges=number_by_owner(edge_owners, num_parts), edge_names=edge_names, trainers=trainers,
+        graph=graph, owners=found, nodes=number_by_owner(found, num_parts), num_hops=num_hops,
+        edges=number_by_owner(edge_owners, num_parts), trainers=trainers, num_parts=num_parts,
     )  # fmt: skip
-    _write(cut, Path(out_path), graph_name, (num_parts, part_method, num_hops))
+    write_part_files(cut, Path(out_path), graph_name, part_method=part_method)
     return _mapping(cut) if return_mapping else None
 
 
@@ -147,63 +141,8 @@ def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
     return {t: to_array(balance_ntypes, "balance_ntypes") for t in graph.nodes}
 
 
-def _write(cut: Partitioned, out: Path, graph_name: str, said: tuple[int, str, int]) -> None:
-    num_parts, part_method, num_hops = said
-    old_parts = _old_parts(out, graph_name)
-    out.mkdir(parents=True, exist_ok=True)
-    config = PartConfig(
-        path=out / f"{graph_name}.json", graph_name=graph_name, part_method=part_method, num_parts=num_parts,
-        num_nodes=sum(table.num_nodes for table in cut.graph.nodes.values()), halo_hops=num_hops,
-        num_edges=sum(table.num_edges for table in cut.graph.edges.values()),
-        node_map={name: cut.nodes.ranges[t] for t, name in cut.node_names.items()},
-        edge_map={name: cut.edges.ranges[t] for t, name in cut.edge_names.items() if t in cut.edges.ranges},
-        ntypes={name: number for number, name in enumerate(cut.node_names.values())},
-        etypes={cut.edge_names[t]: number for number, t in enumerate(cut.graph.edges)},
-        parts=tuple({what: f"part{p}/{file}" for what, file in FILES.items()} for p in range(num_parts)),
-        ours=unsaid(cut),
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix=f".{graph_name}.", suffix=".partial", dir=out) as new:
-        for part in range(num_parts):
-            folder = Path(new) / f"part{part}"
-            folder.mkdir()
-            write_tensor_file(folder / NODE_FEATS, node_data(cut, part))
-            write_tensor_file(folder / EDGE_FEATS, edge_data(cut, part))
-            write_graph_file(folder / GRAPH, part_graph(cut, part, num_hops))
-        config.path.unlink(missing_ok=True)  # from here on there is no graph, until the new one is whole
-        for folder in old_parts:
-            shutil.rmtree(folder)
-        for part in range(num_parts):
-            (Path(new) / f"part{part}").rename(out / f"part{part}")
-    config.write()
-
-
-def _old_parts(out: Path, graph_name: str) -> list[Path]:
-    """Folders of parts to replace.
-
-    Raises:
-        SettingsError: They are another graph's, or nobody's.
-    """
-    folders = [folder for folder in out.glob("part*") if folder.name[4:].isdecimal()] if out.is_dir() else []
-    others = [path.name for path in out.glob("*.json") if path.stem != graph_name and _has_parts(path)]
-    if folders and others:
-        raise SettingsError(f"{out} holds the parts of {others[0]}; give another folder")
-    for folder in folders:
-        foreign = [e.name for e in folder.iterdir() if e.suffix != ".dgl"] if folder.is_dir() else ["no folder"]
-        if foreign:
-            raise SettingsError(f"{folder} holds {foreign[0]!r}, which is no file of DGL; give another out_path")
-    return folders
-
-
-def _has_parts(path: Path) -> bool:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(value, dict) and "part-0" in value
-
-
 def _mapping(cut: Partitioned) -> Mapped:
     nodes, edges = to_tensors(dict(cut.nodes.keys)), to_tensors(dict(cut.edges.keys))
-    if not cut.is_homogeneous or not edges:
+    if len(nodes) > 1 or len(edges) != 1:
         return nodes, edges
     return next(iter(nodes.values())), next(iter(edges.values()))

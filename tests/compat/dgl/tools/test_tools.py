@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import hopstream
 import hopstream.compat.dgl as dgl
 from hopstream.compat.dgl.tools import chunk_graph, dispatch_data, random_partition, verify_partitions
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.ingest.chunked import write_chunked
 from tests.conftest import make_typed_graph
 
 FLAGS_WITHOUT_EFFECT = (
@@ -141,9 +143,11 @@ def test_nodes_in_other_parts_and_other_features_are_told(folder, tmp_path, caps
 
 def test_dgls_files_beside_the_dataset(folder, tmp_path, capsys):
     arguments = dispatched(folder).replace(f"{folder}/parts", f"{tmp_path}/parts")
-    flags = "--workers 0 --dgl-files --graph-formats coo,csc --save-orig-nids --save-orig-eids"
+    flags = "--workers 0 --graph-formats coo,csc --save-orig-nids --save-orig-eids"
     for more in ("", " --overwrite"):
         assert dispatch_data.main(words(f"{arguments} {flags}{more}")) == 0, capsys.readouterr().err
+        (tmp_path / "parts/.metadata.ended.partial/part0").mkdir(parents=True)  # as a process that is killed leaves it
+    shutil.rmtree(tmp_path / "parts/.metadata.ended.partial")
     out = tmp_path / "parts"
     graph = hopstream.read_graph(folder / "chunks")
     book = hopstream.load_partition_book(out)
@@ -170,12 +174,38 @@ def test_dgls_files_beside_the_dataset(folder, tmp_path, capsys):
     assert "holds 'part0' beside a dataset" in capsys.readouterr().err
 
 
+def test_dgls_files_are_those_of_partition_graph(folder, tmp_path):
+    dgl.distributed.partition_graph(
+        hopstream.read_graph(folder / "chunks"), "metadata", 3, tmp_path, part_method="file", owners=folder / "owners"
+    )
+    for path in sorted(tmp_path.rglob("*.dgl")):
+        assert (folder / "parts" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
+    ours, theirs = (json.loads((root / "metadata.json").read_text()) for root in (folder / "parts", tmp_path))
+    assert ours == {**theirs, "graph_name": "mag"}
+
+
+def test_a_graph_that_dgls_files_do_not_hold(tmp_path, capsys):
+    graph = hopstream.graph_from_arrays(
+        np.array([[0, 1], [1, 0]]), node_features={"title": np.array(["one", "two"])}, num_nodes=2
+    )
+    write_chunked(graph, tmp_path / "chunks")
+    given = f"--in_dir {tmp_path}/chunks --out_dir {tmp_path}/owners --num_partitions 2"
+    assert random_partition.main(words(given)) == 0
+    assert dispatch_data.main(words(f"{dispatched(tmp_path)} --workers 0")) == 2
+    said = capsys.readouterr().err
+    assert "_N/title is text or ragged" in said and "give --no-dgl-files to write the dataset alone" in said
+    assert not (tmp_path / "parts").exists()  # before anything is dispatched
+    assert dispatch_data.main(words(f"{dispatched(tmp_path)} --workers 0 --no-dgl-files")) == 0
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"manifest.json", "part-00000", "part-00001"}
+    assert hopstream.read_dataset(tmp_path / "parts").fingerprint() == graph.fingerprint()
+
+
 def test_original_ids_of_a_graph_without_types(tmp_path, rng):
     pairs = rng.integers(0, 20, (2, 60))
     chunk_graph.chunk_graph(hopstream.graph_from_arrays(pairs, num_nodes=20), "g", {}, {}, 2, tmp_path / "chunks")
     given = f"--in_dir {tmp_path}/chunks --out_dir {tmp_path}/owners --num_partitions 2"
     assert random_partition.main(words(given)) == 0
-    flags = "--workers 0 --dgl-files --save-orig-nids --save-orig-eids"
+    flags = "--workers 0 --save-orig-nids --save-orig-eids"
     assert dispatch_data.main(words(f"{dispatched(tmp_path)} {flags}")) == 0
     for part in range(2):
         g = dgl.distributed.load_partition(tmp_path / "parts/metadata.json", part)[0]
@@ -222,7 +252,8 @@ def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/ip_config.txt", "names 4 machines and there are 3 parts"),
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/none.txt", "none.txt"),
         (dispatch_data, f"{elsewhere} --use-graphbolt", "--use-graphbolt is given, and GraphBolt's files are not"),
-        (dispatch_data, f"{elsewhere} --graph-formats csc", "leave it out, or give --dgl-files"),
+        (dispatch_data, f"{elsewhere} --no-dgl-files --graph-formats csc", "leave out --no-dgl-files"),
+        (dispatch_data, f"{elsewhere} --graph-formats cso", "--graph-formats has 'cso'; known: coo, csr, csc"),
         (dispatch_data, f"{elsewhere} --graph-format csc", "unrecognized arguments: --graph-format csc"),
         (verify_partitions, " ".join(verified(folder, "owners")), "is not a dataset"),
     ):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import Array
+from hopstream.compat.dgl.dataset_parts import DatasetParts
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
-from hopstream.compat.dgl.part_config import etype_label, read_config
-from hopstream.compat.dgl.partition import partition_graph
+from hopstream.compat.dgl.part_config import etype_label
 from hopstream.compat.dgl.tensor_files import write_tensor_file
-from hopstream.graph.graph import Graph
+from hopstream.compat.dgl.writing import write_part_files
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import EDGE, NODE
 
@@ -22,25 +23,26 @@ JSON_STEM = "metadata"
 ORIG_NIDS, ORIG_EIDS = "orig_nids.dgl", "orig_eids.dgl"
 
 
-def write_dgl_parts(graph: Graph, owners: Path, out: Path, graph_name: str, graph_formats: str | None = None) -> None:
+def write_dgl_parts(out: Path, graph_name: str) -> None:
     """Write what DGL's pipeline leaves: ``metadata.json`` and DGL's files of each part, with halos of one hop.
 
     Args:
-        graph: The graph, in memory.
-        owners: The folder with the part of each node.
-        out: The folder, where the dataset of the same graph and owners is.
+        out: The dataset's folder, where they go; see ``DatasetParts`` for what it must be. Its parts are read one after
+            the other.
         graph_name: What the JSON calls the graph.
-        graph_formats: DGL's formats with commas between them; checked only.
 
     Raises:
         SchemaError: The graph holds text or rows of different lengths, or names that DGL's files cannot hold.
-        SettingsError: A format is unknown.
     """
-    partition_graph(
-        graph, JSON_STEM, open_dataset(out).manifest.book.num_parts, out, part_method="file", owners=owners,
-        graph_formats=None if graph_formats is None else graph_formats.split(","),
-    )  # fmt: skip
-    replace(read_config(out / f"{JSON_STEM}.json"), graph_name=graph_name).write()
+    with tempfile.TemporaryDirectory(prefix=f".{JSON_STEM}-edges.", suffix=".partial", dir=out) as scratch:
+        source = DatasetParts(open_dataset(out), Path(scratch))
+        write_part_files(source, out, JSON_STEM, part_method="file", graph_name=graph_name)
+
+
+def remove_unfinished(out: Path) -> None:
+    """Remove what a process left in a dataset's folder that was ended in ``write_dgl_parts``."""
+    for folder in out.glob(f".{JSON_STEM}*.partial"):
+        shutil.rmtree(folder)
 
 
 def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:

@@ -2,7 +2,7 @@
 
 One process, and workers of its own, do what DGL starts over ssh on every machine, so flags that say how machines are
 reached are taken and have nothing to do. What is written is a dataset, whose parts keep the original ids of nodes and
-edges; DGL's own files come beside it where they are asked for.
+edges, and beside it DGL's own files, made of one part of the dataset after the other.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.compat.dgl.part_files import check_schema
+from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
-from hopstream.compat.dgl.tools.dgl_files import write_dgl_parts, write_orig_ids
+from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, remove_unfinished, write_dgl_parts, write_orig_ids
 from hopstream.engine.settings import WorkerSettings
-from hopstream.errors import SettingsError
+from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked
 from hopstream.partition.dispatch.plan import Estimate, Plan
 from hopstream.partition.dispatch.run import dispatch
@@ -47,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in OF_GRAPHBOLT:
         flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="refused: GraphBolt's files")
     flags.add_argument("--graph-formats", help="formats of DGL's graph files, which DGL makes of what is written")
-    flags.add_argument("--dgl-files", action="store_true",
-                       help="write metadata.json and part<i>/*.dgl too; the graph is held in memory")  # fmt: skip
+    flags.add_argument("--no-dgl-files", action="store_true", help="write the dataset alone (not in DGL)")
     flags.add_argument("--workers", type=int, help="processes that work; 0 does all in one (not in DGL)")
     flags.add_argument("--memory", default="4GiB", help="memory that all processes may take (not in DGL)")
     flags.add_argument("--overwrite", action="store_true", help="replace a dataset that is there (not in DGL)")
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    _refuse_graphbolt(given)
+    _refuse(given)
+    graph_name = None if given.no_dgl_files else _name_for_dgl(given)
     machines = () if given.ip_config is None else read_ip_config(given.ip_config)
 
     def check(_: Estimate, plan: Plan) -> None:
@@ -66,6 +68,8 @@ def _run(given: argparse.Namespace) -> int:
                 "give each machine one part at least"
             )
 
+    if given.overwrite:
+        remove_unfinished(given.out_dir)
     manifest = dispatch(
         given.in_dir, given.partitions_dir, given.out_dir, metadata_filename=given.metadata_filename,
         settings=DispatchSettings(num_workers=given.workers, memory=given.memory), overwrite=given.overwrite,
@@ -73,28 +77,47 @@ def _run(given: argparse.Namespace) -> int:
     )  # fmt: skip
     if machines:
         place(given.out_dir, [], ip_config=given.ip_config, settings=WorkerSettings(num_workers=0))
-    if given.dgl_files:
-        chunked = open_chunked(given.in_dir, given.metadata_filename)
-        write_dgl_parts(chunked.load(), given.partitions_dir, given.out_dir, chunked.name, given.graph_formats)
+    if graph_name is not None:
+        write_dgl_parts(given.out_dir, graph_name)
     write_orig_ids(given.out_dir, nids=given.save_orig_nids, eids=given.save_orig_eids)
     if given.log_level in ("DEBUG", "INFO"):
         for part, (nodes, edges) in enumerate(zip(manifest.report.nodes, manifest.report.edges, strict=True)):
             say("write", f"part {part}: {nodes} nodes, {edges} edges, {manifest.report.bytes[part]} bytes")
         if machines:
             say("serve", str(given.out_dir / CLUSTER))
+        if graph_name is not None:
+            say("done", str(given.out_dir / f"{JSON_STEM}.json"))
         say("done", str(given.out_dir / MANIFEST))
     return DONE
 
 
-def _refuse_graphbolt(given: argparse.Namespace) -> None:
+def _refuse(given: argparse.Namespace) -> None:
     for name in OF_GRAPHBOLT:
         if getattr(given, name):
             raise SettingsError(
                 f"--{name.replace('_', '-')} is given, and GraphBolt's files are not written; leave it out: loaders of "
-                "hopstream read the dataset's own files, and --dgl-files writes DGL's graphs"
+                "hopstream read the dataset's own files, and DGL's graphs come beside them"
             )
-    if given.graph_formats is not None and not given.dgl_files:
-        raise SettingsError("--graph-formats is for DGL's graph files; leave it out, or give --dgl-files")
+    if given.graph_formats is not None and given.no_dgl_files:
+        raise SettingsError("--graph-formats is for DGL's files; leave it out, or leave out --no-dgl-files")
+    unknown = [f for f in (given.graph_formats or "").split(",") if f not in ("", *FORMATS)]
+    if unknown:
+        raise SettingsError(f"--graph-formats has {unknown[0]!r}; known: {', '.join(FORMATS)}")
+
+
+def _name_for_dgl(given: argparse.Namespace) -> str:
+    """The graph's name; refuses what DGL's files cannot hold, before the work of hours.
+
+    Raises:
+        SchemaError: DGL's files cannot hold the graph.
+        FormatError: A file is missing or cannot be read.
+    """
+    chunked = open_chunked(given.in_dir, given.metadata_filename)
+    try:
+        check_schema(chunked.schema)
+    except SchemaError as error:
+        raise SchemaError(f"{error}, or give --no-dgl-files to write the dataset alone") from error
+    return chunked.name
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Are parts those of the chunked graph and of the owners, with the flags of DGL's ``verify_partitions.py``?"""
+"""Are parts those of the chunked graph and of the owners, with the flags of DGL's ``verify_partitions.py``?
+
+Parts are those of a dataset, or in DGL's files, or both where they lie beside each other.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, OUR_FAULT, Flags, run_tool, say
+from hopstream.compat.dgl.tools.dgl_files import JSON_STEM
+from hopstream.compat.dgl.verifying import verify_part_files
+from hopstream.compat.dgl.writing import is_part_config
 from hopstream.ingest.chunked import open_chunked
+from hopstream.partition.audit.report import NOTHING, VerifyReport
 from hopstream.partition.audit.run import verify_dataset
+from hopstream.partition.paths import MANIFEST
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; return its exit status, 1 where something is wrong."""
     flags = Flags("verify_partitions", "Compare parts with the chunked graph and the owners that they were made of.")
     flags.add_argument("--orig-dataset-dir", type=Path, required=True, help="folder of the chunked graph")
-    flags.add_argument("--part-graph-dir", "--part-graph", type=Path, required=True, help="folder of the dataset")
+    flags.add_argument("--part-graph-dir", "--part-graph", type=Path, required=True, help="folder of the parts")
     flags.add_argument("--partitions-dir", type=Path, required=True, help="folder with the part of each node")
     flags.add_argument("--log-level", type=str.upper, default="INFO", choices=("NOTSET", *LOG_LEVELS),
                        help="above INFO nothing is said but what is wrong")  # fmt: skip
@@ -24,17 +32,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    report = verify_dataset(
-        given.part_graph_dir, against=open_chunked(given.orig_dataset_dir), owners=given.partitions_dir
-    )
-    if given.log_level in ("NOTSET", "DEBUG", "INFO"):
+    folder, source = given.part_graph_dir, open_chunked(given.orig_dataset_dir)
+    configs = _part_configs(folder)
+    reports = []
+    if (folder / MANIFEST).exists() or not configs or any(folder.glob("part-?????")):
+        reports.append((folder / MANIFEST, verify_dataset(folder, against=source, owners=given.partitions_dir)))
+    reports += [(path, verify_part_files(path, against=source, owners=given.partitions_dir)) for path in configs]
+    for path, report in reports:
+        _tell(path, report, is_quiet=given.log_level not in ("NOTSET", "DEBUG", "INFO"))
+    return DONE if all(report.is_ok for _, report in reports) else OUR_FAULT
+
+
+def _part_configs(folder: Path) -> list[Path]:
+    """The JSON files of DGL's parts; the one that should be there where only the parts are."""
+    found = sorted(path for path in folder.glob("*.json") if is_part_config(path))
+    return found or [folder / f"{JSON_STEM}.json"] * any(folder.glob("part[0-9]*/graph.dgl"))
+
+
+def _tell(path: Path, report: VerifyReport, *, is_quiet: bool) -> None:
+    """Say what was verified and what is wrong with it, and what of DGL's files could not be looked at."""
+    if not is_quiet:
+        say("verify", str(path))
         for kind, check in report.checks.items():
-            say(check.status, f"{kind:<10} {check.num_checked} checked, {check.num_wrong} wrong")
+            if check.status != "skipped" or path.name == MANIFEST:
+                say(check.status, f"{kind:<10} {check.num_checked} checked, {check.num_wrong} wrong")
+            for why in check.skipped if path.name != MANIFEST else ():
+                if why != NOTHING:
+                    say("skipped", f"{kind:<10} {why}")
     for finding in report.findings:
         say("wrong", str(finding))
     if report.num_left_out:
         say("wrong", f"{report.num_left_out} more")
-    return DONE if report.is_ok else OUR_FAULT
 
 
 if __name__ == "__main__":

@@ -1,0 +1,202 @@
+"""What does a dataset on disk have in and around one of its parts, without the graph in memory?
+
+A dataset's ids are the numbers that DGL gives to the nodes of a type: they go up part by part, and in a part by key. So
+the number of a node over all types follows from its id, and its key from the files of its part, which are mapped.
+
+[Cost] Memory: the ends, keys and numbers of the edges of one part and around it. Edges that leave a part are written to
+files first, 40 bytes each, in one pass over all parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.numbering import number_ranges
+from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.errors import SettingsError
+from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.schema import EdgeType, GraphSchema
+
+BLOCK_EDGES = 1 << 20
+"""Edges that are looked at at once."""
+RECORD = 5
+"""Numbers of an edge that leaves a part: place of its type, key, number, and the numbers of its ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Bookkeeping:
+    """What is wanted of every part at any time: maps of files, all of them."""
+
+    node_keys: Mapping[str, IntArray]
+    splits: Mapping[str, Mapping[str, IntArray]]
+    edge_splits: Mapping[EdgeType, Mapping[str, IntArray]]
+
+
+class DatasetParts:
+    """The parts of a dataset with all that one hop reaches: a ``PartSource``."""
+
+    num_hops = 1
+    has_trainers = False
+
+    def __init__(self, dataset: Dataset, scratch: Path) -> None:
+        """Look for the edges that leave each part.
+
+        Args:
+            dataset: The dataset: edges by destination, with their keys, and nothing appended.
+            scratch: A folder for files of these edges, which are the caller's to remove.
+
+        Raises:
+            SettingsError: The dataset is another one.
+            FormatError: A file is missing, truncated, or not what the manifest says.
+        """
+        manifest = dataset.manifest
+        if "in" not in manifest.directions or not manifest.has_edge_keys or manifest.book.deltas:
+            raise SettingsError(
+                f"{dataset.root} must have edges by destination (direction 'in'), with keys (keep_edge_keys), and "
+                "nothing appended, to be written in DGL's files; write it so"
+            )
+        self._dataset, self._scratch = dataset, scratch
+        self.schema: GraphSchema = manifest.schema
+        self.num_parts = manifest.book.num_parts
+        self._node_types, self._edge_types = list(self.schema.nodes), list(self.schema.edges)
+        self._id_offsets = {t: manifest.book.node_offsets[t] for t in self._node_types}
+        counts = {t: np.diff(offsets) for t, offsets in self._id_offsets.items()}
+        self.node_ranges: Mapping[str, IntArray] = number_ranges(counts, self.num_parts)
+        edge_counts = {t: np.diff(manifest.book.edge_offsets[t, "in"]) for t in self._edge_types}
+        self.edge_ranges: Mapping[EdgeType, IntArray] = number_ranges(edge_counts, self.num_parts)
+        self._known: list[_Bookkeeping] = []
+        for part in range(self.num_parts):
+            arrays = dataset.open_part(part)
+            self._known.append(
+                _Bookkeeping(
+                    node_keys=arrays.node_keys, splits=arrays.splits,
+                    edge_splits={t: links.splits for t, links in arrays.links.items()},
+                )
+            )  # fmt: skip
+            self._spill(arrays)
+
+    def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
+        """The part, the sources of its edges, the edges that leave it, and their destinations."""
+        inner = self._inner_edges(self._dataset.open_part(part))
+        path = self._leaving_path(part)
+        leaving = np.fromfile(path, np.int64) if path.exists() else np.empty(0, np.int64)
+        types, *others = np.concatenate([inner, leaving.reshape(-1, RECORD).T], axis=1)
+        keys, numbers, src_numbers, dst_numbers = others
+        is_inner = np.arange(len(keys)) < inner.shape[1]
+        edges = LocalEdges(
+            keys=keys, numbers=numbers, src_numbers=src_numbers, dst_numbers=dst_numbers, types=types, is_inner=is_inner
+        )
+        return self._nodes_around(part, src_numbers[is_inner], dst_numbers[~is_inner]), edges
+
+    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, Rows]]:
+        """Features and masks of a part's nodes of a type: rows are in the order of numbers already."""
+        arrays = self._dataset.open_part(part)
+        for name, column in arrays.node_features[node_type].items():
+            yield name, Rows(array=cast(Array, column))  # check_schema has refused ragged ones
+        for split in self.schema.splits.get(node_type, ()):
+            pieces = (known.splits[node_type][split] for known in self._known)
+            yield mask_name(split), Rows(array=mask_of(arrays.node_keys[node_type], pieces))
+
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, Rows]]:
+        """Features and masks of a part's edges of a type."""
+        held = self._dataset.open_part(part).edges[edge_type, "in"]
+        splits = self.schema.edge_splits.get(edge_type, ())
+        if not held.features and not splits:
+            return
+        keys = _keys_of(held)
+        order = np.argsort(keys)
+        for name, column in held.features.items():
+            yield name, Rows(array=cast(Array, column), places=order)
+        for split in splits:
+            pieces = (known.edge_splits[edge_type][split] for known in self._known)
+            yield mask_name(split), Rows(array=mask_of(keys[order], pieces))
+
+    def _spill(self, arrays: PartArrays) -> None:
+        """Append the edges that come into a part from others to the files of these."""
+        part = arrays.part
+        for row, edge_type in enumerate(self._edge_types):
+            held = arrays.edges[edge_type, "in"]
+            keys = _keys_of(held)
+            numbers = np.empty(len(keys), np.int64)
+            numbers[np.argsort(keys)] = np.arange(len(keys))
+            numbers += self.edge_ranges[edge_type][part, 0]
+            offsets = self._id_offsets[edge_type[0]]
+            for first in range(0, len(keys), BLOCK_EDGES):
+                src_ids = held.indices[first : first + BLOCK_EDGES]
+                src_parts = np.searchsorted(offsets, src_ids, side="right") - 1
+                places = np.flatnonzero(src_parts != part)
+                places = places[np.argsort(src_parts[places], kind="stable")]
+                edges = first + places
+                rows = np.searchsorted(held.indptr, edges, side="right") - 1
+                records = np.empty((len(places), RECORD), np.int64)
+                records[:, 0], records[:, 1], records[:, 2] = row, keys[edges], numbers[edges]
+                records[:, 3] = self._numbers(edge_type[0], src_ids[places])
+                records[:, 4] = self.node_ranges[edge_type[2]][part, 0] + rows
+                bounds = np.searchsorted(src_parts[places], np.arange(self.num_parts + 1))
+                for other in np.flatnonzero(np.diff(bounds)).tolist():
+                    with self._leaving_path(other).open("ab") as file:
+                        records[bounds[other] : bounds[other + 1]].tofile(file)
+
+    def _leaving_path(self, part: int) -> Path:
+        return self._scratch / f"leaving-{part}.bin"
+
+    def _numbers(self, node_type: str, ids: Array) -> IntArray:
+        """The number over all types of each id of a type."""
+        offsets = self._id_offsets[node_type]
+        parts = np.searchsorted(offsets, ids, side="right") - 1
+        numbers: IntArray = ids + (self.node_ranges[node_type][:, 0] - offsets[:-1])[parts]
+        return numbers
+
+    def _inner_edges(self, arrays: PartArrays) -> IntArray:
+        """int64[RECORD, n], the part's own edges."""
+        found = [np.empty((RECORD, 0), np.int64)]
+        for row, edge_type in enumerate(self._edge_types):
+            held = arrays.edges[edge_type, "in"]
+            keys = _keys_of(held)
+            order = np.argsort(keys)
+            of_type = np.empty((RECORD, len(keys)), np.int64)
+            of_type[0], of_type[1] = row, keys[order]
+            of_type[2] = self.edge_ranges[edge_type][arrays.part, 0] + np.arange(len(keys))
+            of_type[3] = self._numbers(edge_type[0], held.indices[order])
+            rows = np.searchsorted(held.indptr, order, side="right") - 1
+            of_type[4] = self.node_ranges[edge_type[2]][arrays.part, 0] + rows
+            found.append(of_type)
+        return np.concatenate(found, axis=1)
+
+    def _nodes_around(self, part: int, src_numbers: IntArray, dst_numbers: IntArray) -> LocalNodes:
+        first, stop = self.node_ranges[self._node_types[0]][part, 0], self.node_ranges[self._node_types[-1]][part, 1]
+        own = np.arange(first, stop)
+        sources = np.unique(src_numbers[(src_numbers < first) | (src_numbers >= stop)])
+        others = np.setdiff1d(dst_numbers, sources)
+        located = [self._locate(numbers) for numbers in (own, sources, others)]
+        keys, parts, types = (np.concatenate(arrays) for arrays in zip(*located, strict=True))
+        hops = np.repeat(np.arange(3), [len(own), len(sources), len(others)])
+        return LocalNodes(
+            keys=keys, numbers=np.concatenate([own, sources, others]), hops=hops, parts=parts, types=types
+        )
+
+    def _locate(self, numbers: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Keys, parts and places of types of nodes, by numbers that ascend."""
+        ranges = np.stack([self.node_ranges[t] for t in self._node_types], axis=1).reshape(-1, 2)
+        places = np.searchsorted(ranges[:, 1], numbers, side="right")
+        parts, types = np.divmod(places, len(self._node_types))
+        keys = np.empty(len(numbers), np.int64)
+        bounds = np.searchsorted(places, np.arange(len(ranges) + 1))
+        for place in np.flatnonzero(np.diff(bounds)).tolist():
+            here = slice(bounds[place], bounds[place + 1])
+            part, row = divmod(place, len(self._node_types))
+            known = self._known[part].node_keys[self._node_types[row]]
+            keys[here] = known[numbers[here] - ranges[place, 0]]
+        return keys, parts, types
+
+
+def _keys_of(held: EdgeArrays) -> IntArray:
+    """The keys of edges that a part holds, which are there: see ``DatasetParts``."""
+    return cast(IntArray, held.keys)

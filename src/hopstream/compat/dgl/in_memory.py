@@ -1,0 +1,113 @@
+"""What does a graph in memory, of which each node and edge has a part, have in and around one of its parts?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.numbering import Numbering
+from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.graph.graph import Graph
+from hopstream.partition.balance import Owners
+from hopstream.partition.halo.around import Around, around_part
+from hopstream.schema import EdgeType, GraphSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partitioned:
+    """A graph, and where each node and edge went: a ``PartSource``.
+
+    Attributes:
+        graph: The graph.
+        owners: Node type to int32[num_nodes], the part of each node.
+        nodes: The new numbers of nodes.
+        edges: The new numbers of edges.
+        num_parts: Number of parts.
+        num_hops: How far the graph of a part reaches.
+        trainers: Node type to int64[num_nodes], the trainer of each node; empty where trainers are parts.
+    """
+
+    graph: Graph
+    owners: Owners
+    nodes: Numbering[str]
+    edges: Numbering[EdgeType]
+    num_parts: int
+    num_hops: int
+    trainers: Mapping[str, IntArray] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Of the graph."""
+        return self.graph.schema
+
+    @property
+    def has_trainers(self) -> bool:
+        """Whether nodes have trainers that are not their parts."""
+        return bool(self.trainers)
+
+    @property
+    def node_ranges(self) -> Mapping[str, IntArray]:
+        """Of the numbering of nodes."""
+        return self.nodes.ranges
+
+    @property
+    def edge_ranges(self) -> Mapping[EdgeType, IntArray]:
+        """Of the numbering of edges."""
+        return self.edges.ranges
+
+    def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
+        """The nodes and edges within ``num_hops`` of a part; see ``around_part``."""
+        around = around_part(self.graph, self.owners, part, self.num_hops)
+        return self._local_nodes(around), self._local_edges(around, part)
+
+    def _local_nodes(self, around: Around) -> LocalNodes:
+        found: list[list[Array]] = [[] for _ in range(5)]
+        for row, (node_type, hops) in enumerate(around.hops.items()):
+            keys = np.flatnonzero(hops >= 0)
+            values = (keys, self.nodes.numbers[node_type][keys], hops[keys], self.owners[node_type][keys])
+            for arrays, array in zip(found, (*values, np.full(len(keys), row)), strict=True):
+                arrays.append(np.asarray(array, np.int64))
+        keys, numbers, hops, parts, types = map(np.concatenate, found)
+        return LocalNodes(keys=keys, numbers=numbers, hops=hops, parts=parts, types=types)
+
+    def _local_edges(self, around: Around, part: int) -> LocalEdges:
+        found: list[list[Array]] = [[np.empty(0, np.int64)] for _ in range(5)]
+        is_inner = [np.empty(0, np.bool_)]
+        for row, (edge_type, keys) in enumerate(around.edge_keys.items()):
+            table, numbers = self.graph.edges[edge_type], self.nodes.numbers
+            src_keys, dst_keys = table.src_keys[keys], table.dst_keys[keys]
+            ends = (numbers[edge_type[0]][src_keys], numbers[edge_type[2]][dst_keys])
+            values = (keys, self.edges.numbers[edge_type][keys], *ends, np.full(len(keys), row))
+            for arrays, array in zip(found, values, strict=True):
+                arrays.append(array)
+            is_inner.append(self.owners[edge_type[2]][dst_keys] == part)
+        keys, edge_numbers, src_numbers, dst_numbers, types = map(np.concatenate, found)
+        return LocalEdges(
+            keys=keys, numbers=edge_numbers, src_numbers=src_numbers, dst_numbers=dst_numbers, types=types,
+            is_inner=np.concatenate(is_inner),
+        )  # fmt: skip
+
+    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, Rows]]:
+        """Features, trainers and masks of a part's nodes of a type."""
+        table, keys = self.graph.nodes[node_type], self.nodes.keys_of_part(node_type, part)
+        columns = cast(Mapping[str, Array], table.features)  # check_schema has refused ragged ones
+        trainers = {TRAINER_ID: self.trainers[node_type]} if self.trainers else {}
+        for name, column in {**columns, **trainers}.items():
+            yield name, Rows(array=column, places=keys)
+        for split, members in self.graph.splits.get(node_type, {}).items():
+            yield mask_name(split), Rows(array=mask_of(keys, [members]))
+
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, Rows]]:
+        """Features, trainers and masks of a part's edges of a type; an edge's trainer is its destination's."""
+        table, keys = self.graph.edges[edge_type], self.edges.keys_of_part(edge_type, part)
+        for name, column in cast(Mapping[str, Array], table.features).items():
+            yield name, Rows(array=column, places=keys)
+        if self.trainers:
+            yield TRAINER_ID, Rows(array=self.trainers[edge_type[2]][table.dst_keys[keys]])
+        for split, members in self.graph.edge_splits.get(edge_type, {}).items():
+            yield mask_name(split), Rows(array=mask_of(keys, [members]))

@@ -1,0 +1,343 @@
+"""Are DGL's files of a graph that is cut into parts those of the graph, and of the parts that its nodes were given?
+
+Nothing here stops at the first thing that is wrong. Nodes are looked at part by part, then edges and data, some parts
+at a time.
+
+[Cost] Memory: some 40 bytes for each node of the graph, and the edges of as many parts as have ``max_edges`` together.
+The source is read once for each such group of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
+from hopstream.compat.dgl.convert import our_edge_type, our_node_type
+from hopstream.compat.dgl.graph_files import PlainGraph
+from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
+from hopstream.compat.dgl.loading import check_integers, read_part_graph
+from hopstream.compat.dgl.part_config import PartConfig, etype_label, read_config
+from hopstream.compat.dgl.tensor_files import read_tensor_file
+from hopstream.compat.dgl.verifying_data import DataCheck, HeldRows
+from hopstream.compat.dgl.verifying_edges import HeldEdges, compare_edges
+from hopstream.errors import FormatError, HopstreamError, IdRangeError
+from hopstream.partition.audit.reference import Against, Reference, open_reference
+from hopstream.partition.audit.report import Findings, VerifyReport
+from hopstream.partition.owners import read_owners
+from hopstream.schema import EdgeType
+
+MAX_EDGES = 1 << 22
+MAX_FINDINGS = 100
+MAX_PARTS_AT_ONCE = 64
+"""Each has two files open."""
+UNKNOWN = -1
+
+
+def verify_part_files(
+    part_config: str | Path, *, against: Against, owners: str | Path, max_edges: int = MAX_EDGES,
+    max_findings: int = MAX_FINDINGS,
+) -> VerifyReport:  # fmt: skip
+    """Compare DGL's files of all parts with the graph and with the part of each node, and tell all that is wrong.
+
+    The keys of nodes and edges are what files say (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``); where they
+    say nothing, what goes by keys is skipped, and the report says so.
+
+    Args:
+        part_config: The JSON file; the folders of all parts must be there.
+        against: The graph: a chunked graph, which is not loaded, or what else ``verify_dataset`` takes.
+        owners: A folder with the part of each node.
+        max_edges: Edges of parts that are held at a time; one part's at least.
+        max_findings: The most findings that are listed; more are counted.
+
+    Raises:
+        FormatError: The graph, or a file of owners, cannot be read.
+        SchemaError: A file of owners does not have one integer for each node.
+        SettingsError: The owners are those of another number of parts.
+        IdRangeError: A file of owners names a part that is not there.
+    """
+    findings, path = Findings(max_findings), Path(part_config)
+    findings.checked("manifest")
+    try:
+        config = read_config(path)
+    except HopstreamError as error:
+        findings.add("manifest", path.name, str(error).removeprefix(f"{path} "))
+        return findings.report()
+    reference = open_reference(against)
+    found, _ = read_owners(owners, reference.num_nodes, config.num_parts)
+    _Verification(config, reference, found, findings).run(max_edges)
+    return findings.report()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Local:
+    """What the graph of a part says, with numbers of types."""
+
+    part: int
+    where: str
+    graph: PlainGraph
+    node_types: IntArray
+    node_numbers: IntArray
+    edge_types: IntArray
+    edge_numbers: IntArray
+
+
+@dataclass(slots=True, eq=False)
+class _Verification:
+    config: PartConfig
+    reference: Reference
+    owners: Mapping[str, NDArray[np.int32]]
+    findings: Findings
+    nodes: _Ranges = field(init=False)
+    edges: _Ranges = field(init=False)
+    node_names: dict[str, str] = field(default_factory=dict)
+    """Node type of the files to that of the source, for those that both have in the same number."""
+    edge_names: dict[EdgeType, EdgeType] = field(default_factory=dict)
+    keys: dict[str, IntArray] = field(default_factory=dict)
+    """Node type of the files to int64[num_nodes], the key of each number of the type."""
+    num_edges: dict[int, int] = field(default_factory=dict)
+    """Part whose graph can be read to the edges in it."""
+
+    def run(self, max_edges: int) -> None:
+        config = self.config
+        book = RangePartitionBook(0, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
+        self.nodes, self.edges = book._nodes, book._edges
+        self._match_types()
+        self.keys = {t: np.full(int(self.nodes.typed[t][-1]), UNKNOWN, np.int64) for t in self.node_names}
+        for part in range(config.num_parts):
+            local = self._open(part, is_first=True)
+            if local is not None:
+                self.num_edges[part] = len(local.graph.src)
+                self._take_keys(local)
+        for ntype in self.keys:
+            self._check_keys(ntype)
+        for parts in self._groups(max_edges):
+            opened = [local for local in map(self._open, parts) if local is not None]
+            node_keys = {local.part: self._local_keys(local) for local in opened}
+            for local in opened:
+                self._check_around(local, node_keys[local.part])
+            data = DataCheck(config, self.reference, self.findings, [local.part for local in opened])
+            for ntype, name in self.node_names.items():
+                data.check(ntype, name, [self._node_rows(ntype, local.part) for local in opened])
+            for etype, edge_name in self.edge_names.items():
+                held = [self._held_edges(etype, local, node_keys[local.part]) for local in opened]
+                known = [edges for edges in held if edges is not None]
+                src_owner = None if self.config.halo_hops else self.owners[edge_name[0]]
+                owners = (src_owner, self.owners[edge_name[2]])
+                compare_edges(self.reference, edge_name, known, owners, self.findings)
+                rows = [self._edge_rows(etype, local, edges) for local, edges in zip(opened, held, strict=True)]
+                data.check(etype, edge_name, rows)
+            data.check_labels(self.node_names, self.edge_names)
+
+    def _match_types(self) -> None:
+        """Find each type in the source; tell of those that one of them lacks, or has in another number."""
+        reference, findings = self.reference, self.findings
+        for ntype in self.config.ntypes:
+            name = ntype if ntype in reference.num_nodes else our_node_type(ntype)
+            if self._is_same(ntype, int(self.nodes.typed[ntype][-1]), reference.num_nodes.get(name)):
+                self.node_names[ntype] = name
+        for etype in self.config.etypes:
+            edge_name = etype if etype in reference.num_edges else our_edge_type(etype)
+            label = etype_label(etype)
+            if self._is_same(label, int(self.edges.typed[etype][-1]), reference.num_edges.get(edge_name)):
+                self.edge_names[etype] = edge_name
+        theirs = {**dict.fromkeys(self.config.ntypes), **dict.fromkeys(map(our_node_type, self.config.ntypes))}
+        for name in reference.num_nodes:
+            findings.checked("schema")
+            findings.add("schema", name, "is a type of the source alone", name not in theirs)
+        edges = {*self.config.etypes, *map(our_edge_type, self.config.etypes)}
+        for edge_name in reference.num_edges:
+            findings.checked("schema")
+            findings.add("schema", etype_label(edge_name), "is a type of the source alone", edge_name not in edges)
+
+    def _is_same(self, label: str, got: int, want: int | None) -> bool:
+        what = "is a type of the parts alone" if want is None else f"has {got} rows; the source has {want}"
+        self.findings.add("schema", label, what, got != want)
+        if got != want and want is not None:
+            self.findings.skip("features", f"{label} has {got} rows and the source {want}, so they are not compared")
+        return got == want
+
+    def _open(self, part: int, *, is_first: bool = False) -> _Local | None:
+        """The graph of a part; tells, the first time, why it cannot be used."""
+        if not is_first and part not in self.num_edges:
+            return None
+        where = self.config.parts[part].get("part_graph", f"part-{part}")
+        self.findings.checked("files", int(is_first))
+        try:
+            graph = read_part_graph(self.config, part)
+            node_types, node_numbers = self.nodes.per_type(graph.ndata[NID].astype(np.int64))
+            edge_types, edge_numbers = self.edges.per_type(graph.edata[EID].astype(np.int64))
+        except (FormatError, IdRangeError) as error:
+            self.findings.add("files", where, self._told(error, where))
+            return None
+        return _Local(
+            part=part, where=where, graph=graph, node_types=node_types, node_numbers=node_numbers,
+            edge_types=edge_types, edge_numbers=edge_numbers,
+        )  # fmt: skip
+
+    def _told(self, error: HopstreamError, where: str) -> str:
+        return str(error).removeprefix(f"{self.config.path.parent / where} ")
+
+    def _take_keys(self, local: _Local) -> None:
+        """Note the key of each node that a part owns."""
+        inner = local.graph.ndata["inner_node"] != 0
+        for row, ntype in enumerate(self.config.ntypes):
+            if ntype in self.keys:
+                places = np.flatnonzero(inner & (local.node_types == row))
+                rows = local.node_numbers[places] - self.nodes.typed[ntype][local.part]
+                keys = self._keys_of_rows(local, ntype, rows, places)
+                if keys is not None:
+                    limit = self.reference.num_nodes[self.node_names[ntype]]
+                    keys = self._in_range(keys, limit, f"{local.where} {ntype}")
+                    self.keys[ntype][local.node_numbers[places]] = keys
+
+    def _keys_of_rows(
+        self, local: _Local, of: str | EdgeType, rows: IntArray, places: IntArray
+    ) -> IntArray | None:  # fmt: skip
+        """Keys of what a part owns of a type, by its place in the part's graph and its row; None where nobody says."""
+        is_node = isinstance(of, str)
+        data = local.graph.ndata if is_node else local.graph.edata
+        if "orig_id" in data:
+            return data["orig_id"][places].astype(np.int64)
+        name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
+        path = self.config.file(local.part, "part_graph").parent / name
+        where = str(Path(local.where).with_name(name))
+        if not len(rows):
+            return np.empty(0, np.int64)
+        if not path.is_file():
+            why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {label}"
+            self.findings.skip(("nodes", "features") if is_node else ("edges", "ownership", "features"), why)
+            return None
+        try:
+            found = read_tensor_file(path)
+            keys = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
+            if keys is None:
+                raise FormatError(f"{path} has no {label!r}; it has {list(found)}")
+            check_integers(path, label, keys)
+        except FormatError as error:
+            self.findings.add("files", where, self._told(error, where))
+            return None
+        if not 0 <= rows.min() <= rows.max() < len(keys):
+            told = f"has {len(keys)} keys of {label}; the part has rows {rows.min()}..{rows.max()}"
+            self.findings.add("files", where, told)
+            return None
+        return keys[rows].astype(np.int64)
+
+    def _in_range(self, keys: IntArray, limit: int, where: str) -> IntArray:
+        """Keys, ``UNKNOWN`` in place of those that nothing has; tells of these."""
+        is_wrong = (keys < 0) | (keys >= limit)
+        self.findings.checked("ranges", len(keys))
+        self.findings.add(
+            "ranges", where, f"has keys outside 0..{limit - 1}", int(is_wrong.sum()), map(str, keys[is_wrong][:9])
+        )
+        return np.where(is_wrong, UNKNOWN, keys)
+
+    def _check_keys(self, ntype: str) -> None:
+        """Every node is in one part, and in the one that the folder of owners names."""
+        keys, owner, findings = self.keys[ntype], self.owners[self.node_names[ntype]], self.findings
+        parts = np.repeat(np.arange(self.config.num_parts), np.diff(self.nodes.typed[ntype]))
+        places = np.flatnonzero(keys != UNKNOWN)
+        found, parts_of_found = keys[places], parts[places]
+        findings.checked("nodes", len(found))
+        wrong = np.flatnonzero(owner[found] != parts_of_found)
+        told = (f"key {found[row]} (part {parts_of_found[row]}, not {owner[found[row]]})" for row in wrong)
+        findings.add("nodes", ntype, "is in another part than the folder of owners says", len(wrong), told)
+        times = np.bincount(found, minlength=len(owner))
+        doubled = np.flatnonzero(times > 1)
+        findings.add("nodes", ntype, "is held more than once", len(doubled), (f"key {key}" for key in doubled))
+        is_known = np.zeros(self.config.num_parts, np.bool_)  # a part whose keys nobody knows lacks none
+        is_known[parts_of_found] = True
+        missing = np.flatnonzero((times == 0) & is_known[owner])
+        findings.add("nodes", ntype, "is held by no part", len(missing), (f"key {key}" for key in missing))
+
+    def _groups(self, max_edges: int) -> Iterator[list[int]]:
+        """Parts that are looked at together."""
+        group: list[int] = []
+        num_edges = 0
+        for part, of_part in self.num_edges.items():
+            if group and (num_edges + of_part > max_edges or len(group) == MAX_PARTS_AT_ONCE):
+                yield group
+                group, num_edges = [], 0
+            group.append(part)
+            num_edges += of_part
+        if group:
+            yield group
+
+    def _check_around(self, local: _Local, node_keys: IntArray) -> None:
+        """What the graph says of its nodes and edges, its own and others, is what follows from their numbers."""
+        ndata, edata, findings = local.graph.ndata, local.graph.edata, self.findings
+        node_parts = np.searchsorted(self.nodes.all_types[1:], ndata[NID], side="right")
+        edge_parts = np.searchsorted(self.edges.all_types[1:], edata[EID], side="right")
+        for name, what, said, wanted in (
+            ("inner_node", "a node", ndata["inner_node"], ndata["inner_node"] != 0),
+            ("inner_edge", "an edge", edata["inner_edge"], edata["inner_edge"] != 0),
+            ("part_id", "a node", ndata.get("part_id"), node_parts),
+            (NTYPE, "a node", ndata.get(NTYPE), local.node_types),
+            ("orig_id", "a node", ndata.get("orig_id"), node_keys),
+            (ETYPE, "an edge", edata.get(ETYPE), local.edge_types),
+            ("the part", "an edge", node_parts[local.graph.dst], edge_parts),
+        ):
+            if said is None:
+                continue
+            got = said if said.ndim == 1 else np.full(len(said), UNKNOWN)
+            findings.checked("halo", len(got))
+            wrong = np.flatnonzero((got != wanted) & (wanted != UNKNOWN))
+            told = (f"{what.split()[1]} {place} ({got[place]}, not {wanted[place]})" for place in wrong)
+            findings.add("halo", local.where, f"{name} of {what} is not what it should be", len(wrong), told)
+
+    def _local_keys(self, local: _Local) -> IntArray:
+        """int64[n], the key of each node of a part's graph."""
+        found = np.full(len(local.node_types), UNKNOWN, np.int64)
+        for row, ntype in enumerate(self.config.ntypes):
+            if ntype in self.keys:
+                mine = local.node_types == row
+                found[mine] = self.keys[ntype][local.node_numbers[mine]]
+        return found
+
+    def _node_rows(self, ntype: str, part: int) -> HeldRows:
+        first, stop = self.nodes.typed[ntype][part : part + 2]
+        return HeldRows.of(part, self.keys[ntype][first:stop])
+
+    def _held_edges(self, etype: EdgeType, local: _Local, node_keys: IntArray) -> HeldEdges | None:
+        """The edges of a type in a part's graph, where their keys are known; None where they are not."""
+        findings, edata, part = self.findings, local.graph.edata, local.part
+        is_mine = local.edge_types == self.config.etypes[etype]
+        is_inner = is_mine & (edata["inner_edge"] != 0)
+        first, stop = self.edges.typed[etype][part : part + 2].tolist()
+        numbers = np.sort(local.edge_numbers[is_inner])
+        label = f"{local.where} {etype_label(etype)}"
+        if self.config.halo_hops and not np.array_equal(numbers, np.arange(first, stop)):
+            missing = np.setdiff1d(np.arange(first, stop), numbers)
+            what = f"does not hold edges {first}..{stop - 1} of its own, as the JSON file says"
+            findings.add("edges", label, what, max(1, len(missing)), (f"number {number}" for number in missing))
+        has_keys = "orig_id" in edata
+        places = np.flatnonzero(is_mine if has_keys else is_inner)
+        rows = local.edge_numbers[places] - first
+        keys = self._keys_of_rows(local, etype, rows, places)
+        if keys is None:
+            return None
+        keys = self._in_range(keys, self.reference.num_edges[self.edge_names[etype]], label)
+        ends = []
+        for what, end, ntype in (("source", local.graph.src, etype[0]), ("destination", local.graph.dst, etype[2])):
+            is_other = local.node_types[end[places]] != self.config.ntypes[ntype]
+            told = (f"edge key {keys[place]}" for place in np.flatnonzero(is_other))
+            findings.add("edges", label, f"has a {what} of another type", int(is_other.sum()), told)
+            ends.append(np.where(is_other, UNKNOWN, node_keys[end[places]]))
+        order = np.argsort(keys, kind="stable")
+        order = order[keys[order] != UNKNOWN]
+        return HeldEdges(
+            part=part, where=label, keys=keys[order], src_keys=ends[0][order], dst_keys=ends[1][order],
+            is_inner=is_inner[places][order], rows=rows[order],
+        )  # fmt: skip
+
+    def _edge_rows(self, etype: EdgeType, local: _Local, held: HeldEdges | None) -> HeldRows:
+        if held is None:
+            return HeldRows(part=local.part, keys=np.empty(0, np.int64), rows=np.empty(0, np.int64))
+        num_rows = np.diff(self.edges.typed[etype])[local.part]
+        is_row = held.is_inner & (held.rows >= 0) & (held.rows < num_rows)
+        return HeldRows(part=local.part, keys=held.keys[is_row], rows=held.rows[is_row])

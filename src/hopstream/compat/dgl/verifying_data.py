@@ -1,0 +1,162 @@
+"""Are the features and masks in the files of parts those of the source?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray
+from hopstream.compat.dgl.loading import read_edge_feats, read_node_feats
+from hopstream.compat.dgl.part_config import PartConfig, etype_label
+from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name, mask_of
+from hopstream.errors import FormatError
+from hopstream.partition.audit.columns import block_rows, differing_rows
+from hopstream.partition.audit.reference import Reference
+from hopstream.partition.audit.report import Findings
+from hopstream.schema import EdgeType, FeatureSchema
+
+Feats = dict[str, Array]
+MASK = FeatureSchema(dtype="bool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldRows:
+    """What a part has of a type, by key.
+
+    Attributes:
+        part: The part.
+        keys: int64[n], ascending; those that are known.
+        rows: int64[n], the row of each in the part's data.
+    """
+
+    part: int
+    keys: IntArray
+    rows: IntArray
+
+    @classmethod
+    def of(cls, part: int, keys: IntArray) -> HeldRows:
+        """Sort the keys of a part's rows, negative where they are not known."""
+        order = np.argsort(keys, kind="stable")
+        order = order[keys[order] >= 0]
+        return cls(part=part, keys=keys[order], rows=order)
+
+
+class DataCheck:
+    """Compares the data of some parts with the source."""
+
+    def __init__(
+        self, config: PartConfig, reference: Reference, findings: Findings, parts: Sequence[int]
+    ) -> None:  # fmt: skip
+        """Map the parts' files; tells of those that cannot be read.
+
+        Args:
+            config: What the JSON file says.
+            reference: The source.
+            findings: Who is told.
+            parts: The parts.
+        """
+        self._config, self._reference, self._findings = config, reference, findings
+        self._node_feats = {part: self._map(part, "node_feats", read_node_feats) for part in parts}
+        self._edge_feats = {part: self._map(part, "edge_feats", read_edge_feats) for part in parts}
+
+    def check(self, of: str | EdgeType, name: str | EdgeType, parts: Sequence[HeldRows]) -> None:
+        """Compare all data of a type.
+
+        Args:
+            of: The type, as the files call it.
+            name: The type, as the source calls it.
+            parts: What each part has of it.
+        """
+        schema, reference = self._reference.schema, self._reference
+        features = schema.nodes[name] if isinstance(name, str) else schema.edges[name]
+        splits = reference.splits.get(name, {}) if isinstance(name, str) else reference.edge_splits.get(name, {})
+        label = of if isinstance(of, str) else etype_label(of)
+        for feature, feature_schema in features.items():
+            if not feature_schema.is_fixed_width:
+                self._findings.skip("features", f"{label}/{feature} is text or ragged, which DGL's files do not hold")
+                continue
+            columns = list(self._columns(of, f"{label}/{feature}", feature_schema, parts))
+            self._compare(name, feature, feature_schema, columns)
+        for split, members in splits.items():
+            for held, column, where in self._columns(of, f"{label}/{mask_name(split)}", MASK, parts):
+                wanted = mask_of(held.keys, [members])
+                wrong = np.flatnonzero(column[held.rows] != wanted.view(np.uint8))
+                self._findings.checked("splits", len(wanted))
+                told = (f"key {held.keys[row]}" for row in wrong)
+                self._findings.add("splits", where, "is not the source's split", len(wrong), told)
+
+    def check_labels(self, node_names: Mapping[str, str], edge_names: Mapping[EdgeType, EdgeType]) -> None:
+        """Tell of data that the source does not have.
+
+        Args:
+            node_names: Node type of the files to that of the source.
+            edge_names: Edge type likewise.
+        """
+        schema, reference = self._reference.schema, self._reference
+        known = {t: (schema.nodes[name], reference.splits.get(name, {})) for t, name in node_names.items()}
+        known |= {
+            etype_label(t): (schema.edges[name], reference.edge_splits.get(name, {})) for t, name in edge_names.items()
+        }
+        for what, files in (("node_feats", self._node_feats), ("edge_feats", self._edge_feats)):
+            for part, feats in files.items():
+                for label in feats or ():
+                    owner, _, name = label.partition("/")
+                    features, splits = known.get(owner, ({}, {}))
+                    self._findings.checked("schema")
+                    if owner in known and name not in {*features, *map(mask_name, splits), TRAINER_ID}:
+                        where = self._config.parts[part][what]
+                        self._findings.add("schema", where, f"has {label!r}, which the source does not have")
+
+    def _map(
+        self, part: int, what: str, read: Callable[..., Feats]
+    ) -> Feats | None:  # fmt: skip
+        where = self._config.parts[part].get(what, f"part-{part}")
+        self._findings.checked("files")
+        try:
+            return read(self._config, part, is_mapped=True)
+        except FormatError as error:
+            self._findings.add("files", where, str(error).removeprefix(f"{self._config.path.parent / where} "))
+            return None
+
+    def _columns(
+        self, of: str | EdgeType, label: str, schema: FeatureSchema, parts: Iterable[HeldRows]
+    ) -> Iterator[tuple[HeldRows, Array, str]]:  # fmt: skip
+        """The column of each part that has it as it should be, and what it is called; tells of others."""
+        files, what = (self._node_feats, "node_feats") if isinstance(of, str) else (self._edge_feats, "edge_feats")
+        ranges = self._config.node_map[of] if isinstance(of, str) else self._config.edge_map[of]
+        dtype = "uint8" if schema.dtype == "bool" else schema.dtype
+        for held in parts:
+            feats, (first, stop) = files[held.part], ranges[held.part].tolist()
+            if feats is None:
+                continue
+            where = f"{self._config.parts[held.part][what]} {label}"
+            column = feats.get(label)
+            if column is None:
+                self._findings.add("schema", where, "is missing", first != stop)
+                continue
+            column = column.view(np.uint8) if column.dtype == np.bool_ else column
+            if column.dtype != np.dtype(dtype) or column.shape != (stop - first, *schema.shape):
+                got, want = f"{column.dtype}{list(column.shape)}", f"{dtype}{[stop - first, *schema.shape]}"
+                self._findings.add("schema", where, f"is {got}; wanted {want}")
+                continue
+            yield held, column, where
+
+    def _compare(
+        self, name: str | EdgeType, feature: str, schema: FeatureSchema, columns: list[tuple[HeldRows, Array, str]]
+    ) -> None:
+        reference, at_once = self._reference, block_rows(schema)
+        num_rows = reference.num_nodes[name] if isinstance(name, str) else reference.num_edges[name]
+        for first in range(0, num_rows if columns else 0, at_once):
+            stop = min(first + at_once, num_rows)
+            block = cast(Array, reference.rows(name, feature, first, stop))
+            block = block.view(np.uint8) if block.dtype == np.bool_ else block
+            for held, column, where in columns:
+                begin, end = np.searchsorted(held.keys, [first, stop]).tolist()
+                keys = held.keys[begin:end]
+                wrong = differing_rows(column[held.rows[begin:end]], block[keys - first])
+                self._findings.checked("features", len(keys))
+                told = (f"key {keys[row]}" for row in wrong)
+                self._findings.add("features", where, "is not what the source has", len(wrong), told)
