@@ -34,7 +34,7 @@ def test_edges_have_the_numbers_that_an_attribute_says():
     g = dgl.from_networkx(attributed(), None, ["w"], "id")
     assert [end.tolist() for end in g.edges()] == [[0, 2], [1, 0]] and g.edata["w"].tolist() == [1.5, 0.5]
     wrong = attributed()
-    wrong.edges[30, 10]["id"] = 0
+    wrong.edges[30, 10]["id"] = [0]
     with pytest.raises(SchemaError, match=r"'id' of edges are not 0\.\.1"):
         dgl.from_networkx(wrong, edge_id_attr_name="id")
 
