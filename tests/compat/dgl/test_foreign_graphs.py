@@ -42,6 +42,8 @@ def test_edges_have_the_numbers_that_an_attribute_says():
 def test_edges_without_direction_are_given_in_both():
     g = dgl.from_networkx(networkx.path_graph(3))
     assert [end.tolist() for end in g.edges()] == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    weighted = dgl.from_networkx(networkx.Graph([("b", "a", {"w": 7})]), edge_attrs=["w"])
+    assert [end.tolist() for end in weighted.edges()] == [[1, 0], [0, 1]] and weighted.edata["w"].tolist() == [7, 7]
     empty = dgl.from_networkx(networkx.Graph(), edge_attrs=["w"], edge_id_attr_name="id")
     assert (empty.num_nodes(), empty.num_edges()) == (0, 0) and len(empty.edata["w"]) == 0
 
