@@ -63,6 +63,14 @@ def test_parts_of_edges_and_what_parts_have():
     assert book.local_ntype_offset == [0, 100, 200] and book.local_etype_offset == [0, 0, 3, 3]
 
 
+def test_a_book_of_one_type_is_homogeneous():
+    assert not book_of().is_homogeneous
+    assert RangePartitionBook(0, 1, {"_N": [[0, 2]]}, {}, {"_N": 0}, {}).is_homogeneous
+    of_types = {("_N", "a", "_N"): 0, ("_N", "b", "_N"): 1}
+    ranges = {("_N", "a", "_N"): [[0, 1]], ("_N", "b", "_N"): [[1, 2]]}
+    assert not RangePartitionBook(0, 1, {"_N": [[0, 2]]}, ranges, {"_N": 0}, of_types).is_homogeneous
+
+
 def test_local_numbers_are_the_books_own_part():
     book = book_of()
     assert book.nid2localnid([200, 399], 1).tolist() == [0, 199]
@@ -72,8 +80,8 @@ def test_local_numbers_are_the_books_own_part():
     ).tolist() == [2]
     with pytest.raises(SettingsError, match="book of part 1"):
         book.nid2localnid([0], 0)
-    with pytest.raises(IdRangeError, match=r"200\.\.399"):
-        book.nid2localnid([0], 1)
+    with pytest.raises(IdRangeError, match=r"number 0 in place 1 is not part 1's, which has 200\.\.399"):
+        book.nid2localnid([200, 0], 1)
 
 
 def test_relations_name_edge_types_where_they_can():
@@ -94,6 +102,8 @@ def test_what_is_not_there_is_refused():
     ):  # fmt: skip
         with pytest.raises(IdRangeError):
             call()
+    with pytest.raises(IdRangeError, match=r"node 205 in place 2 is not there; nodes of 'T1' are 0\.\.204"):
+        book.nid2partid([0, 204, 205], "T1")
     with pytest.raises(UnknownNameError, match="T2"):
         book.nid2partid([0], "T2")
     with pytest.raises(SettingsError, match="part_id is 3"):

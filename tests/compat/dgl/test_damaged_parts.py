@@ -7,13 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopstream.compat.dgl.distributed import load_partition_book, partition_graph, read_partitions
+from hopstream.compat.dgl.distributed import (
+    load_partition,
+    load_partition_book,
+    load_partition_feats,
+    partition_graph,
+    read_partitions,
+)
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
 from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.errors import FormatError, HopstreamError
 from tests.compat.dgl.graphs import plain_graph, some_owners
 
 NUM_DAMAGES = 60
+GONE = object()
+WRONG = (
+    *(None, True, -1, 1.5, 10**30, float("nan"), "", "/etc/passwd", "\0", "\ud800"),
+    *([[]], {"x": 1}, {"_N": [[0, 9], [9]]}),
+)
+HUGE = (2**31, 2**62, [[0, 2**62], [2**62, 2**62]], {"_N": [[0, 2**62], [2**62, 2**62]]})
+"""Values that may be true, of which none may take memory."""
 
 
 @pytest.fixture(scope="module")
@@ -81,29 +94,63 @@ def test_rows_that_are_none_take_no_memory(tmp_path):
 
 
 def values_of(value, place=()):
-    """Places of all values in JSON."""
+    """Places of all values in JSON, from the outermost on."""
     yield place
     for key, of in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from values_of(of, (*place, key))
 
 
-def test_any_value_of_the_json_file_may_be_wrong(written):
-    """Also in what is read of the JSON file alone."""
-    path, text = written.with_name("fuzz.json"), written.read_text()
-    for place in list(values_of(json.loads(text)))[1:]:
-        for wrong in (None, -1, 10**30, "x", [[]], {"x": 1}):
+def damaged(text):
+    """What is wrong, how, and the text with it: a value that is missing or another one, or a text cut off."""
+    places = list(values_of(json.loads(text)))[1:]
+    for place in places:
+        for wrong in (GONE, *WRONG, *HUGE):
             value = inner = json.loads(text)
             for key in place[:-1]:
                 inner = inner[key]
-            inner[place[-1]] = wrong
-            path.write_text(json.dumps(value))
-            try:
-                load_partition_book(path, 0)
-                read_partitions(path)
-            except HopstreamError:
-                pass
-            except Exception as error:
-                raise AssertionError(f"{place} = {wrong!r} ended in {error!r}") from error
+            if wrong is GONE:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = wrong
+            yield place, wrong, json.dumps(value)
+    for wrong in WRONG:
+        yield "all", wrong, json.dumps(wrong)
+    for length in range(0, len(text), 97):
+        yield "the first letters", length, text[:length]
+    yield "many brackets", None, "[" * 10**5
+    yield "a long number", None, text.replace("30", "3" * 5000)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda path: load_partition_book(path, 1),
+        lambda path: load_partition(path, 1),
+        lambda path: load_partition_feats(path, 1),
+        read_partitions,
+    ],
+    ids=["book", "partition", "feats", "all"],
+)
+def test_any_value_of_the_json_file_may_be_wrong(written, load):
+    path = written.with_name("fuzz.json")
+    num_refused = 0
+    load(written)
+    for what, wrong, text in damaged(written.read_text()):
+        path.write_text(text)
+        if wrong in HUGE:  # not for all: it is slow
+            tracemalloc.start()
+        try:
+            load(path)
+        except HopstreamError as error:
+            num_refused += 1
+            assert str(written.parent) in str(error), (what, wrong)
+        except Exception as error:
+            raise AssertionError(f"{what} = {wrong!r} ended in {error!r}") from error
+        finally:
+            num_bytes = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert num_bytes < 4 * 10**6, (what, wrong)
+    assert num_refused > 250
 
 
 @pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl"])
@@ -131,10 +178,13 @@ def test_damaged_bytes_are_said_or_harmless(written, name):
     [
         (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] * 0.5}), "'_ID' as float64"),
         (lambda g: replace(g, edata={**g.edata, "orig_id": np.zeros((len(g.src), 2))}), "'orig_id' as float64"),
-        (lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30}), "18 nodes from number 30 of its own"),
+        (
+            lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30}),
+            r"18 nodes, numbers 30\.\.47, of its own",
+        ),
         (
             lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30 * (g.ndata["inner_node"] == 0)}),
-            r"outside 0\.\.29",
+            r"node \d+ in place \d+ is not there; nodes are 0\.\.29",
         ),
         (lambda g: replace(g, dst=g.dst[1:]), "sources and .* destinations"),
     ],

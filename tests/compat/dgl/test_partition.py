@@ -178,6 +178,12 @@ def test_trainers_are_parts_of_parts(tmp_path):
         assert edges["b:rev:a/trainer_id"].tolist() == dst
 
 
+def test_scripts_for_older_versions_number_nodes_anew_as_they_say(tmp_path):
+    for out, options in (("a", {}), ("b", {"reshuffle": True})):
+        partition_graph(plain_graph(), "g", 2, tmp_path / out, 1, "random", **options)
+    assert (tmp_path / "a/g.json").read_bytes() == (tmp_path / "b/g.json").read_bytes()
+
+
 def test_a_part_may_own_nothing(tmp_path):
     graph = plain_graph(6, 9)
     partition_graph(graph, "g", 3, tmp_path, part_method="file", owners={"node": np.array([0, 0, 2, 2, 0, 2])})
@@ -213,6 +219,8 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
         ({"graph_formats": ["coo", "dense"]}, "graph_formats"),
         ({"part_method": "parmetis"}, "method is 'parmetis'"),
         ({"part_method": "file"}, "owners are not given"),
+        ({"reshuffle": False}, "reshuffle is False; .* leave it out, and take old numbers from orig_id"),
+        ({"balance_ntypes": True}, "balance_ntypes is True; older versions of DGL had reshuffle in this place"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, options, said):

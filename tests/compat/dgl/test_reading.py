@@ -1,13 +1,19 @@
 """Are older files of DGL read, and are parts that do not fit each other refused?"""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hopstream
-from hopstream.compat.dgl.distributed import load_partition, load_partition_book, partition_graph, read_partitions
+from hopstream.compat.dgl.distributed import (
+    load_partition,
+    load_partition_book,
+    partition_graph,
+    read_partitions,
+)
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
 from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.errors import FormatError, UnknownNameError
@@ -100,13 +106,24 @@ def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_p
         ({"num_parts": 0}, "num_parts 0"),
         ({"num_parts": 3}, "part-2"),
         ({"node_map": "node_map.npy"}, "only ranges"),
-        ({"node_map": {"_N": [[0, 10], [12, 30]]}}, "do not go on"),
+        (
+            {"node_map": {"_N": [[0, 10], [12, 30]]}},
+            r"do not go on .* part 1 has \[12, 30\] of '_N', and 10 comes next",
+        ),
+        ({"node_map": {"_N": [[0, 10], [10]]}}, "no array as ranges of '_N'; wanted 2 pairs"),
         ({"node_map": {"_N": [[0, 10]]}}, "wanted 2 pairs"),
         ({"ntypes": {"_N": 1}}, "ids 0"),
+        ({"ntypes": {"_N": 0.5}}, "wanted whole numbers by type"),
+        ({"ntypes": {}, "node_map": {}}, "no node types"),
+        ({"etypes": {}, "edge_map": {}}, "do not go on from 0 to 120; they end with 0"),
+        ({"graph_name": None}, "graph_name None; wanted a text"),
         ({"num_nodes": 31}, "do not go on"),
         ({"part-1": {"part_graph_graphbolt": "x.pt"}}, "GraphBolt"),
         ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "of its own, and .* says that part"),
-        ({"edge_map": {"_N:_E:_N": [[0, 1], [1, 120]]}}, "does not hold edges"),
+        (
+            {"edge_map": {"_N:_E:_N": [[0, 1], [1, 120]]}},
+            r"78 edges, numbers 0\.\.77, of its own, and .* says that part 0 has 1,",
+        ),
     ],
 )
 def test_what_the_json_file_says_must_fit(tmp_path, fields, said):
@@ -140,10 +157,72 @@ def test_parts_must_be_there_and_whole(tmp_path):
     feats.unlink()
     with pytest.raises(FormatError, match=r"node_feat\.dgl is missing"):
         read_partitions(path)
-    with pytest.raises(FormatError, match="num_hops=0"):
-        read_partitions(parts_of(plain_graph(), tmp_path / "b", num_hops=0))
-    with pytest.raises(FormatError, match="is missing"):
+
+
+def test_parts_without_the_edges_between_them_are_no_whole_graph(tmp_path):
+    graph = plain_graph()
+    path = parts_of(graph, tmp_path / "cut", num_hops=0)
+    owners = some_owners(graph, 2)["node"]
+    ends = graph.edges["node", "to", "node"]
+    number, own = (int(((owners[ends.src_keys] == 0) | is_all)[owners[ends.dst_keys] == 0].sum()) for is_all in (1, 0))
+    assert load_partition(path, 0)[0].num_edges() == own < number
+    with pytest.raises(
+        FormatError, match=f"has {own} of the {number} edges of part 0: with num_hops=0 .*num_hops=1, or"
+    ):
+        read_partitions(path)
+    change(path, halo_hops=1)  # without which it is a damaged part
+    with pytest.raises(FormatError, match=f"{own} edges, numbers .* part 0 has {number}"):
+        load_partition(path, 0)
+    halves = np.arange(30) // 15
+    apart = hopstream.graph_from_arrays(
+        np.stack([e[halves[ends.src_keys] == halves[ends.dst_keys]] for e in (ends.src_keys, ends.dst_keys)]),
+        num_nodes=30,
+    )
+    partition_graph(apart, "g", 2, tmp_path / "apart", 0, part_method="file", owners={"node": halves.astype(np.int32)})
+    assert read_partitions(tmp_path / "apart/g.json")[0].fingerprint() == apart.fingerprint()
+
+
+def test_what_is_no_json_file_of_parts_is_said_with_what_to_give(tmp_path):
+    with pytest.raises(FormatError, match=r"none\.json is missing; give the JSON file that partition_graph wrote"):
         read_partitions(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("[1, 2]")
-    with pytest.raises(FormatError, match="does not describe"):
-        read_partitions(tmp_path / "bad.json")
+    with pytest.raises(FormatError, match=r"the folder .*nowhere is missing; give the JSON"):
+        read_partitions(tmp_path / "nowhere/g.json")
+    with pytest.raises(FormatError, match=r"is a folder; give the JSON file in it: .* none is here"):
+        read_partitions(tmp_path)
+    for text in ("[1, 2]", '{"a": 1}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(
+            FormatError, match=r"has no 'graph_name', .*'edge_map', .* give the JSON file that partition_g"
+        ):
+            load_partition_book(tmp_path / "bad.json", 0)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(FormatError, match=r"is no JSON file .* give the one that partition_graph wrote"):
+        load_partition(tmp_path / "bad.json", 0)
+    with pytest.raises(FormatError, match=r"is a folder; give the JSON file in it: one of \['bad\.json'\]"):
+        load_partition(tmp_path, 0)
+
+
+def test_files_outside_the_folder_are_not_read(tmp_path):
+    path = parts_of(plain_graph(), tmp_path / "a")
+    said = json.loads(path.read_text())["part-1"]
+    outside = tmp_path / "outside"
+    shutil.copytree(path.parent / "part1", outside)
+    (path.parent / "linked").symlink_to(outside)
+    for folder in ("../outside", str(outside), "part0/../../outside", "linked"):
+        for what, name in said.items():
+            change(path, **{"part-1": {**said, what: name.replace("part1", folder)}})
+            with pytest.raises(FormatError, match=r"of part 1, which leads out of the folder .* put the part's files"):
+                load_partition(path, 1)
+    change(path, **{"part-1": said})
+    (path.parent / "ring").symlink_to("ring")
+    change(path, **{"part-1": {**said, "part_graph": "ring/graph.dgl"}})
+    with pytest.raises(FormatError, match="ring"):
+        load_partition(path, 1)
+    (tmp_path / "b").symlink_to(tmp_path / "a")  # the folder itself may be a link, and paths in it may be whole
+    change(path, **{"part-1": {what: str(path.parent / name) for what, name in said.items()}})
+    assert read_partitions(tmp_path / "b/g.json")[0].fingerprint() == plain_graph().fingerprint()
+    without_old_ids(path)
+    (tmp_path / "orig_nids.dgl").write_bytes(b"")
+    (path.parent / "part0/orig_nids.dgl").symlink_to(tmp_path / "orig_nids.dgl")
+    with pytest.raises(FormatError, match=r"orig_nids\.dgl' of part 0, which leads out"):
+        read_partitions(path)

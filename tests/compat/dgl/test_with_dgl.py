@@ -2,11 +2,14 @@
 
 from importlib.util import find_spec
 
+import networkx
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import hopstream
+import hopstream.compat.dgl as our_dgl
 from hopstream.compat.dgl import distributed as ours
 from hopstream.compat.dgl.convert import as_graph
 from hopstream.compat.dgl.data import save_tensors
@@ -85,6 +88,45 @@ def test_the_parts_are_those_of_dgl(dgl, tmp_path, is_typed, num_hops):
             book.map_to_per_ntype(ids), theirs[3].map_to_per_ntype(torch.from_numpy(ids)), strict=True
         ):
             assert found.tolist() == wanted.tolist()
+
+
+def test_the_book_has_all_public_names_of_dgl(dgl):
+    def public(of):
+        return {name for name in dir(of) if not name.startswith("_")}
+
+    assert public(dgl.distributed.graph_partition_book.RangePartitionBook) - public(ours.RangePartitionBook) == {
+        "shared_memory"  # nothing is shared between processes here
+    }
+
+
+def test_graphs_of_others_are_numbered_as_dgl_does(dgl):
+    """Nodes, edges, and dtypes of data."""
+    rng = np.random.default_rng(3)
+    named = networkx.relabel_nodes(networkx.gnm_random_graph(20, 60, seed=1), {n: (n * 7) % 20 + 3 for n in range(20)})
+    directed = networkx.gnm_random_graph(20, 60, seed=1, directed=True)
+    for number, (u, v) in zip(rng.permutation(60).tolist(), directed.edges, strict=True):
+        directed.edges[u, v].update(w=number / 2, id=number, a=np.full(2, number))
+    for node in directed:
+        directed.nodes[node].update(x=node, t=torch.full((2,), node / 2))
+    matrix = scipy.sparse.random(9, 9, 0.3, format="csr", rng=rng)
+    for make in (
+        lambda of: of.from_networkx(named),
+        lambda of: of.from_networkx(networkx.karate_club_graph()),
+        lambda of: of.from_networkx(networkx.MultiGraph([(0, 1), (0, 1), (1, 0)])),
+        lambda of: of.from_networkx(directed, node_attrs=["x", "t"], edge_attrs=["w", "a"]),
+        lambda of: of.from_networkx(directed, None, ["w", "a"], "id"),
+        lambda of: of.from_scipy(matrix, "w"),
+        lambda of: of.from_scipy(matrix.tocoo()),
+    ):
+        got, want = make(our_dgl), make(dgl)
+        assert got.num_nodes() == want.num_nodes()
+        assert [e.tolist() for e in got.edges()] == [e.tolist() for e in want.edges(order="eid")]
+        for got_of, want_of in ((got.ndata, want.ndata), (got.edata, want.edata)):
+            assert set(got_of) == set(want_of)
+            for name, tensor in want_of.items():
+                assert got_of[name].dtype == tensor.dtype and torch.equal(got_of[name], tensor)
+        assert torch.equal(got.in_degrees(), want.in_degrees()) and got.in_degrees(0) == want.in_degrees(0)
+        assert torch.equal(got.out_degrees([1, 0]), want.out_degrees([1, 0]))
 
 
 def around(dgl, path, part, nodes, edges):

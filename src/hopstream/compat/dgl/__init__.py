@@ -10,9 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopstream.compat.dgl import data, distributed
+    from hopstream.compat.dgl.foreign_graphs import from_networkx, from_scipy
     from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE, DGLGraph, graph, heterograph
 
-__all__ = ["EID", "ETYPE", "NID", "NTYPE", "DGLGraph", "data", "distributed", "graph", "heterograph"]
+__all__ = [
+    "EID",
+    "ETYPE",
+    "NID",
+    "NTYPE",
+    "DGLGraph",
+    "data",
+    "distributed",
+    "from_networkx",
+    "from_scipy",
+    "graph",
+    "heterograph",
+]
 
 _MODULE_OF = {
     "DGLGraph": "hopstream.compat.dgl.graphs",
@@ -20,6 +33,8 @@ _MODULE_OF = {
     "ETYPE": "hopstream.compat.dgl.graphs",
     "NID": "hopstream.compat.dgl.graphs",
     "NTYPE": "hopstream.compat.dgl.graphs",
+    "from_networkx": "hopstream.compat.dgl.foreign_graphs",
+    "from_scipy": "hopstream.compat.dgl.foreign_graphs",
     "graph": "hopstream.compat.dgl.graphs",
     "heterograph": "hopstream.compat.dgl.graphs",
 }

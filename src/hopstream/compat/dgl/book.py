@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, numbered
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.schema import EdgeType
@@ -54,9 +54,12 @@ class _Ranges:
 
     def check(self, ids: IntArray, of: Any) -> IntArray:
         total = int(self.offsets(of)[-1])
-        if len(ids) and not 0 <= ids.min() <= ids.max() < total:
-            first = int(ids[(ids < 0) | (ids >= total)][0])
-            raise IdRangeError(f"{self.what} {first} is outside 0..{total - 1}" + f" of {of!r}" * (of is not None))
+        wrong = np.flatnonzero((ids < 0) | (ids >= total))
+        if len(wrong):
+            known = f"{self.what}s" if of is None else f"{self.what}s of {of!r}"
+            raise IdRangeError(
+                f"{self.what} {ids[wrong[0]]} in place {wrong[0]} is not there; {known} are {numbered(0, total)}"
+            )
         return ids
 
     def parts_of(self, ids: IntArray, of: Any) -> IntArray:
@@ -128,6 +131,11 @@ class RangePartitionBook:
     def canonical_etypes(self) -> list[EdgeType]:
         """Edge types, by id."""
         return list(self._edges.ranges)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether there is one node type, and one edge type at most."""
+        return len(self.ntypes) <= 1 and len(self.etypes) <= 1
 
     @property
     def local_ntype_offset(self) -> list[int]:
@@ -220,8 +228,11 @@ class RangePartitionBook:
         if partid != self._part_id:
             raise SettingsError(f"partid is {partid} and this is the book of part {self._part_id}; load the other's")
         first, stop = offsets[partid : partid + 2].tolist()
-        if len(ids) and not first <= ids.min() <= ids.max() < stop:
-            raise IdRangeError(f"numbers {ids.min()}..{ids.max()} are not all part {partid}'s, {first}..{stop - 1}")
+        wrong = np.flatnonzero((ids < first) | (ids >= stop))
+        if len(wrong):
+            raise IdRangeError(
+                f"number {ids[wrong[0]]} in place {wrong[0]} is not part {partid}'s, which has {numbered(first, stop)}"
+            )
         return to_tensor(ids - first)
 
     def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:

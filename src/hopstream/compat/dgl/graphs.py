@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 NID = EID = "_ID"
 NTYPE = ETYPE = "_TYPE"
+ALL = "__ALL__"
 DEFAULT_NTYPE = "_N"
 DEFAULT_ETYPE: EdgeType = ("_N", "_E", "_N")
+
+
+def numbered(first: int, stop: int) -> str:
+    """A range of numbers, for messages."""
+    return f"{first}..{stop - 1}" if first < stop else "none"
 
 
 class Frame(MutableMapping[str, Any]):
@@ -138,8 +144,13 @@ class DGLGraph:
         self._edge_frames = {t: Frame(len(src), f"edges of {t!r}") for t, (src, _) in ends.items()}
         for etype, pair in ends.items():
             for ntype, numbers in zip((etype[0], etype[2]), pair, strict=True):
-                if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_nodes[ntype]:
-                    raise IdRangeError(f"edges of {etype!r} name nodes of {ntype!r} outside 0..{num_nodes[ntype] - 1}")
+                wrong = np.flatnonzero((numbers < 0) | (numbers >= num_nodes[ntype]))
+                if len(wrong):
+                    side = "from" if numbers is pair[0] else "to"
+                    raise IdRangeError(
+                        f"edge {wrong[0]} of {etype!r} leads {side} node {numbers[wrong[0]]}; nodes of {ntype!r} are "
+                        f"{numbered(0, num_nodes[ntype])}"
+                    )
 
     @property
     def ntypes(self) -> list[str]:
@@ -170,6 +181,48 @@ class DGLGraph:
         """How many edges there are, of a type or of all."""
         frames = self._edge_frames.values() if etype is None else [self.edge_frame(etype)]
         return sum(frame.num_rows for frame in frames)
+
+    def in_degrees(self, v: Any = ALL, etype: EdgeType | str | None = None) -> Tensor | int:
+        """int64[n], how many edges of a type lead to nodes.
+
+        Args:
+            v: Nodes of the destinations' type; one number gives one count. All if it is not given.
+            etype: The edge type; may be left out where there is one.
+
+        Raises:
+            IdRangeError: There is no such node.
+            UnknownNameError: There is no such edge type, or it is left out and there are several.
+        """
+        of = self.to_canonical_etype(etype)
+        return self._degrees(self._ends[of][1], of[2], v)
+
+    def out_degrees(self, u: Any = ALL, etype: EdgeType | str | None = None) -> Tensor | int:
+        """int64[n], how many edges of a type lead from nodes; as ``in_degrees``, of the sources' type."""
+        of = self.to_canonical_etype(etype)
+        return self._degrees(self._ends[of][0], of[0], u)
+
+    def _degrees(self, ends: IntArray, ntype: str, nodes: Any) -> Tensor | int:
+        num_nodes = self.num_nodes(ntype)
+        counts = np.bincount(ends, minlength=num_nodes)
+        if isinstance(nodes, str) and nodes == ALL:
+            return to_tensor(counts)
+        ids = to_ids(nodes, "nodes")
+        wrong = np.flatnonzero((ids < 0) | (ids >= num_nodes))
+        if len(wrong):
+            there = f"nodes of {ntype!r} are {numbered(0, num_nodes)}"
+            raise IdRangeError(f"node {ids[wrong[0]]} in place {wrong[0]} is not there; {there}")
+        return int(counts[ids[0]]) if isinstance(nodes, int) else to_tensor(counts[ids])
+
+    def __getattr__(self, name: str) -> Any:
+        """Say where the rest of DGL is.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(
+            f"graphs of hopstream.compat.dgl have no {name!r}: they hold nodes, edges and data, to be partitioned; "
+            "batches to train on come from hopstream.NeighborLoader, and the rest of DGL from dgl itself"
+        )
 
     def to_canonical_etype(self, etype: EdgeType | str | None) -> EdgeType:
         """The edge type that a relation names, or the only one.

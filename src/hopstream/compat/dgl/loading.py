@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopstream.arrays import Array
+from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
@@ -49,6 +50,7 @@ def load_partition(part_config: str | Path, part_id: int, load_feats: bool = Tru
     """
     config = read_config(part_config)
     graph = read_part_graph(config, part_id)
+    check_own_edges(config, part_id, graph, may_lack=True)
     node_feats, edge_feats = _feats(config, part_id) if load_feats else ({}, {})
     book = _book(config, part_id)
     return (
@@ -116,20 +118,48 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
         for name in names:
             if name in data:
                 check_integers(path, name, data[name])
-    _check_inner(path, config, part, graph)
+    own = graph.ndata[NID][graph.ndata["inner_node"].astype(bool)]
+    _check_own(path, config, part, ("nodes", own, config.node_map))
     return graph
 
 
-def _check_inner(path: Path, config: PartConfig, part: int, graph: PlainGraph) -> None:
-    """Refuse a graph whose own nodes are not those that the JSON says are the part's."""
-    ranges = np.array([ranges[part] for ranges in config.node_map.values()])
-    first, stop = int(ranges[:, 0].min()), int(ranges[:, 1].max())  # the types of a part follow one another
-    own = np.sort(graph.ndata[NID][graph.ndata["inner_node"].astype(bool)])
-    if len(own) != stop - first or (len(own) and (own[0] != first or np.any(np.diff(own) != 1))):
-        found = f"{len(own)} nodes from number {own[0]}" if len(own) else "no nodes"
+def check_own_edges(config: PartConfig, part: int, graph: PlainGraph, *, may_lack: bool = False) -> None:
+    """Refuse a graph whose own edges are not those that the JSON file says are the part's.
+
+    Args:
+        config: What the JSON file says.
+        part: The part.
+        graph: Its graph.
+        may_lack: Whether parts with ``num_hops=0``, which have no edges from other parts' nodes, pass.
+
+    Raises:
+        FormatError: They are not.
+    """
+    path = config.file(part, "part_graph")
+    own = graph.edata[EID][graph.edata["inner_edge"].astype(bool)]
+    if config.halo_hops == 0:
+        number = sum(int(ranges[part, 1] - ranges[part, 0]) for ranges in config.edge_map.values())
+        if may_lack and len(own) <= number:
+            return
+        if len(own) < number:
+            raise FormatError(
+                f"{path} has {len(own)} of the {number} edges of part {part}: with num_hops=0 edges between parts are "
+                "in no file, and the graph cannot be made again of them; call partition_graph with num_hops=1, or give "
+                "the graph itself to hopstream.write_parts"
+            )
+    _check_own(path, config, part, ("edges", own, config.edge_map))
+
+
+def _check_own(path: Path, config: PartConfig, part: int, said: tuple[str, Array, Mapping[Any, IntArray]]) -> None:
+    what, numbers, maps = said
+    ranges = np.array([ranges[part] for ranges in maps.values()], np.int64).reshape(-1, 2)
+    first, stop = (int(ranges[0, 0]), int(ranges[-1, 1])) if len(ranges) else (0, 0)  # a part's types follow each other
+    own = np.sort(numbers)
+    if len(own) != stop - first or (len(own) and (own[0] != first or np.any(own[1:] != own[:-1] + 1))):
+        found = f"{len(own)} {what}, numbers {own[0]}..{own[-1]}," if len(own) else f"no {what}"
         raise FormatError(
-            f"{path} has {found} of its own, and {config.path} says that part {part} has {first}..{stop - 1}; "
-            "was a folder put in another's place?"
+            f"{path} has {found} of its own, and {config.path} says that part {part} has {stop - first}, from {first} "
+            "on; was a folder put in another's place?"
         )
 
 

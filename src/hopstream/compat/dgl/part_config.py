@@ -16,12 +16,13 @@ import numpy as np
 from hopstream.arrays import IntArray, write_text
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
-from hopstream.errors import FormatError, SchemaError, UnknownNameError
+from hopstream.errors import FormatError, UnknownNameError
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 
 OURS = "hopstream"
 """Key of what DGL does not know: which data are splits or booleans, and which types hold links to predict."""
+REQUIRED = ("graph_name", "num_nodes", "num_edges", "num_parts", "node_map", "edge_map")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,11 +64,19 @@ class PartConfig:
 
         Raises:
             UnknownNameError: There is no such part.
-            FormatError: The part has no such file.
+            FormatError: The part has no such file, or its path leads out of the folder of the JSON file.
         """
         if not 0 <= part < self.num_parts:
             raise UnknownNameError(f"{self.path} has no part {part}; parts are numbered 0..{self.num_parts - 1}")
         return _file(self.path, self.parts[part], part, what)
+
+    def beside(self, part: int, name: str) -> Path:
+        """The path of a file in the folder of the part's graph; whether it is there is not looked at.
+
+        Raises:
+            FormatError: It leads out of the folder of the JSON file.
+        """
+        return _inside(self.path, part, str(Path(self.parts[part]["part_graph"]).parent / name))
 
     def write(self) -> None:
         """Write the file, under another name first."""
@@ -95,50 +104,65 @@ def read_config(part_config: str | Path) -> PartConfig:
         FormatError: The file is missing or damaged, or is no such file.
     """
     path = Path(part_config)
+    value = _read_json(path)
+    missing = [name for name in REQUIRED if not isinstance(value, dict) or name not in value]
+    if missing:
+        raise FormatError(
+            f"{path} has no {', '.join(map(repr, missing))}, so it does not describe a partitioned graph of DGL; give "
+            "the JSON file that partition_graph wrote, <graph_name>.json"
+        )
+    return _config(path, value)
+
+
+def _read_json(path: Path) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing; give the JSON file that partition_graph wrote") from error
+        what = path if path.parent.is_dir() else f"the folder {path.parent}"
+        raise FormatError(
+            f"{what} is missing; give the JSON file that partition_graph wrote, <out_path>/<graph_name>.json"
+        ) from error
+    except IsADirectoryError as error:
+        there = sorted(file.name for file in path.glob("*.json"))
+        remedy = f"one of {there}" if there else "partition_graph writes <out_path>/<graph_name>.json, and none is here"
+        raise FormatError(f"{path} is a folder; give the JSON file in it: {remedy}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no JSON file ({error})") from error
-    try:
-        return _config(path, value)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        if isinstance(error, FormatError | SchemaError):
-            raise
-        raise FormatError(f"{path} does not describe a partitioned graph of DGL ({error!r})") from error
+        raise FormatError(
+            f"{str(path)!r} is no JSON file ({error}); give the one that partition_graph wrote"
+        ) from error
 
 
 def _config(path: Path, value: dict[str, Any]) -> PartConfig:
     num_parts = value["num_parts"]
     if type(num_parts) is not int or not 1 <= num_parts <= MAX_PARTS:
         raise FormatError(f"{path} has num_parts {num_parts!r}; wanted 1..{MAX_PARTS}")
-    parts = tuple(_texts(path, f"part-{part}", value[f"part-{part}"]) for part in range(num_parts))
+    parts = tuple(_part(path, value, part) for part in range(num_parts))
     node_map, edge_map = value["node_map"], value["edge_map"]
     if isinstance(node_map, str) or isinstance(edge_map, str):
         raise FormatError(f"{path} names files with the part of each node; only ranges of numbers are read")
     node_map = node_map if isinstance(node_map, dict) else {DEFAULT_NTYPE: node_map}
     edge_map = edge_map if isinstance(edge_map, dict) else {etype_label(DEFAULT_ETYPE): edge_map}
-    ntypes = {str(t): int(number) for t, number in value.get("ntypes", {DEFAULT_NTYPE: 0}).items()}
-    labels = {str(t): int(number) for t, number in value.get("etypes", {etype_label(DEFAULT_ETYPE): 0}).items()}
+    ntypes = _ids(path, "ntypes", value.get("ntypes", {DEFAULT_NTYPE: 0}))
+    labels = _ids(path, "etypes", value.get("etypes", {etype_label(DEFAULT_ETYPE): 0}))
     if edge_map.keys() != labels.keys() and len(edge_map) == len(labels) == 1:
         edge_map = {next(iter(labels)): next(iter(edge_map.values()))}
     for what, ids, ranges in (("node", ntypes, node_map), ("edge", labels, edge_map)):
         if sorted(ids.values()) != list(range(len(ids))) or ids.keys() != ranges.keys():
             raise FormatError(f"{path} has {what} types {ids} and ranges of {list(ranges)}; wanted ids 0..n-1 and both")
+    if not ntypes:
+        raise FormatError(f"{path} has no node types; wanted one at least")
     named = _edge_types(path, labels, ntypes, parts)
     for label, etype in named.items():
         if not {etype[0], etype[2]} <= ntypes.keys() or list(named.values()).count(etype) > 1:
             raise FormatError(f"{path} has the edge type {label!r}, twice or of unknown nodes; known: {list(ntypes)}")
     config = PartConfig(
-        path=path, graph_name=str(value["graph_name"]), num_nodes=_number(path, value, "num_nodes"),
-        num_edges=_number(path, value, "num_edges"), part_method=str(value.get("part_method", "")), num_parts=num_parts,
-        halo_hops=_number(path, {"halo_hops": 1, **value}, "halo_hops"),
-        ntypes=dict(sorted(ntypes.items(), key=lambda of: of[1])),
-        node_map={t: _ranges(path, t, node_map[t], num_parts) for t in sorted(ntypes, key=ntypes.__getitem__)},
-        edge_map={named[t]: _ranges(path, t, edge_map[t], num_parts) for t in sorted(labels, key=labels.__getitem__)},
-        etypes={named[t]: number for t, number in sorted(labels.items(), key=lambda of: of[1])},
-        parts=parts, ours=_ours(path, value.get(OURS, {})),
+        path=path, graph_name=_text(path, value, "graph_name"), num_nodes=_number(path, value, "num_nodes"),
+        num_edges=_number(path, value, "num_edges"),
+        part_method=_text(path, {"part_method": "", **value}, "part_method"),
+        num_parts=num_parts, halo_hops=_number(path, {"halo_hops": 1, **value}, "halo_hops"), ntypes=ntypes,
+        node_map={t: _ranges(path, t, node_map[t], num_parts) for t in ntypes},
+        edge_map={named[t]: _ranges(path, t, edge_map[t], num_parts) for t in labels},
+        etypes={named[t]: number for t, number in labels.items()}, parts=parts, ours=_ours(path, value.get(OURS, {})),
     )  # fmt: skip
     _check_sorted(path, "node_map", config.node_map, config.num_nodes)
     _check_sorted(path, "edge_map", config.edge_map, config.num_edges)
@@ -152,8 +176,26 @@ def _number(path: Path, value: Mapping[str, Any], name: str) -> int:
     return number
 
 
-def _texts(path: Path, name: str, value: Any) -> dict[str, str]:
-    """Name to text: the files of a part."""
+def _text(path: Path, value: Mapping[str, Any], name: str) -> str:
+    text = value[name]
+    if not isinstance(text, str):
+        raise FormatError(f"{path} has {name} {text!r}; wanted a text")
+    return text
+
+
+def _ids(path: Path, name: str, value: Any) -> dict[str, int]:
+    """Type to its id, in the order of ids."""
+    if not isinstance(value, dict) or not all(type(number) is int for number in value.values()):
+        raise FormatError(f"{path} has {name} {value!r}; wanted whole numbers by type")
+    return dict(sorted(value.items(), key=lambda of: of[1]))
+
+
+def _part(path: Path, said: Mapping[str, Any], part: int) -> dict[str, str]:
+    """What to its file, of a part."""
+    name = f"part-{part}"
+    if name not in said:
+        raise FormatError(f"{path} has num_parts {said['num_parts']} and no {name!r}")
+    value = said[name]
     if not isinstance(value, dict) or not all(isinstance(of, str) for of in value.values()):
         raise FormatError(f"{path} has {name} {value!r}; wanted names of files by what they hold")
     return dict(value)
@@ -178,7 +220,10 @@ def _are_texts(value: Any) -> bool:
 
 def _ranges(path: Path, of: str, value: list[Any], num_parts: int) -> IntArray:
     """int64[num_parts, 2]; older files have ends alone."""
-    array = np.array(value)
+    try:
+        array = np.array(value)
+    except ValueError:  # lists of several lengths
+        raise FormatError(f"{path} has no array as ranges of {of!r}; wanted {num_parts} pairs") from None
     if array.shape == (num_parts,) and array.dtype.kind == "i":
         array = np.stack([np.concatenate([[0], array[:-1]]), array], axis=1)
     if array.shape != (num_parts, 2) or array.dtype.kind != "i":
@@ -188,12 +233,16 @@ def _ranges(path: Path, of: str, value: list[Any], num_parts: int) -> IntArray:
 
 def _check_sorted(path: Path, name: str, ranges: Mapping[Any, IntArray], total: int) -> None:
     """Numbers go up from part to part, and in a part from type to type, and none is left out."""
-    if not ranges:
-        return
-    flat = np.stack(list(ranges.values()), axis=1).reshape(-1, 2)
-    starts, stops = flat[:, 0], flat[:, 1]
-    if starts[0] != 0 or stops[-1] != total or (starts[1:] != stops[:-1]).any() or (starts > stops).any():
-        raise FormatError(f"{path} has a {name} whose ranges do not go on from 0 to {total}: {flat.tolist()}")
+    flat = np.stack(list(ranges.values()), axis=1).reshape(-1, 2) if ranges else np.empty((0, 2), np.int64)
+    wanted = np.concatenate([[0], flat[:, 1]])
+    wrong = np.flatnonzero((flat[:, 0] != wanted[:-1]) | (flat[:, 0] > flat[:, 1]))
+    where = f"; they end with {wanted[-1]}"
+    if len(wrong):
+        part, row = divmod(int(wrong[0]), len(ranges))
+        first, stop = flat[wrong[0]].tolist()
+        where = f"; part {part} has [{first}, {stop}] of {list(ranges)[row]!r}, and {wanted[wrong[0]]} comes next"
+    if len(wrong) or wanted[-1] != total:
+        raise FormatError(f"{path} has a {name} whose ranges do not go on from 0 to {total}{where}")
 
 
 def _edge_types(
@@ -237,7 +286,22 @@ def _file(path: Path, files: Mapping[str, str], part: int, what: str) -> Path:
     if what not in files:
         other = "; GraphBolt's files are not read: write it without use_graphbolt" * ("part_graph_graphbolt" in files)
         raise FormatError(f"{path} has no {what!r} of part {part}; it has {list(files)}{other}")
-    return path.parent / files[what]
+    return _inside(path, part, files[what])
+
+
+def _inside(path: Path, part: int, name: str) -> Path:
+    """The path that the JSON file names, which is in its folder: DGL writes no others, and reads any."""
+    file = path.parent / name
+    try:
+        is_inside = file.resolve().is_relative_to(path.parent.resolve())
+    except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, links in a ring
+        raise FormatError(f"{path} names {name!r} of part {part}, which cannot be read ({error})") from error
+    if not is_inside:
+        raise FormatError(
+            f"{path} names {name!r} of part {part}, which leads out of the folder {path.parent}; put the part's files "
+            "into it, and name them by paths from it"
+        )
+    return file
 
 
 def edge_type_reader(etypes: Mapping[EdgeType, int]) -> Callable[[str], EdgeType]:

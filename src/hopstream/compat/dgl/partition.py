@@ -36,7 +36,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     return_mapping: bool = False, num_trainers_per_machine: int = 1,
     objtype: str = "cut", graph_formats: Sequence[str] | str | None = None,
     use_graphbolt: bool = False,
-    *, rng_seed: int = 0, owners: OwnersSource | None = None,
+    *, reshuffle: bool = True, rng_seed: int = 0, owners: OwnersSource | None = None,
 ) -> Mapped | None:  # fmt: skip
     """Cut a graph into parts and write them in DGL's files, which ``load_partition`` and DGL itself read.
 
@@ -62,6 +62,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         objtype: ``cut``.
         graph_formats: Checked only: DGL makes the formats that it wants of the list of edges that is written.
         use_graphbolt: False.
+        reshuffle: True, as older versions of DGL had it by default: nodes are always numbered anew.
         rng_seed: Seed of every random choice; equal seeds give equal parts.
         owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files.
 
@@ -74,6 +75,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         SchemaError: ``g`` is no graph, or holds text, rows of different lengths, or names with ``/`` or ``:``.
         IdRangeError: An edge names a node that is not there.
     """
+    _check_reshuffle(reshuffle, balance_ntypes)
     _check(graph_name, num_hops, num_trainers_per_machine, (objtype, graph_formats, use_graphbolt))
     graph = as_graph(g)
     check_schema(graph.schema)
@@ -93,6 +95,19 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     )  # fmt: skip
     write_part_files(cut, Path(out_path), graph_name, part_method=part_method)
     return _mapping(cut) if return_mapping else None
+
+
+def _check_reshuffle(reshuffle: object, balance_ntypes: object) -> None:
+    if isinstance(balance_ntypes, bool):
+        raise SettingsError(
+            f"balance_ntypes is {balance_ntypes}; older versions of DGL had reshuffle in this place: leave it out, and "
+            "give what comes behind it by name"
+        )
+    if reshuffle is not True:
+        raise SettingsError(
+            f"reshuffle is {reshuffle!r}; nodes are always numbered anew, as in present versions of DGL: leave it "
+            "out, and take old numbers from orig_id or return_mapping=True"
+        )
 
 
 def _check(graph_name: str, num_hops: int, num_trainers: int, others: tuple[object, object, object]) -> None:

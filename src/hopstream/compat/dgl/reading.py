@@ -15,7 +15,13 @@ from hopstream.compat.dgl.binary import open_file
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import is_mask, our_edge_type, our_node_type
 from hopstream.compat.dgl.graphs import EID, NID
-from hopstream.compat.dgl.loading import check_integers, read_edge_feats, read_node_feats, read_part_graph
+from hopstream.compat.dgl.loading import (
+    check_integers,
+    check_own_edges,
+    read_edge_feats,
+    read_node_feats,
+    read_part_graph,
+)
 from hopstream.compat.dgl.part_config import PartConfig, edge_type_reader, etype_label, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
 from hopstream.compat.dgl.tensor_files import read_tensor_file
@@ -89,15 +95,13 @@ class _Reader:
         types, numbers = self._per_type(part, self._nodes, graph.ndata[NID][inner])
         for row, (ntype, keys) in enumerate(self._keys.items()):
             mine = types == row
-            first, stop = self._nodes.typed[ntype][part : part + 2]
-            if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
-                self._refuse(part, f"does not hold nodes {first}..{stop - 1} of {ntype!r}, as the JSON file says")
-            place = (first, inner[mine], graph.ndata.get("orig_id"))
+            place = (self._nodes.typed[ntype][part], inner[mine], graph.ndata.get("orig_id"))
             keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], place)
         self._take_features(part, read_node_feats(self._config, part), lambda label: label, self._nodes.typed)
 
     def take_edges(self, part: int) -> None:
         graph = read_part_graph(self._config, part)
+        check_own_edges(self._config, part, graph)
         inner = np.flatnonzero(graph.edata["inner_edge"])
         types, numbers = self._per_type(part, self._edges, graph.edata[EID][inner])
         ends = [graph.ndata[NID][end[inner]] for end in (graph.src, graph.dst)]
@@ -105,14 +109,10 @@ class _Reader:
         ntypes = self._config.ntypes
         for row, (etype, keys) in enumerate(self._edge_keys.items()):
             mine = types == row
-            first, stop = self._edges.typed[etype][part : part + 2]
-            if not np.array_equal(np.sort(numbers[mine]), np.arange(first, stop)):
-                why = "; with num_hops=0 edges between parts are in none" if self._config.halo_hops == 0 else ""
-                self._refuse(part, f"does not hold edges {first}..{stop - 1} of {etype}, as the JSON file says{why}")
             for found, of in ((src_types, etype[0]), (dst_types, etype[2])):
                 if (found[mine] != ntypes[of]).any():
                     self._refuse(part, f"has edges of {etype} that join other node types")
-            place = (first, inner[mine], graph.edata.get("orig_id"))
+            place = (self._edges.typed[etype][part], inner[mine], graph.edata.get("orig_id"))
             keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], place)
             self._src[etype][numbers[mine]] = self._keys[etype[0]][src[mine]]
             self._dst[etype][numbers[mine]] = self._keys[etype[2]][dst[mine]]
@@ -133,7 +133,7 @@ class _Reader:
         if orig is not None:
             return orig[places].astype(np.int64)
         name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
-        path = self._config.file(part, "part_graph").parent / name
+        path = self._config.beside(part, name)
         if not path.is_file():
             return numbers
         found = read_tensor_file(path)

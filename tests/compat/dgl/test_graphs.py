@@ -1,0 +1,48 @@
+"""Do graphs count edges, and say which node is not there?"""
+
+import pytest
+import torch
+
+import hopstream.compat.dgl as dgl
+from hopstream.errors import IdRangeError, UnknownNameError
+
+TYPED = {("u", "r", "v"): ([0, 1, 1, 4], [0, 0, 1, 1]), ("v", "s", "u"): ([1, 0], [2, 2])}
+
+
+def test_degrees_are_numbers_of_edges():
+    g = dgl.graph(([0, 0, 1, 1], [1, 1, 2, 3]), num_nodes=5)
+    assert g.in_degrees().tolist() == [0, 2, 1, 1, 0] and g.out_degrees().tolist() == [2, 2, 0, 0, 0]
+    assert g.in_degrees(1) == 2 and g.in_degrees(torch.tensor([1, 4])).tolist() == [2, 0]
+    assert g.in_degrees().dtype == torch.int64 and g.out_degrees([]).tolist() == []
+    typed = dgl.heterograph(TYPED, {"u": 5, "v": 3})
+    assert typed.in_degrees(etype="r").tolist() == [2, 2, 0] and typed.out_degrees(4, etype="r") == 1
+    assert typed.in_degrees([2, 0], ("v", "s", "u")).tolist() == [2, 0]
+    with pytest.raises(UnknownNameError, match="names 2 types"):
+        typed.in_degrees()
+    for wrong in (3, -1):
+        with pytest.raises(IdRangeError, match=rf"node {wrong} in place 1 is not there; nodes of 'v' are 0\.\.2"):
+            typed.in_degrees([0, wrong], "r")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: dgl.graph(([0, 9], [1, 2]), num_nodes=5), r"edge 1 of .* leads from node 9; nodes of '_N' are 0\.\.4"),
+        (lambda: dgl.graph(([0, 3], [-1, 2])), r"edge 0 of .* leads to node -1; nodes of '_N' are 0\.\.3"),
+        (lambda: dgl.graph(([0], [0]), num_nodes=0), "nodes of '_N' are none"),
+        (
+            lambda: dgl.heterograph(TYPED, {"u": 5, "v": 1}),
+            r"edge 2 of \('u', 'r', 'v'\) leads to node 1; nodes of 'v'",
+        ),
+    ],
+)
+def test_the_node_that_is_not_there_is_named_with_its_edge(make, said):
+    with pytest.raises(IdRangeError, match=said):
+        make()
+
+
+def test_what_graphs_do_not_have_is_said_with_where_it_is():
+    g = dgl.graph(([0], [1]))
+    with pytest.raises(AttributeError, match=r"have no 'update_all': .* hopstream\.NeighborLoader"):
+        g.update_all()
+    assert not hasattr(g, "add_edges")
