@@ -203,3 +203,13 @@ def test_the_command_reads_edge_lists(tmp_path, capsys):
     assert main(["partition", str(tmp_path / "web.txt"), "--parts", "2", "--out", str(tmp_path / "p")]) == 0
     assert "read    edges    1 node type, 1 edge type, 4 edges" in capsys.readouterr().out
     assert ends(hopstream.read_dataset(tmp_path / "p")) == [(0, 4), (4, 1), (1, 1), (0, 4)]
+
+
+def test_the_command_reads_raw_ids(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("from,to\nzoe,bo\nbo,ada\n")
+    assert main(["ingest", str(tmp_path / "a.csv"), "--out", str(tmp_path / "p")]) == 2
+    assert "give --raw-ids for other names" in capsys.readouterr().err
+    assert main(["ingest", str(tmp_path / "a.csv"), "--out", str(tmp_path / "p"), "--raw-ids"]) == 0
+    assert hopstream.read_dataset(tmp_path / "p").nodes[NODE].features["raw_id"].tolist() == ["ada", "bo", "zoe"]
+    assert main(["ingest", str(tmp_path / "p"), "--out", str(tmp_path / "q"), "--raw-ids"]) == 2
+    assert "--raw-ids is for edge lists, and" in capsys.readouterr().err

@@ -119,6 +119,7 @@ def test_mag240m_with_the_files_that_torch_wrote(tmp_path, rng):
 
 @pytest.mark.parametrize("as_stored", [lambda array: array, torch.from_numpy], ids=["numpy", "torch"])
 def test_links_to_predict(tmp_path, rng, as_stored):
+    tmp_path = tmp_path / "ogbl_citation2"
     layouts.plain(tmp_path, rng)
     for path in (tmp_path / "split/time").iterdir():
         path.unlink()

@@ -34,8 +34,13 @@ ReadTorch = Callable[[Path], Any]
 OPTIONS = ("split", "inverse_edges", "num_nodes")
 BETWEEN = "___"
 SPLIT_NAMES = ("train", "valid", "test")
-WITH_INVERSE_EDGES = frozenset({"ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"})
-"""Folders of datasets whose files hold each edge in one direction; ``ogb`` adds the other when it reads them."""
+INVERSES_OF = {
+    **dict.fromkeys(("ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"), True),
+    **dict.fromkeys(("ogbn_arxiv", "ogbl_citation", "ogbl_citation2", "ogbl_wikikg", "ogbl_wikikg2"), False),
+}
+"""Datasets of one edge type in CSV: whether their files hold each edge in one direction, and ``ogb`` adds the other."""
+LIBRARIES = ("_pyg", "_dgl")
+"""What older versions of ``ogb`` put behind the name of a folder."""
 PLAIN_CSV, TYPED_CSV = "edge.csv.gz", "triplet-type-list.csv.gz"
 PLAIN_NPZ, TYPED_NPZ = "data.npz", "edge_index_dict.npz"
 
@@ -58,8 +63,8 @@ def read_ogb_folder(
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
         split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
-            the folder's name.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
+            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
         num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
         read_torch: Reads ``.pt`` files.
 
@@ -68,9 +73,11 @@ def read_ogb_folder(
 
     Raises:
         FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, or there are several graphs.
+        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
+            graphs.
         IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
+            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
         MissingDependencyError: A ``.pt`` file is to be read and ``read_torch`` is None.
     """
     root = Path(folder)
@@ -93,7 +100,9 @@ def read_ogb_folder(
     else:
         raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
                           f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
-    if inverse_edges if inverse_edges is not None else root.resolve().name in WITH_INVERSE_EDGES:
+    if inverse_edges is None and (raw / PLAIN_CSV).is_file():
+        inverse_edges = _has_inverses_by_name(root)
+    if inverse_edges:
         _add_inverses(graph)
     split_folder = find_split(root, split)
     return graph_from_ogb(graph, labels, None if split_folder is None else _read_split(split_folder, read_torch))
@@ -107,11 +116,36 @@ def find_split(root: Path, split: str | None) -> Path | None:
     """
     parent = root / "split"
     found = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    found = [name for name in found if not name.startswith((".", "__"))]
     if split is None and len(found) < 2:
         return parent / found[0] if found else None
+    if split is None:
+        raise SettingsError(f"{parent} has the splits {', '.join(found)}; choose one of them: split={found[0]!r}")
     if split not in found:
-        raise SettingsError(f"split is {split!r}; {root} has {found or 'none'}")
+        remedy = f"give one of these, {', '.join(found)}" if found else "leave it out"
+        raise SettingsError(
+            f"split is {split!r}, and {parent} has {'none of this name' if found else 'none'}; {remedy}"
+        )
     return parent / split
+
+
+def _has_inverses_by_name(root: Path) -> bool:
+    """Whether ``ogb`` adds the reverses of a dataset's edges.
+
+    Raises:
+        SettingsError: The folder has none of the names that ``ogb`` gives.
+    """
+    for path in (Path(os.path.abspath(root)), root.resolve()):  # noqa: PTH100 a link may be called by either name
+        name = path.name.lower().replace("-", "_")
+        for ending in LIBRARIES:
+            name = name.removesuffix(ending)
+        if name in INVERSES_OF:
+            return INVERSES_OF[name]
+    once = ", ".join(name for name, is_held_once in INVERSES_OF.items() if is_held_once)
+    raise SettingsError(
+        f"{root} is called by no name of OGB's, which says whether the reverses of edges are to be added, as they are "
+        f"for {once}; give inverse_edges=True to add them, or inverse_edges=False where every edge is in the files"
+    )
 
 
 def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
@@ -121,6 +155,7 @@ def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
     graph |= dict(_tables(raw, ("node", "edge")))
     if (raw / "species.csv.gz").is_file():  # ogbn-proteins, before ogb renames it
         graph["node_species"] = _matrix(raw / "species.csv.gz")
+    _check_edges(raw, graph["edge_index"])
     labels = raw / "node-label.csv.gz"
     return graph, _matrix(labels, np.float64) if labels.is_file() else None
 
@@ -134,10 +169,16 @@ def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
         "num_nodes_dict": {t: int(counts[t]) for t in node_types},
         "edge_index_dict": {t: _edge_index(folder / PLAIN_CSV) for t, folder in folders.items()},
     }
+    with_feat = raw / "nodetype-has-feat.csv.gz"
+    having = _named_row(with_feat) if with_feat.is_file() else {}
     for node_type in node_types:
+        feat = raw / "node-feat" / node_type / "node-feat.csv.gz"
+        if having.get(node_type) is True and not feat.is_file():
+            raise FormatError(f"{feat} is missing, and {with_feat.name} says it is there; download the dataset again")
         for name, array in _tables(raw / "node-feat" / node_type, ("node",)):
             graph.setdefault(f"{name}_dict", {})[node_type] = array
     for edge_type, folder in folders.items():
+        _check_edges(folder, graph["edge_index_dict"][edge_type])
         for name, array in _tables(folder, ("edge",)):
             graph.setdefault(f"{name}_dict", {})[edge_type] = array
     known = raw / "nodetype-has-label.csv.gz"
@@ -153,6 +194,8 @@ def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
     if counts["num_nodes_list"] is None or "edge_index" not in graph:
         raise FormatError(f"{raw / PLAIN_NPZ} lacks edge_index or num_nodes_list; it has {sorted(graph)}")
     graph["num_nodes"] = _one_count(raw / PLAIN_NPZ, counts["num_nodes_list"])
+    if counts["num_edges_list"] is not None:
+        _check_count(raw / PLAIN_NPZ, counts["num_edges_list"], raw / PLAIN_NPZ, graph["edge_index"])
     labels = raw / "node-label.npz"
     return graph, load_arrays(labels).get("node_label") if labels.is_file() else None
 
@@ -174,6 +217,14 @@ def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
             graph[name] = {_edge_type_of(path, key): array for key, array in sorted(arrays.items())}
         else:
             graph[name] = arrays
+    counted = raw / "num_edges_dict.npz"
+    for label, num_edges in load_arrays(counted).items() if counted.is_file() else ():
+        edge_type = _edge_type_of(counted, label)
+        if edge_type not in graph["edge_index_dict"]:
+            raise SchemaError(
+                f"{counted} counts edges of {edge_type}, of which {TYPED_NPZ} has none; download it again"
+            )
+        _check_count(counted, num_edges, raw / TYPED_NPZ, graph["edge_index_dict"][edge_type])
     return graph, labels
 
 
@@ -210,10 +261,24 @@ def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | 
     typed = folder / "nodetype-has-split.csv.gz"
     if typed.is_file():
         having = [t for t, has in _named_row(typed).items() if has]
-        return {name: {t: _keys(folder / t / f"{name}.csv.gz") for t in having} for name in SPLIT_NAMES}
-    if (folder / "train.pt").is_file():
+        keys = {t: _split_tables(folder / t) for t in having}
+        return {name: {t: keys[t][name] for t in having} for name in SPLIT_NAMES}
+    if any((folder / f"{name}.pt").is_file() for name in SPLIT_NAMES):
         return None
-    return {name: _keys(folder / f"{name}.csv.gz") for name in SPLIT_NAMES}
+    return _split_tables(folder)
+
+
+def _split_tables(folder: Path) -> dict[str, Array]:
+    """The keys of each split of a node type."""
+    paths = {name: folder / f"{name}.csv.gz" for name in SPLIT_NAMES}
+    missing = [path.name for path in paths.values() if not path.is_file()]
+    if missing:
+        there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ""
+        raise FormatError(
+            f"{folder} has {there or 'nothing'}, and not {', '.join(missing)}; download the dataset again, choose "
+            "another split with split=, or move the folder away to read the graph without splits"
+        )
+    return {name: _keys(path) for name, path in paths.items()}
 
 
 def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
@@ -263,8 +328,23 @@ def _only_count(path: Path) -> int:
 
 def _one_count(path: Path, counts: Array) -> int:
     if counts.size != 1:
-        raise SchemaError(f"{path} counts the nodes of {counts.size} graphs; one graph is read")
+        raise SchemaError(f"{path} counts what {counts.size} graphs have; one graph is read")
     return int(counts.reshape(-1)[0])
+
+
+def _check_edges(folder: Path, edge_index: Array) -> None:
+    """Refuse a table of edges that has not as many lines as is said beside it."""
+    counted = folder / "num-edge-list.csv.gz"
+    if counted.is_file():
+        _check_count(counted, _matrix(counted), folder / PLAIN_CSV, edge_index)
+
+
+def _check_count(counted: Path, counts: Array, held: Path, edge_index: Array) -> None:
+    wanted = _one_count(counted, counts)
+    if edge_index.ndim == 2 and edge_index.shape[1] != wanted:
+        raise SchemaError(
+            f"{held} has {edge_index.shape[1]} edges, and {counted.name} says {wanted}; download the dataset again"
+        )
 
 
 def _edge_type_of(path: Path, name: str) -> EdgeType:

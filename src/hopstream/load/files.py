@@ -107,15 +107,17 @@ def graph_from_ogb_folder(
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
         split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
-            the folder's name.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
+            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
         num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
 
     Raises:
         FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, or there are several graphs.
+        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
+            graphs.
         IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
+            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
         MissingDependencyError: A ``.pt`` file is to be read, without torch.
     """
     return read_ogb_folder(
@@ -142,6 +144,13 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
     chosen = find_split(Path(folder), split)
     if chosen is None:
         raise SettingsError(f"{folder} has no folder split/; give that of a dataset for link prediction")
+    missing = [f"{name}.pt" for name in SPLIT_NAMES if not (chosen / f"{name}.pt").is_file()]
+    if missing:
+        there = ", ".join(sorted(path.name for path in chosen.iterdir())) or "nothing"
+        raise FormatError(
+            f"{chosen} has {there}, and not {', '.join(missing)}; give the folder of a dataset for link prediction "
+            "(splits of nodes come with hopstream.read_graph)"
+        )
     found: dict[str, dict[str, Any]] = {}
     for name in SPLIT_NAMES:
         value = read_torch_file(chosen / f"{name}.pt")
