@@ -131,6 +131,20 @@ def test_raw_ids_are_as_they_are_written(tmp_path):
     ]  # fmt: skip
 
 
+def test_one_line_without_an_end_and_names_in_capitals(tmp_path):
+    for name, text in (("a.TXT", b"0 1"), ("b.csv.GZ", gzip.compress(b"0,1")), ("c.Csv", b"source,target\n0,1")):
+        (tmp_path / name).write_bytes(text)
+        assert ends(hopstream.read_graph(tmp_path / name)) == [(0, 1)]
+
+
+def test_times_are_as_they_are_written(tmp_path):
+    (tmp_path / "a.csv").write_text("idx,u,v,at,on\n5,0,1,10:20,2020-01-01T00:00:05\n")
+    graph = hopstream.read_graph(tmp_path / "a.csv")
+    assert ends(graph) == [(0, 1)]
+    features = {name: of.tolist() for name, of in graph.edges[EDGE].features.items()}
+    assert features == {"idx": [5], "at": ["10:20"], "on": ["2020-01-01T00:00:05"]}
+
+
 def test_a_header_alone_is_a_graph_without_edges(tmp_path):
     (tmp_path / "a.csv").write_text("source,target,w\n")
     graph = hopstream.read_graph(tmp_path / "a.csv", num_nodes=3)
@@ -156,7 +170,15 @@ def test_many_lines_keep_their_order(tmp_path, rng):
     ("0,1\n2,\n", {}, SchemaError, "line 2 has no value in column 'target'"),
     ("a b\n", {}, SchemaError, "source is no integer of 64 bits in line 1 'a'; keys are integers: give ids='raw'"),
     ("0 1\n", {"delimiter": ","}, SchemaError, "one column between ','"),
-    ("01\n", {}, SettingsError, "give the one character between values"),
+    ("01\n", {}, SettingsError, "has no .* in its first line; give the delimiter"),
+    ("0 1\n", {"delimiter": "é"}, SettingsError, "give the one character"),
+    ("0 1\n", {"delimiter": 3}, SettingsError, "give the one character"),
+    ("0 1\n", {"num_nodes": "5"}, SettingsError, "num_nodes is '5'; wanted an integer"),
+    ("0 1\n", {"num_nodes": -1}, SettingsError, "num_nodes is -1; wanted an integer"),
+    ("0 1\n", {"has_header": "yes"}, SettingsError, "has_header is 'yes'"),
+    ("+1 2\n", {}, SchemaError, r"in line 1 '\+1'"),
+    ('a,"b\nc"\nd,e\n', {"ids": "raw"}, FormatError, "a quotation mark before 'b' is closed in another line"),
+    ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2 5\n", {}, FormatError, "is a Matrix Market file"),
     ("0 1\n", {"ids": "rows"}, SettingsError, "it must be keys or raw"),
     ("0 1\n", {"ids": "raw", "num_nodes": 3}, SettingsError, "leave it out"),
     ("0 1 2\n", {"columns": "w"}, SettingsError, "wanted a list of names"),

@@ -25,8 +25,11 @@ END_NAMES = (
     ("from_id", "to_id"), ("fromnodeid", "tonodeid"), ("head", "tail"),
 )  # fmt: skip
 """What headers call the ends of edges, in lower case."""
+OTHER_END_NAMES = (("u", "v"), ("i", "j"), ("node1", "node2"), ("node_1", "node_2"), ("start", "end"))
+"""The same, where the line is known to be a header."""
+MATRIX_MARKET = b"%%MatrixMarket"
 BLOCK_BYTES = 1 << 20
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.IGNORECASE)
 _RUNS = ((re.compile(rb"[ \t]+"), b" "), (re.compile(rb" ?(\r?\n) ?"), rb"\1"))
 
@@ -48,7 +51,8 @@ class EdgeListText:
     @property
     def end_places(self) -> tuple[int, int]:
         """The columns of source and target: those that the header calls so, or else the first two."""
-        return (None if self.header is None else _named_ends(self.header)) or (0, 1)
+        known = (*END_NAMES, *OTHER_END_NAMES)
+        return (None if self.header is None else _named_ends(self.header, known)) or (0, 1)
 
     @contextmanager
     def open_rows(self) -> Iterator[Joined]:
@@ -59,7 +63,7 @@ class EdgeListText:
                 next(lines)
             first = (line for _, line in islice(lines, 1))
             blocks = chain(first, iter(lambda: file.read(BLOCK_BYTES) + file.readline(), b""))
-            yield Joined(map(_with_single_blanks, blocks) if self.delimiter == BLANKS else blocks)
+            yield Joined(map(_with_single_blanks if self.delimiter == BLANKS else _with_an_end, blocks))
 
     def line_where(self, is_wrong: Callable[[list[str]], bool]) -> tuple[int, list[str]] | None:
         """The first line with edges, from 1, whose cells are wrong, and these; None where none is."""
@@ -87,16 +91,25 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
         SchemaError: There are no lines, or it cannot be told whether the first is a header.
         SettingsError: The delimiter is not one character, or there is none to be seen.
     """
+    if delimiter is not None and not _is_delimiter(delimiter):
+        raise SettingsError(
+            f"{path}: delimiter is {delimiter!r}; give the one character between values (ASCII), or ' ' for any number "
+            "of blanks"
+        )
     with open_text(path) as file:
+        if file.read(len(MATRIX_MARKET)) == MATRIX_MARKET:
+            raise FormatError(
+                f"{path} is a Matrix Market file, whose numbers begin with 1; give hopstream.graph_from_scipy what "
+                "scipy.io.mmread reads of it"
+            )
+        file.seek(0)
         lines = [line for _, line in islice(_lines_of(file), 2)]
     if not lines:
         raise SchemaError(f"{path} has no line that is no comment; wanted an edge on each line")
     first = lines[0].decode("utf-8", errors="replace").strip("\r\n")
     chosen = _delimiter_of(first) if delimiter is None else delimiter
-    if len(chosen) != 1:
-        raise SettingsError(
-            f"{path}: delimiter is {chosen!r}; give the one character between values, or ' ' for any number of blanks"
-        )
+    if not chosen:
+        raise SettingsError(f"{path} has no {' '.join(map(repr, DELIMITERS))} in its first line; give the delimiter")
     cells = [cells_of(line, chosen) for line in lines]
     is_header = _is_header(path, cells, are_raw=are_raw) if has_header is None else has_header
     if re.search(r"[\s,;|]\{.*\}\s*$", first if not is_header else ""):
@@ -115,7 +128,7 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
         FormatError: The file is missing, or cannot be unpacked.
     """
     try:
-        with cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb") as file:
+        with cast(IO[bytes], gzip.open(path, "rb")) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield file
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing") from error
@@ -181,8 +194,17 @@ def _with_single_blanks(block: bytes) -> bytes:
     if block.startswith((b" ", b"\t")) or any(run in block for run in (b"  ", b"\t", b" \n", b" \r", b"\n ")):
         for pattern, by in _RUNS:
             block = pattern.sub(by, block)
-        return block.strip(b" ") or b"\n"
-    return block
+        block = block.strip(b" ") or b"\n"
+    return _with_an_end(block)
+
+
+def _with_an_end(block: bytes) -> bytes:
+    """Whole lines; Arrow reads no line that is alone and has no end."""
+    return block if block.endswith((b"\n", b"\r")) else block + b"\n"
+
+
+def _is_delimiter(given: object) -> bool:
+    return isinstance(given, str) and len(given) == 1 and given.isascii() and given not in '\r\n"'
 
 
 def _delimiter_of(line: str) -> str:
@@ -194,10 +216,10 @@ def _delimiter_of(line: str) -> str:
     return chosen
 
 
-def _named_ends(header: Sequence[str]) -> tuple[int, int] | None:
+def _named_ends(header: Sequence[str], known: Sequence[tuple[str, str]] = END_NAMES) -> tuple[int, int] | None:
     """The columns that a header calls source and target in so many words."""
     names = [name.lower() for name in header]
-    return next(((names.index(a), names.index(b)) for a, b in END_NAMES if names.count(a) == names.count(b) == 1), None)
+    return next(((names.index(a), names.index(b)) for a, b in known if names.count(a) == names.count(b) == 1), None)
 
 
 def _is_header(path: Path, rows: Sequence[list[str]], *, are_raw: bool) -> bool:

@@ -61,7 +61,8 @@ def graph_from_edge_list(
         A graph with one node type and one edge type, and a feature of edges for each further column.
 
     Raises:
-        FormatError: The file is missing, cannot be unpacked, or its lines have different numbers of values.
+        FormatError: The file is missing, cannot be unpacked, its lines have different numbers of values, a quotation
+            mark is closed in another line, or it is a Matrix Market file.
         SchemaError: It has fewer than two columns, further ones without names, empty values, or ends that are no
             integers though they are keys; or keys make more than 1000 nodes per edge, and more than a million, and
             ``num_nodes`` does not say that this is meant.
@@ -75,8 +76,18 @@ def graph_from_edge_list(
         raise SettingsError("num_nodes is given and ids is raw: nodes are those that edges name; leave it out")
     if isinstance(columns, str):
         raise SettingsError(f"columns is {columns!r}; wanted a list of names")
+    if has_header is not None and not isinstance(has_header, bool):
+        raise SettingsError(f"has_header is {has_header!r}; wanted True, False or None")
+    is_count = isinstance(num_nodes, int | np.integer) and not isinstance(num_nodes, bool) and num_nodes >= 0
+    if num_nodes is not None and not is_count:
+        raise SettingsError(f"num_nodes is {num_nodes!r}; wanted an integer, 0 or more")
     text = look_at(source, delimiter, has_header, are_raw=ids == "raw")
-    table = _read(text, are_raw=ids == "raw")
+    table = _read(text, set(text.end_places) if ids == "raw" else set())
+    times = {place for place, column in enumerate(table.columns) if pa.types.is_temporal(column.type)}
+    if times:  # Arrow would write them otherwise than they are written
+        table = _read(
+            text, {place for place, column in enumerate(table.columns) if pa.types.is_string(column.type)} | times
+        )
     pair, rest = _apart(text, table)
     names = _value_names(text, len(rest), columns)
     for name, column, place in zip((*ENDS, *names), (*pair, *rest), _places(text, len(rest)), strict=True):
@@ -94,15 +105,14 @@ def graph_from_edge_list(
     )  # fmt: skip
 
 
-def _read(text: EdgeListText, *, are_raw: bool) -> pa.Table:
-    """All columns, in their order; raw ids as they are written, but for blanks around them."""
+def _read(text: EdgeListText, as_text: set[int]) -> pa.Table:
+    """All columns, in their order, some of them as they are written."""
     wrong: list[int] = []
 
     def note(row: pacsv.InvalidRow) -> str:
         wrong.append(row.expected_columns)
         return "error"
 
-    raw_types = {f"f{place}": pa.string() for place in text.end_places} if are_raw else {}
     try:
         with text.open_rows() as rows:
             start = rows.peek()
@@ -113,7 +123,7 @@ def _read(text: EdgeListText, *, are_raw: bool) -> pa.Table:
                     delimiter=text.delimiter, quote_char=False if text.delimiter == BLANKS else '"',
                     invalid_row_handler=note,
                 ),
-                convert_options=pacsv.ConvertOptions(column_types=raw_types),
+                convert_options=pacsv.ConvertOptions(column_types={f"f{place}": pa.string() for place in as_text}),
             ) if start else _no_rows(text)  # fmt: skip
     except (pa.ArrowException, UnicodeDecodeError) as error:
         found = text.line_where(lambda cells: len(cells) != wrong[0]) if wrong else None
@@ -127,11 +137,23 @@ def _read(text: EdgeListText, *, are_raw: bool) -> pa.Table:
         raise SchemaError(
             f"{text.path} has one column between {text.delimiter!r}; give the delimiter of source and target"
         )
+    _refuse_joined_lines(text, table)
     if text.header is not None and len(text.header) != table.num_columns:
         raise SchemaError(
             f"{text.path} names {len(text.header)} columns in its header, and its lines have {table.num_columns}"
         )
     return table
+
+
+def _refuse_joined_lines(text: EdgeListText, table: pa.Table) -> None:
+    """Refuse values of several lines, into which a quotation mark that was never closed makes them."""
+    for column in table.columns:
+        if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\n")).as_py():
+            value = next(cell for cell in column.to_pylist() if "\n" in cell).split("\n")[0]
+            raise FormatError(
+                f"{text.path} cannot be read as an edge list: a quotation mark before {value!r} is closed in another "
+                "line; leave quotation marks out"
+            )
 
 
 def _no_rows(text: EdgeListText) -> pa.Table:
