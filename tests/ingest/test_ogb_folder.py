@@ -104,6 +104,36 @@ def test_edges_of_types_and_of_archives_are_counted(tmp_path, rng):
         read_ogb_folder(tmp_path / "typed_npz")
 
 
+def test_types_that_are_not_counted_are_refused(tmp_path, rng):
+    wanted = r"counts nodes of \['paper'\], and not of 'author'"
+    layouts.typed(tmp_path / "typed", rng)
+    layouts.table(tmp_path / "typed/raw/num-node-dict.csv.gz", [[7]], "paper")
+    with pytest.raises(SchemaError, match=wanted):
+        read_ogb_folder(tmp_path / "typed")
+    layouts.table(tmp_path / "typed/raw/triplet-type-list.csv.gz", [["../author", "writes", "paper"]])
+    with pytest.raises(FormatError, match="has a type with a slash in its name"):
+        read_ogb_folder(tmp_path / "typed")
+    layouts.typed_npz(tmp_path / "typed_npz", rng)
+    np.savez(tmp_path / "typed_npz/raw/node_year.npz", venue=np.zeros((3, 1)))
+    with pytest.raises(SchemaError, match=r"counts nodes of \['author', 'paper'\], and not of 'venue'"):
+        read_ogb_folder(tmp_path / "typed_npz")
+    layouts.mapped(tmp_path / "mag", rng)
+    with pytest.raises(SchemaError, match=wanted):
+        read_ogb_folder(tmp_path / "mag", num_nodes={"paper": 7})
+
+
+def test_archives_of_other_things_are_refused(tmp_path, rng):
+    layouts.plain_npz(tmp_path, rng)
+    np.savez(tmp_path / "raw/node-label.npz", label=np.zeros(9))
+    with pytest.raises(FormatError, match=r"node-label.npz has \['label'\]; wanted node_label"):
+        read_ogb_folder(tmp_path)
+    np.savez(tmp_path / "raw/data.npz", edge_index=np.zeros((2, 1), int), num_nodes_list=np.array(["x"]))
+    with pytest.raises(SchemaError, match=r"data.npz says x; wanted how many there are"):
+        read_ogb_folder(tmp_path)
+    with pytest.raises(SettingsError, match="inverse_edges is 'no'; wanted True, False or None"):
+        read_ogb_folder(tmp_path, inverse_edges="no")
+
+
 def test_a_split_that_is_not_whole_says_what_is_there(tmp_path, rng):
     root = tmp_path / "ogbn_arxiv"
     layouts.plain(root, rng)
@@ -165,6 +195,7 @@ def test_what_contradicts_itself_is_refused(tmp_path, rng):
     check("num-node-list.csv.gz", [4, 5], SchemaError, "counts what 2 graphs have")
     check("num-node-list.csv.gz", [8], SchemaError, "9 rows")
     check("num-edge-list.csv.gz", [15], SchemaError, r"edge.csv.gz has 14 edges, and num-edge-list.csv.gz says 15")
+    check("num-edge-list.csv.gz", [14.5], SchemaError, r"num-edge-list.csv.gz says 14.5; wanted how many")
     check("num-edge-list.csv.gz", [7, 7], SchemaError, "counts what 2 graphs have")
     check("edge.csv.gz", [[1, 2]] * 13, SchemaError, r"edge.csv.gz has 13 edges, and num-edge-list.csv.gz says 14")
     check("node-feat.csv.gz", [[1.5]] * 8, SchemaError, "8 rows")

@@ -14,19 +14,18 @@ Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. Files ``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from hopstream.arrays import Array, open_array
 from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.npz import load_arrays
 from hopstream.ingest.ogb import graph_from_ogb
+from hopstream.ingest.ogb_tables import read_matrix, read_named_row, read_texts
 from hopstream.schema import EdgeType
 
 ReadTorch = Callable[[Path], Any]
@@ -82,30 +81,34 @@ def read_ogb_folder(
     """
     root = Path(folder)
     raw = root / "raw"
+    if inverse_edges is not None and not isinstance(inverse_edges, bool):
+        raise SettingsError(f"inverse_edges is {inverse_edges!r}; wanted True, False or None")
     if _is_mapped(root):
         if split is not None or inverse_edges is not None:
             raise SettingsError(f"{root} has the layout of MAG240M, which knows neither split nor inverse_edges")
         return _read_mapped(root, dict(num_nodes or {}), read_torch)
     if num_nodes is not None:
         raise SettingsError(f"num_nodes is given, and {root} says how many nodes there are; leave it out")
-    labels: Any
-    if (raw / PLAIN_CSV).is_file():
-        graph, labels = _read_plain_csv(raw)
-    elif (raw / TYPED_CSV).is_file():
-        graph, labels = _read_typed_csv(raw)
-    elif (raw / PLAIN_NPZ).is_file():
-        graph, labels = _read_plain_npz(raw)
-    elif (raw / TYPED_NPZ).is_file():
-        graph, labels = _read_typed_npz(raw)
-    else:
-        raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
-                          f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
+    graph, labels = _read_raw(root)
     if inverse_edges is None and (raw / PLAIN_CSV).is_file():
         inverse_edges = _has_inverses_by_name(root)
     if inverse_edges:
         _add_inverses(graph)
     split_folder = find_split(root, split)
     return graph_from_ogb(graph, labels, None if split_folder is None else _read_split(split_folder, read_torch))
+
+
+def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
+    """The graph and its labels, as ``ogb`` has them before it adds anything."""
+    raw = root / "raw"
+    readers = {
+        PLAIN_CSV: _read_plain_csv, TYPED_CSV: _read_typed_csv, PLAIN_NPZ: _read_plain_npz, TYPED_NPZ: _read_typed_npz,
+    }  # fmt: skip
+    for name, read in readers.items():
+        if (raw / name).is_file():
+            return read(raw)
+    raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, raw/{PLAIN_NPZ}, "
+                      f"raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
 
 
 def find_split(root: Path, split: str | None) -> Path | None:
@@ -154,23 +157,23 @@ def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
     }  # fmt: skip
     graph |= dict(_tables(raw, ("node", "edge")))
     if (raw / "species.csv.gz").is_file():  # ogbn-proteins, before ogb renames it
-        graph["node_species"] = _matrix(raw / "species.csv.gz")
+        graph["node_species"] = read_matrix(raw / "species.csv.gz")
     _check_edges(raw, graph["edge_index"])
     labels = raw / "node-label.csv.gz"
-    return graph, _matrix(labels, np.float64) if labels.is_file() else None
+    return graph, read_matrix(labels, np.float64) if labels.is_file() else None
 
 
 def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
-    counts = _named_row(raw / "num-node-dict.csv.gz")
+    counts = read_named_row(raw / "num-node-dict.csv.gz")
     node_types = sorted(counts)
-    edge_types = sorted(_texts(raw / TYPED_CSV, 3))
+    edge_types = sorted(read_texts(raw / TYPED_CSV, 3))
     folders = {t: raw / "relations" / BETWEEN.join(t) for t in edge_types}
     graph: dict[str, Any] = {
         "num_nodes_dict": {t: int(counts[t]) for t in node_types},
         "edge_index_dict": {t: _edge_index(folder / PLAIN_CSV) for t, folder in folders.items()},
     }
     with_feat = raw / "nodetype-has-feat.csv.gz"
-    having = _named_row(with_feat) if with_feat.is_file() else {}
+    having = read_named_row(with_feat) if with_feat.is_file() else {}
     for node_type in node_types:
         feat = raw / "node-feat" / node_type / "node-feat.csv.gz"
         if having.get(node_type) is True and not feat.is_file():
@@ -181,11 +184,12 @@ def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
         _check_edges(folder, graph["edge_index_dict"][edge_type])
         for name, array in _tables(folder, ("edge",)):
             graph.setdefault(f"{name}_dict", {})[edge_type] = array
+    _check_types(raw / "num-node-dict.csv.gz", counts, edge_types)
     known = raw / "nodetype-has-label.csv.gz"
     if not known.is_file():
         return graph, None
-    labelled = [t for t, has in _named_row(known).items() if has]
-    return graph, {t: _matrix(raw / "node-label" / t / "node-label.csv.gz", np.float64) for t in labelled}
+    labelled = [t for t, has in read_named_row(known).items() if has]
+    return graph, {t: read_matrix(raw / "node-label" / t / "node-label.csv.gz", np.float64) for t in labelled}
 
 
 def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
@@ -197,7 +201,12 @@ def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
     if counts["num_edges_list"] is not None:
         _check_count(raw / PLAIN_NPZ, counts["num_edges_list"], raw / PLAIN_NPZ, graph["edge_index"])
     labels = raw / "node-label.npz"
-    return graph, load_arrays(labels).get("node_label") if labels.is_file() else None
+    if not labels.is_file():
+        return graph, None
+    arrays = load_arrays(labels)
+    if "node_label" not in arrays:
+        raise FormatError(f"{labels} has {sorted(arrays)}; wanted node_label")
+    return graph, arrays["node_label"]
 
 
 def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
@@ -217,6 +226,8 @@ def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
             graph[name] = {_edge_type_of(path, key): array for key, array in sorted(arrays.items())}
         else:
             graph[name] = arrays
+            _check_types(raw / "num_nodes_dict.npz", counts, (), arrays)
+    _check_types(raw / "num_nodes_dict.npz", counts, graph.get("edge_index_dict", ()))
     counted = raw / "num_edges_dict.npz"
     for label, num_edges in load_arrays(counted).items() if counted.is_file() else ():
         edge_type = _edge_type_of(counted, label)
@@ -248,6 +259,7 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
             if not path.stem.startswith(kind):
                 raise FormatError(f"{path} is none of OGB's files; wanted {kind}<name>.npy")
             graph.setdefault(f"{path.stem}_dict", {})[owner] = open_array(path)
+    _check_types(meta, num_nodes, graph["edge_index_dict"])
     split, splits = root / "split_dict.pt", None
     if split.is_file():
         splits = {name: {"paper": keys} for name, keys in _read_pt(split, read_torch).items() if name in SPLIT_NAMES}
@@ -260,7 +272,7 @@ def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | 
         return dict(_read_pt(folder / "split_dict.pt", read_torch))
     typed = folder / "nodetype-has-split.csv.gz"
     if typed.is_file():
-        having = [t for t, has in _named_row(typed).items() if has]
+        having = [t for t, has in read_named_row(typed).items() if has]
         keys = {t: _split_tables(folder / t) for t in having}
         return {name: {t: keys[t][name] for t in having} for name in SPLIT_NAMES}
     if any((folder / f"{name}.pt").is_file() for name in SPLIT_NAMES):
@@ -306,37 +318,52 @@ def _tables(folder: Path, kinds: tuple[str, ...]) -> Iterator[tuple[str, Array]]
     for kind in kinds:
         feat = folder / f"{kind}-feat.csv.gz"
         if feat.is_file():
-            yield f"{kind}_feat", _matrix(feat)
+            yield f"{kind}_feat", read_matrix(feat)
         for path in sorted(folder.glob(f"{kind}_*.csv.gz")):
-            yield path.name.removesuffix(".csv.gz"), _matrix(path)
+            yield path.name.removesuffix(".csv.gz"), read_matrix(path)
 
 
 def _edge_index(path: Path) -> Array:
-    array = _matrix(path)
+    array = read_matrix(path)
     if array.shape[1:] != (2,) or array.dtype != np.int64:
         raise SchemaError(f"{path} is {array.dtype}{list(array.shape)}; wanted two integers on each line")
     return array.T
 
 
 def _keys(path: Path) -> Array:
-    return _matrix(path).reshape(-1)
+    return read_matrix(path).reshape(-1)
 
 
 def _only_count(path: Path) -> int:
-    return _one_count(path, _matrix(path).reshape(-1))
+    return _one_count(path, read_matrix(path).reshape(-1))
 
 
 def _one_count(path: Path, counts: Array) -> int:
     if counts.size != 1:
         raise SchemaError(f"{path} counts what {counts.size} graphs have; one graph is read")
-    return int(counts.reshape(-1)[0])
+    count = counts.reshape(-1)[0]
+    if counts.dtype.kind not in "iuf" or not count >= 0 or count != int(count):
+        raise SchemaError(f"{path} says {count}; wanted how many there are")
+    return int(count)
+
+
+def _check_types(
+    counted: Path, num_nodes: Collection[str], edge_types: Collection[EdgeType], others: Collection[str] = ()
+) -> None:
+    """Refuse node types that edges, or tables, have, and that are not among those counted."""
+    for node_type in (*(end for source, _, target in edge_types for end in (source, target)), *others):
+        if node_type not in num_nodes:
+            raise SchemaError(
+                f"{counted} (or num_nodes) counts nodes of {sorted(num_nodes)}, and not of {node_type!r}, which other "
+                "files name"
+            )
 
 
 def _check_edges(folder: Path, edge_index: Array) -> None:
     """Refuse a table of edges that has not as many lines as is said beside it."""
     counted = folder / "num-edge-list.csv.gz"
     if counted.is_file():
-        _check_count(counted, _matrix(counted), folder / PLAIN_CSV, edge_index)
+        _check_count(counted, read_matrix(counted), folder / PLAIN_CSV, edge_index)
 
 
 def _check_count(counted: Path, counts: Array, held: Path, edge_index: Array) -> None:
@@ -352,48 +379,3 @@ def _edge_type_of(path: Path, name: str) -> EdgeType:
     if len(words) != 3:
         raise FormatError(f"{path} has the edge type {name!r}; wanted source{BETWEEN}relation{BETWEEN}target")
     return words[0], words[1], words[2]
-
-
-def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -> pa.Table:
-    """A gzipped table without a header, or with one where ``names`` is an empty list."""
-    try:
-        with pa.input_stream(str(path), compression="gzip") as file:
-            return pacsv.read_csv(
-                file,
-                read_options=pacsv.ReadOptions(autogenerate_column_names=names is None),
-                convert_options=pacsv.ConvertOptions(
-                    column_types={f"f{number}": pa.string() for number in range(3)} if is_text else None
-                ),
-            )
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path} cannot be read as gzipped CSV ({error})") from error
-
-
-def _matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
-    """int64[n, k] where all values are integers, or else reals; empty cells are NaN."""
-    table = _csv(path)
-    is_whole = all(column.type == pa.int64() and not column.null_count for column in table.columns)
-    matrix: Array = np.empty((table.num_rows, table.num_columns), np.int64 if is_whole else real)
-    for number, column in enumerate(table.columns):
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
-            raise SchemaError(f"{path}: column {number} is {column.type}; wanted numbers")
-        matrix[:, number] = column.cast(pa.int64() if is_whole else pa.float64()).to_numpy()
-    return matrix
-
-
-def _texts(path: Path, num_columns: int) -> list[EdgeType]:
-    table = _csv(path, is_text=True)
-    if table.num_columns != num_columns:
-        raise SchemaError(f"{path} has {table.num_columns} columns; wanted source, relation, target")
-    heads, relations, tails = (column.to_pylist() for column in table.columns)
-    return list(zip(heads, relations, tails, strict=True))
-
-
-def _named_row(path: Path) -> dict[str, Any]:
-    """The only row of a table, by the names in its header."""
-    table = _csv(path, [])
-    if table.num_rows != 1:
-        raise SchemaError(f"{path} has {table.num_rows} rows; one graph is read, of one row")
-    return {name: column[0].as_py() for name, column in zip(table.column_names, table.columns, strict=True)}
