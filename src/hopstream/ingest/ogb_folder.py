@@ -107,8 +107,8 @@ def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
     for name, read in readers.items():
         if (raw / name).is_file():
             return read(raw)
-    raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, raw/{PLAIN_NPZ}, "
-                      f"raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
+    raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
+                      f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
 
 
 def find_split(root: Path, split: str | None) -> Path | None:
