@@ -41,6 +41,14 @@ def test_version(run_command):
     assert run_command("--version").out == f"hopstream {hopstream.__version__}\n"
 
 
+@pytest.mark.parametrize("module", ["hopstream", "hopstream.cli"])
+def test_the_package_runs_as_the_command(module: str):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"hopstream {hopstream.__version__}\n", "")
+    done = subprocess.run([sys.executable, "-m", module, "frobnicate"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "see hopstream --help" in done.stderr
+
+
 def test_help_brings_in_no_heavy_library():
     heavy = (
         "torch",

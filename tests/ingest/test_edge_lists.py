@@ -63,6 +63,94 @@ def test_raw_ids_get_keys_in_their_order(tmp_path, cells, raw):
         graph_from_edge_list(path)
 
 
+def test_ids_that_are_no_keys_are_told(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("0 1\n1 4000000000000\n")
+    with pytest.raises(
+        SchemaError, match=r"the id 4000000000000 in line 2 makes 4000000000001 nodes of 2 edges, .*ids='raw'"
+    ):
+        hopstream.read_graph(path)
+    assert hopstream.read_graph(path, ids="raw").nodes[NODE].num_nodes == 3
+    path.write_text("0 1999999\n")
+    with pytest.raises(SchemaError, match="makes 2000000 nodes of 1 edges"):
+        hopstream.read_graph(path)
+    assert hopstream.read_graph(path, num_nodes=2_000_000).nodes[NODE].num_nodes == 2_000_000
+    path.write_text("0 999999\n")
+    assert hopstream.read_graph(path).nodes[NODE].num_nodes == 1_000_000
+
+
+@pytest.mark.parametrize("text", [
+    "0  4  7\n4   1 -1\n", "  0 4 7\n  4 1 -1\n", "0 4 7 \r\n4 1 -1\t\r\n",
+    "0 \t4\t 7\n4 1\t-1", "0 4\t7\n4 1\t-1\n   \n",
+])  # fmt: skip
+@pytest.mark.parametrize("delimiter", [None, " "])
+def test_runs_of_blanks_are_one_delimiter(tmp_path, text, delimiter):
+    (tmp_path / "a.txt").write_text(text, newline="")
+    graph = graph_from_edge_list(tmp_path / "a.txt", delimiter=delimiter)
+    assert ends(graph) == [(0, 4), (4, 1)] and graph.edges[EDGE].features["weight"].tolist() == [7, -1]
+
+
+def test_blanks_within_values_between_tabs_are_kept(tmp_path):
+    (tmp_path / "a.tsv").write_text("New York\tRome\t1\nRome \tNew York\t2\n")
+    graph = graph_from_edge_list(tmp_path / "a.tsv", ids="raw")
+    assert graph.nodes[NODE].features["raw_id"].tolist() == ["New York", "Rome"]
+    assert ends(graph) == [(0, 1), (1, 0)]
+
+
+def test_runs_of_blanks_over_many_blocks(tmp_path, rng):
+    pairs = rng.integers(0, 90_000, (250_000, 2))
+    np.savetxt(tmp_path / "many.txt", pairs, fmt="%7d")
+    graph = graph_from_edge_list(tmp_path / "many.txt")
+    assert np.array_equal(np.stack([graph.edges[EDGE].src_keys, graph.edges[EDGE].dst_keys], axis=1), pairs)
+
+
+@pytest.mark.parametrize(("text", "options"), [
+    ("source,target,w\n0,1,5\n2,1,6\n", {}),
+    ("Source, Target, w\n0, 1, 5\n2, 1, 6\n", {}), ("a,b,w\n0,1,5\n2,1,6\n", {}),
+    ("\ufeffw,src,dst\n5,0,1\n6,2,1\n", {}), ("0,1,5\n2,1,6\n", {"columns": ["w"]}),
+    ("0,1,w\n0,1,5\n2,1,6\n", {"has_header": True}), ("source\ttarget\tw\n0\t1\t5\n2\t1\t6\n", {}),
+    ("a,b,c\n0,1,5\n2,1,6\n", {"columns": ["w"]}), ('"source","target","w"\n0,1,5\n2,1,6\n', {}),
+])  # fmt: skip
+def test_headers_are_known(tmp_path, text, options):
+    (tmp_path / "a.csv").write_text(text)
+    graph = hopstream.read_graph(tmp_path / "a.csv", **options)
+    assert ends(graph) == [(0, 1), (2, 1)]
+    assert {name: of.tolist() for name, of in graph.edges[EDGE].features.items()} == {"w": [5, 6]}
+    if not text.startswith("0,1,"):
+        with pytest.raises(SchemaError):
+            hopstream.read_graph(tmp_path / "a.csv", **{**options, "has_header": False})
+
+
+def test_raw_ids_are_as_they_are_written(tmp_path):
+    (tmp_path / "a.csv").write_text("from,to\n007,b\nb,NA\n1.0,2020-01-01\ntrue,007\n99999999999999999999,b\n")
+    graph = hopstream.read_graph(tmp_path / "a.csv", ids="raw")
+    raw = ["007", "1.0", "2020-01-01", "99999999999999999999", "NA", "b", "true"]
+    assert graph.nodes[NODE].features["raw_id"].tolist() == raw
+    assert [(raw[u], raw[v]) for u, v in ends(graph)] == [
+        ("007", "b"), ("b", "NA"), ("1.0", "2020-01-01"), ("true", "007"), ("99999999999999999999", "b")
+    ]  # fmt: skip
+
+
+def test_one_line_without_an_end_and_names_in_capitals(tmp_path):
+    for name, text in (("a.TXT", b"0 1"), ("b.csv.GZ", gzip.compress(b"0,1")), ("c.Csv", b"source,target\n0,1")):
+        (tmp_path / name).write_bytes(text)
+        assert ends(hopstream.read_graph(tmp_path / name)) == [(0, 1)]
+
+
+def test_times_are_as_they_are_written(tmp_path):
+    (tmp_path / "a.csv").write_text("idx,u,v,at,on\n5,0,1,10:20,2020-01-01T00:00:05\n")
+    graph = hopstream.read_graph(tmp_path / "a.csv")
+    assert ends(graph) == [(0, 1)]
+    features = {name: of.tolist() for name, of in graph.edges[EDGE].features.items()}
+    assert features == {"idx": [5], "at": ["10:20"], "on": ["2020-01-01T00:00:05"]}
+
+
+def test_a_header_alone_is_a_graph_without_edges(tmp_path):
+    (tmp_path / "a.csv").write_text("source,target,w\n")
+    graph = hopstream.read_graph(tmp_path / "a.csv", num_nodes=3)
+    assert graph.nodes[NODE].num_nodes == 3 and graph.edges[EDGE].num_edges == 0
+
+
 def test_many_lines_keep_their_order(tmp_path, rng):
     pairs = rng.integers(0, 50_000, (300_000, 2))  # some blocks of what reads them
     path = tmp_path / "many.txt"
@@ -79,15 +167,40 @@ def test_many_lines_keep_their_order(tmp_path, rng):
     ("", {}, SchemaError, "has no line that is no comment"),
     ("0 1\n2\n", {}, FormatError, "cannot be read as an edge list"),
     ("0 1\n# later\n", {}, (FormatError, SchemaError), "a.txt"),
-    ("0,1\n2,\n", {}, SchemaError, "row 1 has no value in column 'f1'"),
-    ("a b\n", {}, SchemaError, "source is string, in row 0 'a'; keys are integers: give ids='raw'"),
+    ("0,1\n2,\n", {}, SchemaError, "line 2 has no value in column 'target'"),
+    ("a b\n", {}, SchemaError, "source is no integer of 64 bits in line 1 'a'; keys are integers: give ids='raw'"),
     ("0 1\n", {"delimiter": ","}, SchemaError, "one column between ','"),
-    ("01\n", {}, SettingsError, "give the one character between values"),
+    ("01\n", {}, SettingsError, "has no .* in its first line; give the delimiter"),
+    ("0 1\n", {"delimiter": "é"}, SettingsError, "give the one character"),
+    ("0 1\n", {"delimiter": 3}, SettingsError, "give the one character"),
+    ("0 1\n", {"num_nodes": "5"}, SettingsError, "num_nodes is '5'; wanted an integer"),
+    ("0 1\n", {"num_nodes": -1}, SettingsError, "num_nodes is -1; wanted an integer"),
+    ("0 1\n", {"has_header": "yes"}, SettingsError, "has_header is 'yes'"),
+    ("+1 2\n", {}, SchemaError, r"in line 1 '\+1'"),
+    ('a,"b\nc"\nd,e\n', {"ids": "raw"}, FormatError, "a quotation mark before 'b' is closed in another line"),
+    ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2 5\n", {}, FormatError, "is a Matrix Market file"),
     ("0 1\n", {"ids": "rows"}, SettingsError, "it must be keys or raw"),
     ("0 1\n", {"ids": "raw", "num_nodes": 3}, SettingsError, "leave it out"),
     ("0 1 2\n", {"columns": "w"}, SettingsError, "wanted a list of names"),
     ("0 1\n", {"separator": ","}, SettingsError, "edge lists have no option 'separator'"),
-    ("0 -1\n", {}, IdRangeError, "destination 0 is -1"),
+    ("0 -1\n", {}, IdRangeError, "target in line 1 is -1; keys are 0 or more"),
+    ("# c\n\n0 1\n\n1 5\n", {"num_nodes": 5}, IdRangeError, r"target in line 5 is 5; keys are 0\.\.4, as num_nodes"),
+    ("# c\n\n0 1\n\n2 x\n", {}, SchemaError, "target is no integer of 64 bits in line 5 'x'"),
+    ("0 1\n1 9223372036854775808\n", {}, SchemaError, "64 bits in line 2 '9223372036854775808'"),
+    ("0,1,2\n1,0,\n", {}, SchemaError, "line 2 has no value in column 'weight'"),
+    ("0,1,2\n1,0,NA\n", {}, SchemaError, "line 2 has no value in column 'weight', but 'NA'"),
+    ("a,b\n, c\n", {"ids": "raw"}, SchemaError, "line 2 has no value in column 'source'"),
+    ("# c\n0 1\n\n1 2\n2 3 4\n", {}, FormatError, "line 5 has 3 values between blanks, lines before it 2"),
+    ("0 1 {}\n", {}, SchemaError, "as networkx.write_edgelist writes them"),
+    ("0 1 {'w': 1, 'v': 2}\n", {}, SchemaError, "as networkx.write_edgelist writes them"),
+    (",source,target\n0,1,2\n", {}, SchemaError, r"a column has no name; .*to_csv\(index=False\)"),
+    ("source,target,w,w\n0,1,2,3\n", {}, SchemaError, "'w' is there twice"),
+    ("source,target,w\n0,1\n", {}, SchemaError, "names 3 columns in its header, and its lines have 2"),
+    ("user,item\n1,2\n", {"ids": "raw"}, SchemaError, "tell with has_header=True or False"),
+    ("a,b\nc,d\n", {}, SchemaError, "in line 1 'a'; keys are integers"),
+    ("source,target\n0,1.5\n", {}, SchemaError, "target is no integer of 64 bits in line 2 '1.5'"),
+    ("0,1\n", {"delimiter": "::"}, SettingsError, "delimiter is '::'; give the one character"),
+    ("source,target\n", {}, SchemaError, "give num_nodes"),
 ])  # fmt: skip
 def test_what_is_no_edge_list_is_refused(tmp_path, text, options, error, message):
     path = tmp_path / "a.txt"
@@ -112,3 +225,13 @@ def test_the_command_reads_edge_lists(tmp_path, capsys):
     assert main(["partition", str(tmp_path / "web.txt"), "--parts", "2", "--out", str(tmp_path / "p")]) == 0
     assert "read    edges    1 node type, 1 edge type, 4 edges" in capsys.readouterr().out
     assert ends(hopstream.read_dataset(tmp_path / "p")) == [(0, 4), (4, 1), (1, 1), (0, 4)]
+
+
+def test_the_command_reads_raw_ids(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("from,to\nzoe,bo\nbo,ada\n")
+    assert main(["ingest", str(tmp_path / "a.csv"), "--out", str(tmp_path / "p")]) == 2
+    assert "give --raw-ids for other names" in capsys.readouterr().err
+    assert main(["ingest", str(tmp_path / "a.csv"), "--out", str(tmp_path / "p"), "--raw-ids"]) == 0
+    assert hopstream.read_dataset(tmp_path / "p").nodes[NODE].features["raw_id"].tolist() == ["ada", "bo", "zoe"]
+    assert main(["ingest", str(tmp_path / "p"), "--out", str(tmp_path / "q"), "--raw-ids"]) == 2
+    assert "--raw-ids is for edge lists, and" in capsys.readouterr().err

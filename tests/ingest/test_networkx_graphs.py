@@ -120,6 +120,12 @@ def with_nodes(*nodes, edges=()):
         (with_nodes((1, {"raw_id": 1})), {}, "an attribute 'raw_id', as raw ids are called"),
         (with_nodes((1, {3: 1})), {}, "an attribute 3; names of features are strings"),
         ([1, 2], {}, "source is list"),
+        (nx.DiGraph, {}, "source is type; wanted a NetworkX graph"),
+        (
+            with_nodes((1, {"x": 2**53 + 1}), (2, {"x": 0.5})),
+            {},
+            r"node.x has integers and reals, and 9007199254740993 of 1",
+        ),
     ],
 )
 def test_what_cannot_be_stored_is_refused(source, options, message):
@@ -130,6 +136,15 @@ def test_what_cannot_be_stored_is_refused(source, options, message):
 def test_missing_attributes_are_filled():
     graph = graph_from_networkx(with_nodes((1, {"x": 1}), 2, (3, {"x": None})), missing={"x": -1})
     assert graph.nodes[NODE].features["x"].tolist() == [1, -1, -1]
+
+
+def test_numbers_are_not_rounded():
+    def features(*values):
+        return graph_from_networkx(with_nodes(*((i, {"x": v}) for i, v in enumerate(values)))).nodes[NODE].features["x"]
+
+    assert features(1 << 63, 2).tolist() == [1 << 63, 2] and features(np.array(1), np.array(2)).tolist() == [1, 2]
+    assert features([1, 2], [0.5, 2]).tolist() == [[1, 2], [0.5, 2]]
+    assert features([1, 2], [0.5]).tolist() == [[1, 2], [0.5]]
 
 
 def test_names_that_do_not_fit_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
 import hopstream
 from hopstream.errors import FormatError, IdRangeError, SchemaError
@@ -50,6 +51,20 @@ def test_what_is_no_adjacency_is_refused():
         graph_from_scipy(np.eye(3))
     with pytest.raises(SchemaError, match=r"hopstream\.graph_from_scipy"):
         hopstream.graph_from_arrays(scipy.sparse.eye_array(3))
+
+
+def test_a_matrix_that_contradicts_itself_is_refused():
+    """SciPy's own ``tocoo`` reads and writes outside of such."""
+    for name, place, value in (("indices", 0, 7), ("indptr", 1, 900), ("indices", 0, -1)):
+        matrix = scipy.sparse.csr_array((np.ones(3), np.array([2, 0, 1]), np.array([0, 2, 3, 3])), shape=(3, 3))
+        getattr(matrix, name)[place] = value
+        with pytest.raises(SchemaError, match=r"node__to__node is a matrix \[3, 3\] that contradicts itself"):
+            graph_from_scipy(matrix)
+    for wrong in ({"a": scipy.sparse.eye_array(3)}, {("a", "b"): scipy.sparse.eye_array(3)}):
+        with pytest.raises(SchemaError, match=r"must be a \(source, relation, destination\) tuple"):
+            graph_from_scipy(wrong)
+    with pytest.raises(SchemaError, match="wanted a sparse matrix"):
+        graph_from_scipy(scipy.sparse.csr_array)
 
 
 @pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_matrix"])
@@ -103,3 +118,33 @@ def test_arrays_that_give_dlpack():
     assert graph.edges[EDGE].dst_keys.tolist() == [2, 0] and graph.splits[NODE]["train"].tolist() == [0, 2]
     with pytest.raises(SchemaError, match=r"node\.x is a OnlyDLPack that numpy cannot share"):
         hopstream.graph_from_arrays(pairs, node_features={"x": OnlyDLPack(x, is_far=True)})
+
+
+class Broken(OnlyDLPack):
+    """A library that raises what it likes."""
+
+    def __dlpack__(self, **options):
+        raise ZeroDivisionError("no memory of this kind")
+
+
+def test_what_numpy_cannot_hold_is_refused():
+    pairs = np.array([[0, 1], [1, 0]])
+    for value, message in (
+        (Broken(np.ones(2)), r"node\.x is a Broken that numpy cannot share \(no memory of this kind\)"),
+        (OnlyDLPack(torch.ones(2).bfloat16()), "or convert it, first"),
+        (torch.ones(2).bfloat16(), "a tensor that numpy cannot hold"),
+        (np.ma.array([1.0, 2.0], mask=[True, False]), r"node\.x has masked values; fill them first"),
+        ([1 << 63, -1], r"node\.x has integers that neither int64 nor uint64 holds"),
+        ([1 << 70, 1], r"node\.x: row 0 is int"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            hopstream.graph_from_arrays(pairs, node_features={"x": value})
+    with pytest.raises(SchemaError, match=r"twice, a row for each; a mask is bool: use astype\(bool\)"):
+        hopstream.graph_from_arrays(np.array([[0, 1], [2, 0]]), splits={"train": np.array([1, 0, 1], np.uint8)})
+    for value, wanted in (
+        ([1 << 63, 1], np.array([1 << 63, 1], np.uint64)), (np.ma.array([1.0, 2.0]), np.array([1.0, 2.0])),
+        (OnlyDLPack(torch.arange(8.0).reshape(2, 4)[:, ::2]), np.array([[0, 2], [4, 6]], np.float32)),
+        (OnlyDLPack(torch.ones(2).half()), np.ones(2, np.float16)),
+    ):  # fmt: skip
+        found = hopstream.graph_from_arrays(pairs, node_features={"x": value}).nodes[NODE].features["x"]
+        assert type(found) is np.ndarray and found.dtype == wanted.dtype and np.array_equal(found, wanted)

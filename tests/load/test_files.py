@@ -66,6 +66,41 @@ def test_collections_and_other_files_are_refused(tmp_path):
         hopstream.read_graph(path, ignore="all")
 
 
+def test_slices_of_one_graph_are_no_collection(tmp_path):
+    data = plain_data()
+    wanted = graph_from_data(data).fingerprint()
+    ends = {name: torch.tensor([0, len(data[name])]) for name in data.to_dict()}
+    torch.save((data.to_dict(), ends, Data), tmp_path / "data.pt")
+    assert hopstream.read_graph(tmp_path / "data.pt").fingerprint() == wanted
+    typed, slices = InMemoryDataset.collate([typed_data(), typed_data()])
+    torch.save((typed.to_dict(), slices, HeteroData), tmp_path / "data.pt")
+    with pytest.raises(SchemaError, match="holds a collection of graphs"):
+        hopstream.read_graph(tmp_path / "data.pt")
+    torch.save({"paper": {"x": torch.rand(3, 2)}, ("paper", "to", "paper"): {}}, tmp_path / "data.pt")
+    with pytest.raises(FormatError, match=r"holds a dict of 'paper', \('paper', 'to', 'paper'\); wanted that of"):
+        hopstream.read_graph(tmp_path / "data.pt")
+
+
+def test_the_folder_of_a_dataset_says_which_file(tmp_path):
+    (tmp_path / "processed").mkdir()
+    torch.save((plain_data().to_dict(), None, Data), tmp_path / "processed/data.pt")
+    torch.save(None, tmp_path / "processed/pre_filter.pt")
+    with pytest.raises(FormatError, match=r"is a folder of a PyG dataset; give the file in it: \S+processed/data\.pt$"):
+        hopstream.read_graph(tmp_path)
+
+
+@pytest.mark.parametrize("value", [
+    "text", 5, None, {"a": torch.ones(4)}, torch.ones(9), np.float64(3), [1, 2], {1, 2}, torch.device("cpu"),
+    torch.float16,
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_attributes_that_are_of_the_graph_are_left_out(tmp_path, value):
+    data = plain_data()
+    wanted = graph_from_data(data).fingerprint()
+    data.other = value
+    InMemoryDataset.save([data], tmp_path / "data.pt")
+    assert hopstream.read_graph(tmp_path / "data.pt").fingerprint() == wanted
+
+
 def harm(is_harmed: bool) -> None:
     HARMED.append(is_harmed)
 
@@ -119,6 +154,7 @@ def test_mag240m_with_the_files_that_torch_wrote(tmp_path, rng):
 
 @pytest.mark.parametrize("as_stored", [lambda array: array, torch.from_numpy], ids=["numpy", "torch"])
 def test_links_to_predict(tmp_path, rng, as_stored):
+    tmp_path = tmp_path / "ogbl_citation2"
     layouts.plain(tmp_path, rng)
     for path in (tmp_path / "split/time").iterdir():
         path.unlink()

@@ -76,7 +76,8 @@ def _chunk_tables(
     chunks, tables, work = settings
     tables.check_source(source)
     options = {**asdict(chunks), **asdict(tables), **asdict(work)}
-    del options["ignore"]
+    for name in ("ignore", "raw_ids", "split", "inverse_edges"):  # checked not to be there
+        del options[name]
 
     def show_costs(costs: Estimate, plan: Plan) -> None:
         lines = [

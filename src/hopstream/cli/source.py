@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """How tables and ``.npz`` files are read; other sources have nothing to choose."""
+    """How tables, ``.npz`` files, edge lists and OGB's folders are read; other sources have nothing to choose."""
 
     on_dangling: Literal["error", "drop"] = field(
         default="error",
@@ -42,8 +42,20 @@ class SourceSettings:
         metadata={"help": "arrays of an .npz file to leave out: names and commas, or all that fit nothing: all"},
     )
 
+    raw_ids: bool = field(
+        default=False, metadata={"help": "the ends of an edge list are raw ids, numbers or names, and not keys, 0..n-1"}
+    )
+    split: str | None = field(default=None, metadata={"help": "which of the splits in a folder of OGB's to read"})
+    inverse_edges: Literal["by-name", "yes", "no"] = field(
+        default="by-name",
+        metadata={"help": "behind each edge of a folder of OGB's add its reverse: yes, no, or where the folder's name "
+                          "is one for which OGB does"},
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         """Check the choice."""
+        if self.inverse_edges not in ("by-name", "yes", "no"):
+            raise SettingsError(f"inverse_edges is {self.inverse_edges!r}; it must be one of by-name, yes, no")
         for name in ("on_dangling", "on_duplicate"):
             if getattr(self, name) not in ("error", "drop"):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of error, drop")
@@ -52,8 +64,17 @@ class SourceSettings:
         """Refuse what is not for such a source.
 
         Raises:
-            SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data.
+            SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data; or a
+                choice is for an edge list, or a folder of OGB's, and the path is none.
         """
+        if self.raw_ids and not (is_edge_list(path) and path.is_file()):
+            raise SettingsError(f"--raw-ids is for edge lists, and {path} is none; leave it out")
+        for flag, is_given in (
+            ("--split", self.split is not None),
+            ("--inverse-edges", self.inverse_edges != "by-name"),
+        ):
+            if is_given and not _is_ogb(path):
+                raise SettingsError(f"{flag} is for folders of OGB's, and {path} is none; leave it out")
         if self.ignore and path.suffix != ".npz":
             raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
         if self.data_path is not None:
@@ -63,6 +84,15 @@ class SourceSettings:
     def ignored(self) -> str | list[str]:
         """As ``read_graph`` takes it."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
+
+    def options_of(self, path: Path) -> dict[str, object]:
+        """What ``read_graph`` is given for such a source."""
+        if path.suffix == ".npz":
+            return {"ignore": self.ignored}
+        if path.is_dir():
+            named = {"split": self.split, "inverse_edges": {"yes": True, "no": False}.get(self.inverse_edges)}
+            return {name: value for name, value in named.items() if value is not None}
+        return {"ids": "raw"} if self.raw_ids else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,9 +179,14 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         return Source(graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated)
     from hopstream.load.files import read_graph
 
-    options = {"ignore": settings.ignored} if path.suffix == ".npz" else {}
     kind = "ogb" if path.is_dir() else "edges" if is_edge_list(path) else path.suffix.lstrip(".") or "graph"
-    return Source(graph=read_graph(path, **options), kind=kind)
+    return Source(graph=read_graph(path, **settings.options_of(path)), kind=kind)
+
+
+def _is_ogb(path: Path) -> bool:
+    from hopstream.ingest.ogb_folder import is_ogb_folder  # only here: it loads Arrow
+
+    return path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
 
 
 def is_tables(path: Path) -> bool:

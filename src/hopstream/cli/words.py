@@ -23,6 +23,9 @@ _WORDS = (
     ("weight_attr='…'", "--weight-attr NAME"),
     ("time_attr='…'", "--time-attr NAME"),
     ('on_duplicate="drop"', "--on-duplicate drop"),
+    ("inverse_edges=True", "--inverse-edges yes"),
+    ("inverse_edges=False", "--inverse-edges no"),
+    ("give ids='raw'", "give --raw-ids"),
     ("; give data_path", "; give --data-path"),
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
@@ -42,11 +45,15 @@ _ARGUMENT = re.compile(
 )
 
 
+_SPLIT = re.compile(r"\bsplit=(?:'([^']*)')?")
+
+
 def command_words(message: str) -> str:
     """A message of the library, with flags in place of arguments."""
     message = (
         _ARGUMENT.sub(lambda found: flag_name(found[1]), message, count=1) if _ARGUMENT.match(message) else message
     )
+    message = _SPLIT.sub(lambda found: f"--split {found[1]}" if found[1] else "--split", message)
     for argument, flag in _WORDS:
         message = message.replace(argument, flag)
     return message

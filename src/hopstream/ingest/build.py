@@ -172,7 +172,9 @@ def _split_keys(where: str, array: Column, num_rows: int, what: str = "node") ->
     keys = np.sort(keys)
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
-        raise SchemaError(f"{where} names {what} {int(repeated[0])} twice")
+        is_mask = len(keys) == num_rows and int(keys[-1]) <= 1
+        remedy = ", a row for each; a mask is bool: use astype(bool)" if is_mask else ""
+        raise SchemaError(f"{where} names {what} {int(repeated[0])} twice{remedy}")
     return keys
 
 

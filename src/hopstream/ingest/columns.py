@@ -71,7 +71,7 @@ def as_array(value: object, where: str) -> Array:
         SchemaError: The value is neither, or is a tensor that numpy has no dtype or layout for.
     """
     if isinstance(value, np.ndarray):
-        return value
+        return _plain(value, where)
     if isinstance(value, TensorLike):
         try:
             return cast(Array, value.detach().cpu().numpy())
@@ -80,9 +80,9 @@ def as_array(value: object, where: str) -> Array:
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(cast(Any, value))
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever the library that made it raises
             raise SchemaError(f"{where} is a {type(value).__name__} that numpy cannot share ({error}); copy it to main "
-                              "memory first") from error  # fmt: skip
+                              "memory, or convert it, first") from error  # fmt: skip
     if hasattr(value, "__array__"):
         return np.asarray(value)
     if hasattr(value, "tocoo"):
@@ -122,6 +122,15 @@ def _storable(array: Array, where: str) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def _plain(array: Array, where: str) -> Array:
+    """An array that has nothing but values; memory maps are such."""
+    if isinstance(array, np.ma.MaskedArray):
+        if np.ma.is_masked(array):
+            raise SchemaError(f"{where} has masked values; fill them first: array.filled(value)")
+        return cast(Array, array.data)
+    return np.asarray(array) if isinstance(array, np.matrix) else array
+
+
 def _column_of_list(values: Sequence[Any], where: str) -> Column:
     if not values:
         raise SchemaError(f"{where} is an empty list, which has no dtype; give an empty array")
@@ -157,6 +166,11 @@ def _array_of_list(values: Sequence[Any], where: str) -> Array:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
         raise SchemaError(f"{where} is a list that makes no array ({error})") from error
+    if array.dtype == np.float64 and values and all(isinstance(value, int | np.integer) for value in values):
+        try:  # integers beside one above 2**63, which numpy would round
+            return np.array([int(value) for value in values], np.uint64)
+        except OverflowError as error:
+            raise SchemaError(f"{where} has integers that neither int64 nor uint64 holds all of") from error
     if array.dtype.kind not in "biufc":
         row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufc"), 0)
         raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {values[row]!r}, not a number")

@@ -19,7 +19,7 @@ def is_unigraph(path: Path) -> bool:
 
 def is_edge_list(path: Path) -> bool:
     """Whether a path is, by its name, a text file with an edge on each line."""
-    return Path(path.name.removesuffix(".gz")).suffix in EDGE_LISTS
+    return Path(path.name.lower().removesuffix(".gz")).suffix in EDGE_LISTS
 
 
 def description_of(source: Path) -> Path:

@@ -1,64 +1,71 @@
 """Which graph does a text file with an edge on each line hold?
 
-The files that SNAP, KONECT and NetworkX write: lines of comments first, then source, target, and perhaps values of the
-edge, with one character between them. They may be gzipped.
+The files that SNAP, KONECT, NetworkX and pandas write: lines of comments first, perhaps a header, then source, target,
+and perhaps values of the edge. They may be gzipped.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from hopstream.arrays import Array, IntArray
-from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.columns import ColumnLike
+from hopstream.ingest.edge_list_text import BLANKS, EdgeListText, is_integer, look_at
 from hopstream.ingest.ids import sorted_raw_ids, strings_column
 
 OPTIONS = ("delimiter", "has_header", "columns", "ids", "num_nodes")
-COMMENTS = (b"#", b"%")
-DELIMITERS = "\t,; |"
-"""Tried in this order on the first line."""
 WEIGHT, RAW_ID = "weight", "raw_id"
+ENDS = ("source", "target")
+MOST_NODES_PER_EDGE, NODES_ALWAYS = 1000, 1_000_000
+"""Keys that make more nodes than this many per edge, and this many, are ids of their own that were taken for keys."""
+MAX_INTEGER = (1 << 63) - 1
 
 
 def graph_from_edge_list(
-    path: str | os.PathLike[str], *, delimiter: str | None = None, has_header: bool = False,
+    path: str | os.PathLike[str], *, delimiter: str | None = None, has_header: bool | None = None,
     columns: Sequence[str] = (), ids: Literal["keys", "raw"] = "keys", num_nodes: int | None = None,
 ) -> Graph:  # fmt: skip
     """Make a graph of a text file with an edge on each line: source, target, and perhaps values.
 
-    Lines at the begin of the file that start with ``#`` or ``%`` are comments. Edges keep the order of the lines, and
-    have the direction that is written.
+    Lines at the begin of the file that start with ``#`` or ``%`` are comments, empty lines are passed over. Edges keep
+    the order of the lines, and have the direction that is written.
 
     Args:
         path: The file; ``.gz`` is unpacked.
-        delimiter: The character between two values; None takes the first of tab, comma, semicolon, space and bar that
-            is in the first line.
-        has_header: The first line that is no comment names the columns.
-        columns: What the values after source and target are called, where no header names them. A single one is called
+        delimiter: The character between two values; a blank stands for any number of blanks and tabs. None takes the
+            first of tab, comma, semicolon, blank and bar that is in the first line.
+        has_header: The first line that is no comment names the columns. None: it does where two of its names are
+            ``source`` and ``target``, ``src`` and ``dst``, ``from`` and ``to`` or the like, and where its first two
+            are no integers and those of the next line are. Columns of such names are the ends, wherever they stand;
+            otherwise the first two are.
+        columns: What the values beside source and target are called, where no header names them. A single one is called
             ``weight`` if nothing is said.
         ids: What source and target are: ``keys``, 0..n-1; or ``raw``, any integers or strings, whose keys are their
-            order (integers by value, strings by their UTF-8 bytes). Raw ids are kept as the feature ``raw_id``.
+            order (integers by value, strings by their UTF-8 bytes; blanks around them do not count). Raw ids are kept
+            as the feature ``raw_id``.
         num_nodes: Nodes, where ``ids`` are keys and the last ones have no edge.
 
     Returns:
         A graph with one node type and one edge type, and a feature of edges for each further column.
 
     Raises:
-        FormatError: The file is missing, cannot be unpacked, or is no table of one delimiter.
+        FormatError: The file is missing, cannot be unpacked, its lines have different numbers of values, a quotation
+            mark is closed in another line, or it is a Matrix Market file.
         SchemaError: It has fewer than two columns, further ones without names, empty values, or ends that are no
-            integers though they are keys.
+            integers though they are keys; or keys make more than 1000 nodes per edge, and more than a million, and
+            ``num_nodes`` does not say that this is meant.
         IdRangeError: A key is negative, or not below ``num_nodes``.
         SettingsError: An option is out of its range.
     """
@@ -69,111 +76,177 @@ def graph_from_edge_list(
         raise SettingsError("num_nodes is given and ids is raw: nodes are those that edges name; leave it out")
     if isinstance(columns, str):
         raise SettingsError(f"columns is {columns!r}; wanted a list of names")
-    table = _read(source, delimiter, has_header)
-    features = dict(zip(_value_names(source, table, columns, has_header), table.columns[2:], strict=True))
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if column.null_count:
-            row = column.is_null().index(True).as_py()
-            raise SchemaError(f"{source}: row {row} has no value in column {name!r}; fill it in, or remove the line")
-    ends, node_features = _ends(source, table, ids)
+    if has_header is not None and not isinstance(has_header, bool):
+        raise SettingsError(f"has_header is {has_header!r}; wanted True, False or None")
+    is_count = isinstance(num_nodes, int | np.integer) and not isinstance(num_nodes, bool) and num_nodes >= 0
+    if num_nodes is not None and not is_count:
+        raise SettingsError(f"num_nodes is {num_nodes!r}; wanted an integer, 0 or more")
+    text = look_at(source, delimiter, has_header, are_raw=ids == "raw")
+    table = _read(text, set(text.end_places) if ids == "raw" else set())
+    times = {place for place, column in enumerate(table.columns) if pa.types.is_temporal(column.type)}
+    if times:  # Arrow would write them otherwise than they are written
+        table = _read(
+            text, {place for place, column in enumerate(table.columns) if pa.types.is_string(column.type)} | times
+        )
+    pair, rest = _apart(text, table)
+    names = _value_names(text, len(rest), columns)
+    for name, column, place in zip((*ENDS, *names), (*pair, *rest), _places(text, len(rest)), strict=True):
+        _refuse_empty(text, name, column, place)
+    node_features: dict[str, ColumnLike] = {}
+    if ids == "keys":
+        ends = _keys(text, pair, num_nodes)
+    else:
+        raw = sorted_raw_ids([chunk for column in pair for chunk in column.chunks], None)
+        ends = raw.keys_of(pair[0].chunks), raw.keys_of(pair[1].chunks)
+        node_features[RAW_ID] = raw.as_column()
     return graph_from_arrays(
         ends, num_nodes=num_nodes, node_features=node_features,
-        edge_features={name: _values(column) for name, column in features.items()},
+        edge_features={name: _values(column) for name, column in zip(names, rest, strict=True)},
     )  # fmt: skip
 
 
-def _read(path: Path, delimiter: str | None, has_header: bool) -> pa.Table:
-    """The table; its columns are named by the header or by their numbers."""
+def _read(text: EdgeListText, as_text: set[int]) -> pa.Table:
+    """All columns, in their order, some of them as they are written."""
+    wrong: list[int] = []
+
+    def note(row: pacsv.InvalidRow) -> str:
+        wrong.append(row.expected_columns)
+        return "error"
+
     try:
-        with _after_comments(path) as (file, first):
-            if not first.strip():
-                raise SchemaError(f"{path} has no line that is no comment; wanted an edge on each line")
-            text = first.decode("utf-8", errors="replace").rstrip("\r\n")
-            chosen = delimiter or next((mark for mark in DELIMITERS if mark in text), "")
-            if len(chosen) != 1:
-                raise SettingsError(f"{path}: delimiter is {chosen!r}; give the one character between values")
-            rows = _Joined(chain([first], iter(lambda: file.read(1 << 20), b"")))
+        with text.open_rows() as rows:
+            start = rows.peek()
             table = pacsv.read_csv(
                 pa.PythonFile(rows, "r"),
-                read_options=pacsv.ReadOptions(autogenerate_column_names=not has_header),
-                parse_options=pacsv.ParseOptions(delimiter=chosen, quote_char=False if chosen == " " else '"'),
-            )
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} cannot be read as an edge list ({error})") from error
+                read_options=pacsv.ReadOptions(autogenerate_column_names=True),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=text.delimiter, quote_char=False if text.delimiter == BLANKS else '"',
+                    invalid_row_handler=note,
+                ),
+                convert_options=pacsv.ConvertOptions(column_types={f"f{place}": pa.string() for place in as_text}),
+            ) if start else _no_rows(text)  # fmt: skip
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        found = text.line_where(lambda cells: len(cells) != wrong[0]) if wrong else None
+        if found is not None:
+            raise FormatError(
+                f"{text.path} cannot be read as an edge list: line {found[0]} has {len(found[1])} values between "
+                f"{_shown(text)}, lines before it {wrong[0]}"
+            ) from error
+        raise FormatError(f"{text.path} cannot be read as an edge list ({error})") from error
     if table.num_columns < 2:
-        raise SchemaError(f"{path} has one column between {chosen!r}; give the delimiter of source and target")
+        raise SchemaError(
+            f"{text.path} has one column between {text.delimiter!r}; give the delimiter of source and target"
+        )
+    _refuse_joined_lines(text, table)
+    if text.header is not None and len(text.header) != table.num_columns:
+        raise SchemaError(
+            f"{text.path} names {len(text.header)} columns in its header, and its lines have {table.num_columns}"
+        )
     return table
 
 
-@contextmanager
-def _after_comments(path: Path) -> Iterator[tuple[IO[bytes], bytes]]:
-    """The file, unpacked and read up to its first line that is no comment, and that line."""
-    with cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb") as file:
-        line = file.readline()
-        while line.startswith(COMMENTS) or (line and not line.strip()):
-            line = file.readline()
-        yield file, line
+def _refuse_joined_lines(text: EdgeListText, table: pa.Table) -> None:
+    """Refuse values of several lines, into which a quotation mark that was never closed makes them."""
+    for column in table.columns:
+        if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\n")).as_py():
+            value = next(cell for cell in column.to_pylist() if "\n" in cell).split("\n")[0]
+            raise FormatError(
+                f"{text.path} cannot be read as an edge list: a quotation mark before {value!r} is closed in another "
+                "line; leave quotation marks out"
+            )
 
 
-class _Joined:
-    """Blocks of bytes as a file that can only be read."""
-
-    closed = False
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        """Begin with the first block."""
-        self._blocks, self._rest = blocks, b""
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, and none at the end."""
-        while size < 0 or len(self._rest) < size:
-            block = next(self._blocks, b"")
-            if not block:
-                size = len(self._rest)
-                break
-            self._rest += block
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
-
-    def close(self) -> None:
-        """Leave the file to whoever opened it."""
-        self.closed = True
+def _no_rows(text: EdgeListText) -> pa.Table:
+    columns = text.header or ()
+    return pa.table({f"f{place}": pa.array([], pa.int64()) for place in range(len(columns))})
 
 
-def _value_names(path: Path, table: pa.Table, columns: Collection[str], has_header: bool) -> list[str]:
-    num_values = table.num_columns - 2
-    if has_header and not columns:
-        return list(table.column_names[2:])
+def _shown(text: EdgeListText) -> str:
+    return "blanks" if text.delimiter == BLANKS else repr(text.delimiter)
+
+
+def _places(text: EdgeListText, num_values: int) -> list[int]:
+    """The columns of source, target, and then the values."""
+    ends = text.end_places
+    return [*ends, *(place for place in range(num_values + 2) if place not in ends)]
+
+
+def _apart(
+    text: EdgeListText, table: pa.Table
+) -> tuple[tuple[pa.ChunkedArray, pa.ChunkedArray], list[pa.ChunkedArray]]:
+    """Source and target, and the columns of values."""
+    source, target, *rest = (table.column(place) for place in _places(text, table.num_columns - 2))
+    if pa.types.is_string(source.type) and pa.types.is_string(target.type):
+        source, target = pc.utf8_trim_whitespace(source), pc.utf8_trim_whitespace(target)
+    return (source, target), rest
+
+
+def _refuse_empty(text: EdgeListText, name: str, column: pa.ChunkedArray, place: int) -> None:
+    is_text = pa.types.is_string(column.type)
+    if not column.null_count and not (name in ENDS and is_text and pc.any(pc.equal(column, "")).as_py()):
+        return
+    row = (pc.equal(column, "") if is_text else column.is_null()).index(True).as_py()
+    seen = iter(range(row + 1))
+    found = text.line_where(lambda cells: next(seen) == row)
+    line = f"line {found[0]}" if found else f"row {row}"
+    told = f", but {found[1][place]!r}" if found and found[1][place:] and found[1][place] else ""
+    raise SchemaError(f"{text.path}: {line} has no value in column {name!r}{told}; fill it in, or remove the line")
+
+
+def _value_names(text: EdgeListText, num_values: int, columns: Sequence[str]) -> list[str]:
+    if text.header is not None and not columns:
+        names = [text.header[place] for place in _places(text, num_values)[2:]]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if "" in names or repeated:
+            raise SchemaError(
+                f"{text.path} has the header {list(text.header)}, in which "
+                f"{f'{repeated[0]!r} is there twice' if repeated and repeated[0] else 'a column has no name'}; name "
+                "each column (pandas: to_csv(index=False))"
+            )
+        return names
     if num_values == 1 and not columns:
         return [WEIGHT]
-    if len(set(columns)) != num_values:
+    if len(columns) != num_values or len(set(columns)) != num_values:
         raise SchemaError(
-            f"{path} has {num_values} columns after source and target, and columns names {list(columns)}; give a name "
-            "for each"
+            f"{text.path} has {num_values} columns after source and target, and columns names {list(columns)}; give a "
+            "name for each"
         )
     return list(columns)
 
 
-def _ends(
-    path: Path, table: pa.Table, ids: Literal["keys", "raw"]
-) -> tuple[tuple[IntArray, IntArray], dict[str, ColumnLike]]:
-    """Keys of sources and targets, and what nodes have: their raw ids, if they are any."""
-    pair = table.columns[:2]
-    if ids == "keys":
-        for what, column in zip(("source", "target"), pair, strict=True):
-            if column.type != pa.int64():
-                raise SchemaError(
-                    f"{path}: {what} is {column.type}, in row 0 {column[0].as_py()!r}; keys are integers: give "
-                    "ids='raw' for other names, or has_header=True where the first line names columns"
-                )
-        return (pair[0].to_numpy(), pair[1].to_numpy()), {}
-    is_text = any(column.type != pa.int64() for column in pair)
-    cells = [chunk.cast(pa.string()) if is_text else chunk for column in pair for chunk in column.chunks]
-    raw = sorted_raw_ids(cells, None)
-    num_chunks = pair[0].num_chunks
-    return (raw.keys_of(cells[:num_chunks]), raw.keys_of(cells[num_chunks:])), {RAW_ID: raw.as_column()}
+def _keys(
+    text: EdgeListText, pair: tuple[pa.ChunkedArray, pa.ChunkedArray], num_nodes: int | None
+) -> tuple[IntArray, IntArray]:
+    """Keys of sources and targets."""
+    for what, place, column in zip(ENDS, text.end_places, pair, strict=True):
+        if column.type != pa.int64():
+            found = text.line_where(lambda cells, place=place: not _is_key(cells[place]))  # type: ignore[misc]
+            where = f"in line {found[0]} {found[1][place]!r}" if found else f"as {column.type}"
+            raise SchemaError(
+                f"{text.path}: {what} is no integer of 64 bits {where}; keys are integers: give ids='raw' for other "
+                "names, or has_header=True where the first line names columns"
+            )
+    source, target = (column.to_numpy() for column in pair)
+    most = MAX_INTEGER if num_nodes is None else num_nodes - 1
+    for what, place, keys in zip(ENDS, text.end_places, (source, target), strict=True):
+        if len(keys) and (int(keys.min()) < 0 or int(keys.max()) > most):
+            found = text.line_where(lambda cells, place=place: not 0 <= int(cells[place]) <= most)  # type: ignore[misc]
+            where = "" if found is None else f" in line {found[0]} is {found[1][place]}"
+            wanted = "0 or more" if num_nodes is None else f"0..{most}, as num_nodes is {num_nodes}"
+            raise IdRangeError(f"{text.path}: {what}{where}; keys are {wanted}")
+    largest = max((int(keys.max()) for keys in (source, target) if len(keys)), default=0)
+    if num_nodes is None and largest >= max(NODES_ALWAYS, MOST_NODES_PER_EDGE * len(source)):
+        found = text.line_where(lambda cells: str(largest) in cells)
+        raise SchemaError(
+            f"{text.path}: the id {largest}{f' in line {found[0]}' if found else ''} makes {largest + 1} nodes of "
+            f"{len(source)} edges, as ids are keys, 0..n-1; give ids='raw' where they are names, or num_nodes where "
+            "so many nodes are meant"
+        )
+    return source, target
+
+
+def _is_key(cell: str) -> bool:
+    return is_integer(cell) and -MAX_INTEGER - 1 <= int(cell) <= MAX_INTEGER
 
 
 def _values(column: pa.ChunkedArray) -> ColumnLike:

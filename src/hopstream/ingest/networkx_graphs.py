@@ -15,6 +15,10 @@ from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 RELATION = EDGE[1]
 MAX_INTEGER = (1 << 63) - 1
+MAX_EXACT = 1 << 53
+"""Integers up to this one are all float64."""
+MIXABLE = ({"integer", "real"}, {"list of integer", "list of real"})
+"""Kinds of values that make one column."""
 
 
 @runtime_checkable
@@ -47,7 +51,8 @@ def graph_from_networkx(
     """Make a graph of a NetworkX graph; nodes and edges keep the order in which NetworkX lists them.
 
     Attributes become features. Every node (edge) of a type has each of them, as a bool, integer, real, string, or an
-    array or list of numbers; integers and reals may be mixed, other kinds may not. Keys of parallel edges are left out.
+    array or list of numbers; integers and reals may be mixed where no digit is lost by it, other kinds may not. Keys of
+    parallel edges are left out.
 
     Args:
         source: The graph.
@@ -62,7 +67,7 @@ def graph_from_networkx(
         SchemaError: A node's name is neither a string nor an integer, names of both kinds are in one type, a node or
             edge lacks an attribute, or values of an attribute are of several kinds.
     """
-    if not isinstance(source, NetworkXLike):
+    if not isinstance(source, NetworkXLike) or isinstance(source, type):
         raise SchemaError(f"source is {type(source).__name__}; wanted a NetworkX graph")
     fill = dict(missing or {})
     by_type: dict[str, list[tuple[Hashable, Mapping[str, Any]]]] = {}
@@ -162,19 +167,32 @@ def _columns(
                 )
             values.append(value)
         kinds = {_kind(value) for value in values} - {""}
-        if len(kinds) > 1 and not kinds <= {"integer", "real"}:
+        if len(kinds) > 1 and kinds not in MIXABLE:
             first = next(
                 where for (where, _), value in zip(rows, values, strict=True) if _kind(value) != _kind(values[0])
             )
             raise SchemaError(
                 f"{owner}.{name} has values of several kinds: {', '.join(sorted(kinds))}, from {first} on"
             )
+        if kinds == {"integer", "real"}:
+            _refuse_inexact(f"{owner}.{name}", [where for where, _ in rows], values)
         columns[name] = as_column(values, f"{owner}.{name}")
     return columns
 
 
+def _refuse_inexact(label: str, owners: Sequence[str], values: Sequence[Any]) -> None:
+    """Refuse integers that reals beside them would round."""
+    for where, value in zip(owners, values, strict=True):
+        if _kind(value) == "integer" and abs(int(value)) > MAX_EXACT:
+            raise SchemaError(
+                f"{label} has integers and reals, and {int(value)} of {where} is no float64; use one kind of number"
+            )
+
+
 def _kind(value: Any) -> str:
     """What a value is; nothing for an empty list."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return _kind(value[()])
     if isinstance(value, str):
         return "string"
     if isinstance(value, bool | np.bool_):

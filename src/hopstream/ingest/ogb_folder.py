@@ -14,19 +14,18 @@ Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. Files ``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from hopstream.arrays import Array, open_array
 from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.npz import load_arrays
 from hopstream.ingest.ogb import graph_from_ogb
+from hopstream.ingest.ogb_tables import read_matrix, read_named_row, read_texts
 from hopstream.schema import EdgeType
 
 ReadTorch = Callable[[Path], Any]
@@ -34,8 +33,13 @@ ReadTorch = Callable[[Path], Any]
 OPTIONS = ("split", "inverse_edges", "num_nodes")
 BETWEEN = "___"
 SPLIT_NAMES = ("train", "valid", "test")
-WITH_INVERSE_EDGES = frozenset({"ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"})
-"""Folders of datasets whose files hold each edge in one direction; ``ogb`` adds the other when it reads them."""
+INVERSES_OF = {
+    **dict.fromkeys(("ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"), True),
+    **dict.fromkeys(("ogbn_arxiv", "ogbl_citation", "ogbl_citation2", "ogbl_wikikg", "ogbl_wikikg2"), False),
+}
+"""Datasets of one edge type in CSV: whether their files hold each edge in one direction, and ``ogb`` adds the other."""
+LIBRARIES = ("_pyg", "_dgl")
+"""What older versions of ``ogb`` put behind the name of a folder."""
 PLAIN_CSV, TYPED_CSV = "edge.csv.gz", "triplet-type-list.csv.gz"
 PLAIN_NPZ, TYPED_NPZ = "data.npz", "edge_index_dict.npz"
 
@@ -58,8 +62,8 @@ def read_ogb_folder(
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
         split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
-            the folder's name.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
+            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
         num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
         read_torch: Reads ``.pt`` files.
 
@@ -68,35 +72,43 @@ def read_ogb_folder(
 
     Raises:
         FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, or there are several graphs.
+        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
+            graphs.
         IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
+            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
         MissingDependencyError: A ``.pt`` file is to be read and ``read_torch`` is None.
     """
     root = Path(folder)
     raw = root / "raw"
+    if inverse_edges is not None and not isinstance(inverse_edges, bool):
+        raise SettingsError(f"inverse_edges is {inverse_edges!r}; wanted True, False or None")
     if _is_mapped(root):
         if split is not None or inverse_edges is not None:
             raise SettingsError(f"{root} has the layout of MAG240M, which knows neither split nor inverse_edges")
         return _read_mapped(root, dict(num_nodes or {}), read_torch)
     if num_nodes is not None:
         raise SettingsError(f"num_nodes is given, and {root} says how many nodes there are; leave it out")
-    labels: Any
-    if (raw / PLAIN_CSV).is_file():
-        graph, labels = _read_plain_csv(raw)
-    elif (raw / TYPED_CSV).is_file():
-        graph, labels = _read_typed_csv(raw)
-    elif (raw / PLAIN_NPZ).is_file():
-        graph, labels = _read_plain_npz(raw)
-    elif (raw / TYPED_NPZ).is_file():
-        graph, labels = _read_typed_npz(raw)
-    else:
-        raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
-                          f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
-    if inverse_edges if inverse_edges is not None else root.resolve().name in WITH_INVERSE_EDGES:
+    graph, labels = _read_raw(root)
+    if inverse_edges is None and (raw / PLAIN_CSV).is_file():
+        inverse_edges = _has_inverses_by_name(root)
+    if inverse_edges:
         _add_inverses(graph)
     split_folder = find_split(root, split)
     return graph_from_ogb(graph, labels, None if split_folder is None else _read_split(split_folder, read_torch))
+
+
+def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
+    """The graph and its labels, as ``ogb`` has them before it adds anything."""
+    raw = root / "raw"
+    readers = {
+        PLAIN_CSV: _read_plain_csv, TYPED_CSV: _read_typed_csv, PLAIN_NPZ: _read_plain_npz, TYPED_NPZ: _read_typed_npz,
+    }  # fmt: skip
+    for name, read in readers.items():
+        if (raw / name).is_file():
+            return read(raw)
+    raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
+                      f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
 
 
 def find_split(root: Path, split: str | None) -> Path | None:
@@ -107,11 +119,36 @@ def find_split(root: Path, split: str | None) -> Path | None:
     """
     parent = root / "split"
     found = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    found = [name for name in found if not name.startswith((".", "__"))]
     if split is None and len(found) < 2:
         return parent / found[0] if found else None
+    if split is None:
+        raise SettingsError(f"{parent} has the splits {', '.join(found)}; choose one of them: split={found[0]!r}")
     if split not in found:
-        raise SettingsError(f"split is {split!r}; {root} has {found or 'none'}")
+        remedy = f"give one of these, {', '.join(found)}" if found else "leave it out"
+        raise SettingsError(
+            f"split is {split!r}, and {parent} has {'none of this name' if found else 'none'}; {remedy}"
+        )
     return parent / split
+
+
+def _has_inverses_by_name(root: Path) -> bool:
+    """Whether ``ogb`` adds the reverses of a dataset's edges.
+
+    Raises:
+        SettingsError: The folder has none of the names that ``ogb`` gives.
+    """
+    for path in (Path(os.path.abspath(root)), root.resolve()):  # noqa: PTH100 a link may be called by either name
+        name = path.name.lower().replace("-", "_")
+        for ending in LIBRARIES:
+            name = name.removesuffix(ending)
+        if name in INVERSES_OF:
+            return INVERSES_OF[name]
+    once = ", ".join(name for name, is_held_once in INVERSES_OF.items() if is_held_once)
+    raise SettingsError(
+        f"{root} is called by no name of OGB's, which says whether the reverses of edges are to be added, as they are "
+        f"for {once}; give inverse_edges=True to add them, or inverse_edges=False where every edge is in the files"
+    )
 
 
 def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
@@ -120,31 +157,39 @@ def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
     }  # fmt: skip
     graph |= dict(_tables(raw, ("node", "edge")))
     if (raw / "species.csv.gz").is_file():  # ogbn-proteins, before ogb renames it
-        graph["node_species"] = _matrix(raw / "species.csv.gz")
+        graph["node_species"] = read_matrix(raw / "species.csv.gz")
+    _check_edges(raw, graph["edge_index"])
     labels = raw / "node-label.csv.gz"
-    return graph, _matrix(labels, np.float64) if labels.is_file() else None
+    return graph, read_matrix(labels, np.float64) if labels.is_file() else None
 
 
 def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
-    counts = _named_row(raw / "num-node-dict.csv.gz")
+    counts = read_named_row(raw / "num-node-dict.csv.gz")
     node_types = sorted(counts)
-    edge_types = sorted(_texts(raw / TYPED_CSV, 3))
+    edge_types = sorted(read_texts(raw / TYPED_CSV, 3))
     folders = {t: raw / "relations" / BETWEEN.join(t) for t in edge_types}
     graph: dict[str, Any] = {
         "num_nodes_dict": {t: int(counts[t]) for t in node_types},
         "edge_index_dict": {t: _edge_index(folder / PLAIN_CSV) for t, folder in folders.items()},
     }
+    with_feat = raw / "nodetype-has-feat.csv.gz"
+    having = read_named_row(with_feat) if with_feat.is_file() else {}
     for node_type in node_types:
+        feat = raw / "node-feat" / node_type / "node-feat.csv.gz"
+        if having.get(node_type) is True and not feat.is_file():
+            raise FormatError(f"{feat} is missing, and {with_feat.name} says it is there; download the dataset again")
         for name, array in _tables(raw / "node-feat" / node_type, ("node",)):
             graph.setdefault(f"{name}_dict", {})[node_type] = array
     for edge_type, folder in folders.items():
+        _check_edges(folder, graph["edge_index_dict"][edge_type])
         for name, array in _tables(folder, ("edge",)):
             graph.setdefault(f"{name}_dict", {})[edge_type] = array
+    _check_types(raw / "num-node-dict.csv.gz", counts, edge_types)
     known = raw / "nodetype-has-label.csv.gz"
     if not known.is_file():
         return graph, None
-    labelled = [t for t, has in _named_row(known).items() if has]
-    return graph, {t: _matrix(raw / "node-label" / t / "node-label.csv.gz", np.float64) for t in labelled}
+    labelled = [t for t, has in read_named_row(known).items() if has]
+    return graph, {t: read_matrix(raw / "node-label" / t / "node-label.csv.gz", np.float64) for t in labelled}
 
 
 def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
@@ -153,8 +198,15 @@ def _read_plain_npz(raw: Path) -> tuple[dict[str, Any], Array | None]:
     if counts["num_nodes_list"] is None or "edge_index" not in graph:
         raise FormatError(f"{raw / PLAIN_NPZ} lacks edge_index or num_nodes_list; it has {sorted(graph)}")
     graph["num_nodes"] = _one_count(raw / PLAIN_NPZ, counts["num_nodes_list"])
+    if counts["num_edges_list"] is not None:
+        _check_count(raw / PLAIN_NPZ, counts["num_edges_list"], raw / PLAIN_NPZ, graph["edge_index"])
     labels = raw / "node-label.npz"
-    return graph, load_arrays(labels).get("node_label") if labels.is_file() else None
+    if not labels.is_file():
+        return graph, None
+    arrays = load_arrays(labels)
+    if "node_label" not in arrays:
+        raise FormatError(f"{labels} has {sorted(arrays)}; wanted node_label")
+    return graph, arrays["node_label"]
 
 
 def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]:
@@ -174,6 +226,16 @@ def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
             graph[name] = {_edge_type_of(path, key): array for key, array in sorted(arrays.items())}
         else:
             graph[name] = arrays
+            _check_types(raw / "num_nodes_dict.npz", counts, (), arrays)
+    _check_types(raw / "num_nodes_dict.npz", counts, graph.get("edge_index_dict", ()))
+    counted = raw / "num_edges_dict.npz"
+    for label, num_edges in load_arrays(counted).items() if counted.is_file() else ():
+        edge_type = _edge_type_of(counted, label)
+        if edge_type not in graph["edge_index_dict"]:
+            raise SchemaError(
+                f"{counted} counts edges of {edge_type}, of which {TYPED_NPZ} has none; download it again"
+            )
+        _check_count(counted, num_edges, raw / TYPED_NPZ, graph["edge_index_dict"][edge_type])
     return graph, labels
 
 
@@ -197,6 +259,7 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
             if not path.stem.startswith(kind):
                 raise FormatError(f"{path} is none of OGB's files; wanted {kind}<name>.npy")
             graph.setdefault(f"{path.stem}_dict", {})[owner] = open_array(path)
+    _check_types(meta, num_nodes, graph["edge_index_dict"])
     split, splits = root / "split_dict.pt", None
     if split.is_file():
         splits = {name: {"paper": keys} for name, keys in _read_pt(split, read_torch).items() if name in SPLIT_NAMES}
@@ -209,11 +272,25 @@ def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | 
         return dict(_read_pt(folder / "split_dict.pt", read_torch))
     typed = folder / "nodetype-has-split.csv.gz"
     if typed.is_file():
-        having = [t for t, has in _named_row(typed).items() if has]
-        return {name: {t: _keys(folder / t / f"{name}.csv.gz") for t in having} for name in SPLIT_NAMES}
-    if (folder / "train.pt").is_file():
+        having = [t for t, has in read_named_row(typed).items() if has]
+        keys = {t: _split_tables(folder / t) for t in having}
+        return {name: {t: keys[t][name] for t in having} for name in SPLIT_NAMES}
+    if any((folder / f"{name}.pt").is_file() for name in SPLIT_NAMES):
         return None
-    return {name: _keys(folder / f"{name}.csv.gz") for name in SPLIT_NAMES}
+    return _split_tables(folder)
+
+
+def _split_tables(folder: Path) -> dict[str, Array]:
+    """The keys of each split of a node type."""
+    paths = {name: folder / f"{name}.csv.gz" for name in SPLIT_NAMES}
+    missing = [path.name for path in paths.values() if not path.is_file()]
+    if missing:
+        there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ""
+        raise FormatError(
+            f"{folder} has {there or 'nothing'}, and not {', '.join(missing)}; download the dataset again, choose "
+            "another split with split=, or move the folder away to read the graph without splits"
+        )
+    return {name: _keys(path) for name, path in paths.items()}
 
 
 def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
@@ -241,30 +318,60 @@ def _tables(folder: Path, kinds: tuple[str, ...]) -> Iterator[tuple[str, Array]]
     for kind in kinds:
         feat = folder / f"{kind}-feat.csv.gz"
         if feat.is_file():
-            yield f"{kind}_feat", _matrix(feat)
+            yield f"{kind}_feat", read_matrix(feat)
         for path in sorted(folder.glob(f"{kind}_*.csv.gz")):
-            yield path.name.removesuffix(".csv.gz"), _matrix(path)
+            yield path.name.removesuffix(".csv.gz"), read_matrix(path)
 
 
 def _edge_index(path: Path) -> Array:
-    array = _matrix(path)
+    array = read_matrix(path)
     if array.shape[1:] != (2,) or array.dtype != np.int64:
         raise SchemaError(f"{path} is {array.dtype}{list(array.shape)}; wanted two integers on each line")
     return array.T
 
 
 def _keys(path: Path) -> Array:
-    return _matrix(path).reshape(-1)
+    return read_matrix(path).reshape(-1)
 
 
 def _only_count(path: Path) -> int:
-    return _one_count(path, _matrix(path).reshape(-1))
+    return _one_count(path, read_matrix(path).reshape(-1))
 
 
 def _one_count(path: Path, counts: Array) -> int:
     if counts.size != 1:
-        raise SchemaError(f"{path} counts the nodes of {counts.size} graphs; one graph is read")
-    return int(counts.reshape(-1)[0])
+        raise SchemaError(f"{path} counts what {counts.size} graphs have; one graph is read")
+    count = counts.reshape(-1)[0]
+    if counts.dtype.kind not in "iuf" or not count >= 0 or count != int(count):
+        raise SchemaError(f"{path} says {count}; wanted how many there are")
+    return int(count)
+
+
+def _check_types(
+    counted: Path, num_nodes: Collection[str], edge_types: Collection[EdgeType], others: Collection[str] = ()
+) -> None:
+    """Refuse node types that edges, or tables, have, and that are not among those counted."""
+    for node_type in (*(end for source, _, target in edge_types for end in (source, target)), *others):
+        if node_type not in num_nodes:
+            raise SchemaError(
+                f"{counted} (or num_nodes) counts nodes of {sorted(num_nodes)}, and not of {node_type!r}, which other "
+                "files name"
+            )
+
+
+def _check_edges(folder: Path, edge_index: Array) -> None:
+    """Refuse a table of edges that has not as many lines as is said beside it."""
+    counted = folder / "num-edge-list.csv.gz"
+    if counted.is_file():
+        _check_count(counted, read_matrix(counted), folder / PLAIN_CSV, edge_index)
+
+
+def _check_count(counted: Path, counts: Array, held: Path, edge_index: Array) -> None:
+    wanted = _one_count(counted, counts)
+    if edge_index.ndim == 2 and edge_index.shape[1] != wanted:
+        raise SchemaError(
+            f"{held} has {edge_index.shape[1]} edges, and {counted.name} says {wanted}; download the dataset again"
+        )
 
 
 def _edge_type_of(path: Path, name: str) -> EdgeType:
@@ -272,48 +379,3 @@ def _edge_type_of(path: Path, name: str) -> EdgeType:
     if len(words) != 3:
         raise FormatError(f"{path} has the edge type {name!r}; wanted source{BETWEEN}relation{BETWEEN}target")
     return words[0], words[1], words[2]
-
-
-def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -> pa.Table:
-    """A gzipped table without a header, or with one where ``names`` is an empty list."""
-    try:
-        with pa.input_stream(str(path), compression="gzip") as file:
-            return pacsv.read_csv(
-                file,
-                read_options=pacsv.ReadOptions(autogenerate_column_names=names is None),
-                convert_options=pacsv.ConvertOptions(
-                    column_types={f"f{number}": pa.string() for number in range(3)} if is_text else None
-                ),
-            )
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path} cannot be read as gzipped CSV ({error})") from error
-
-
-def _matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
-    """int64[n, k] where all values are integers, or else reals; empty cells are NaN."""
-    table = _csv(path)
-    is_whole = all(column.type == pa.int64() and not column.null_count for column in table.columns)
-    matrix: Array = np.empty((table.num_rows, table.num_columns), np.int64 if is_whole else real)
-    for number, column in enumerate(table.columns):
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
-            raise SchemaError(f"{path}: column {number} is {column.type}; wanted numbers")
-        matrix[:, number] = column.cast(pa.int64() if is_whole else pa.float64()).to_numpy()
-    return matrix
-
-
-def _texts(path: Path, num_columns: int) -> list[EdgeType]:
-    table = _csv(path, is_text=True)
-    if table.num_columns != num_columns:
-        raise SchemaError(f"{path} has {table.num_columns} columns; wanted source, relation, target")
-    heads, relations, tails = (column.to_pylist() for column in table.columns)
-    return list(zip(heads, relations, tails, strict=True))
-
-
-def _named_row(path: Path) -> dict[str, Any]:
-    """The only row of a table, by the names in its header."""
-    table = _csv(path, [])
-    if table.num_rows != 1:
-        raise SchemaError(f"{path} has {table.num_rows} rows; one graph is read, of one row")
-    return {name: column[0].as_py() for name, column in zip(table.column_names, table.columns, strict=True)}

@@ -72,8 +72,10 @@ def graph_from_scipy(
     ends: dict[EdgeType, tuple[Array, Array]] = {}
     values: dict[EdgeType, dict[str, Array]] = {}
     for edge_type, matrix in by_type.items():
+        if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+            raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple")
         label = type_label(edge_type)
-        if not isinstance(matrix, SparseLike) or len(matrix.shape) != 2:
+        if not isinstance(matrix, SparseLike) or isinstance(matrix, type) or len(matrix.shape) != 2:
             raise SchemaError(f"{label} is {type(matrix).__name__}; wanted a sparse matrix of two dimensions")
         for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
             if num_nodes.setdefault(node_type, count) != count:
@@ -81,7 +83,7 @@ def graph_from_scipy(
                     f"{label} is a matrix {list(matrix.shape)}, and {node_type!r} has {num_nodes[node_type]} nodes by "
                     "its other side or an earlier matrix; give matrices that agree"
                 )
-        entries = matrix.tocoo()
+        entries = _entries(label, matrix)
         ends[edge_type] = (entries.row, entries.col)
         values[edge_type] = {} if weight is None else {weight: np.asarray(entries.data)}
     if is_typed:
@@ -91,6 +93,20 @@ def graph_from_scipy(
     return graph_from_arrays(
         ends[EDGE], num_nodes=num_nodes[NODE], node_features=node_features, edge_features=values[EDGE], splits=splits
     )
+
+
+def _entries(label: str, matrix: SparseLike) -> Any:
+    """The stored values with their rows and columns.
+
+    Raises:
+        SchemaError: The matrix contradicts itself; SciPy would read outside of it.
+    """
+    try:
+        if callable(check := getattr(matrix, "check_format", None)):
+            check()
+        return matrix.tocoo()
+    except ValueError as error:
+        raise SchemaError(f"{label} is a matrix {list(matrix.shape)} that contradicts itself ({error})") from error
 
 
 def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:

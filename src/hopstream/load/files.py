@@ -16,6 +16,7 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest import check_options, graph_from_data
 from hopstream.ingest import read_graph as read_graph_without_torch
 from hopstream.ingest.data import DataLike, HeteroDataLike
+from hopstream.ingest.described import METADATA
 from hopstream.ingest.ogb import SPLITS
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
@@ -62,6 +63,7 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         if path.is_dir() and is_ogb_folder(path):
             check_options("OGB's folders", options, OGB_OPTIONS)
             return graph_from_ogb_folder(path, **options)  # type: ignore[arg-type]
+        _refuse_dataset_folder(path)
     return read_graph_without_torch(source, **options)
 
 
@@ -69,7 +71,7 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
     """Make a graph of the file that PyG keeps a dataset of one graph in, such as ``processed/data.pt``.
 
     It holds what ``InMemoryDataset.save`` writes, ``(dict, slices, class)``, the older ``(data, slices)``, or a
-    ``Data`` or ``HeteroData`` by itself, or as its ``to_dict()``.
+    ``Data`` or ``HeteroData`` by itself, or as its ``to_dict()``. Slices may be there, if they are of one graph.
 
     Raises:
         FormatError: The file is missing, damaged, or holds what is not read.
@@ -81,12 +83,12 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
     if isinstance(value, tuple):
         if len(value) not in (2, 3) or (value[1] is not None and not isinstance(value[1], Mapping)):
             raise FormatError(f"{path} holds a tuple of {len(value)}; wanted PyG's (data, slices, class)")
-        if value[1]:
+        if _num_graphs(value[1]) > 1:
             raise SchemaError(f"{path} holds a collection of graphs; give one of them: graph_from_data(dataset[0])")
         value = value[0]
     try:
         if isinstance(value, Mapping):
-            value = _data_of(value)
+            value = _data_of(path, value)
         if not isinstance(value, DataLike | HeteroDataLike):
             raise FormatError(f"{path} holds {type(value).__name__}; wanted a Data or HeteroData of PyG")
         return graph_from_data(value)
@@ -107,15 +109,17 @@ def graph_from_ogb_folder(
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
         split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets; None does it for those, by
-            the folder's name.
+        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
+            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
         num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
 
     Raises:
         FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, or there are several graphs.
+        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
+            graphs.
         IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name.
+        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
+            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
         MissingDependencyError: A ``.pt`` file is to be read, without torch.
     """
     return read_ogb_folder(
@@ -142,6 +146,13 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
     chosen = find_split(Path(folder), split)
     if chosen is None:
         raise SettingsError(f"{folder} has no folder split/; give that of a dataset for link prediction")
+    missing = [f"{name}.pt" for name in SPLIT_NAMES if not (chosen / f"{name}.pt").is_file()]
+    if missing:
+        there = ", ".join(sorted(path.name for path in chosen.iterdir())) or "nothing"
+        raise FormatError(
+            f"{chosen} has {there}, and not {', '.join(missing)}; give the folder of a dataset for link prediction "
+            "(splits of nodes come with hopstream.read_graph)"
+        )
     found: dict[str, dict[str, Any]] = {}
     for name in SPLIT_NAMES:
         value = read_torch_file(chosen / f"{name}.pt")
@@ -151,8 +162,28 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
     return found
 
 
-def _data_of(named: Mapping[Any, Any]) -> Any:
+def _num_graphs(slices: Any) -> int:
+    """How many graphs a collection has whose attributes begin and end at these places; 1 where nothing says so."""
+    if isinstance(slices, Mapping):
+        return max(map(_num_graphs, slices.values()), default=1)
+    return len(slices) - 1 if hasattr(slices, "__len__") else 1
+
+
+def _refuse_dataset_folder(path: Path) -> None:
+    """Name the file to give in place of the folder of one of PyG's datasets."""
+    if path.is_dir() and not (path / METADATA).is_file() and not (path / "manifest.json").is_file():
+        found = sorted(file for file in path.glob("processed/*.pt") if not file.name.startswith("pre_"))
+        if found:
+            raise FormatError(f"{path} is a folder of a PyG dataset; give the file in it: {', '.join(map(str, found))}")
+
+
+def _data_of(path: str | os.PathLike[str], named: Mapping[Any, Any]) -> Any:
     """The data object that ``to_dict`` made a dict of."""
+    if not all(isinstance(name, str) for name in named) and GLOBAL_STORE not in named:
+        raise FormatError(
+            f"{path} holds a dict of {', '.join(map(repr, named))}; wanted that of data.to_dict(), which has names or "
+            f"{GLOBAL_STORE!r}"
+        )
     try:
         from torch_geometric.data import Data, HeteroData
     except ImportError as error:

@@ -1,0 +1,10 @@
+"""How is the command run as ``python -m hopstream``?"""
+
+from __future__ import annotations
+
+import sys
+
+from hopstream.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
