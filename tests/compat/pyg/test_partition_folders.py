@@ -10,7 +10,7 @@ import torch
 
 import hopstream
 import hopstream.compat.pyg as pyg_dist
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from tests.compat.pyg.graphs import heterogeneous, homogeneous
 
 
@@ -86,3 +86,102 @@ def test_what_cannot_be_told_is_asked_for(tmp_path):
         pyg_dist.read_partition_folders(tmp_path, "toy", "paper")
     with pytest.raises(FormatError, match=r"META.json cannot be read"):
         pyg_dist.read_partition_folders(tmp_path, "other")
+
+
+TO, CITES, WRITES = ("node", "to", "node"), ("paper", "cites", "paper"), ("author", "writes", "paper")
+
+
+def with_links(types, timed=False):
+    """A graph with parallel edges whose edges of some types are split."""
+    rng = np.random.default_rng(3)
+    sizes = {"node": 20} if TO in types else {"paper": 12, "author": 7}
+    edges = {
+        t: np.stack([rng.integers(0, sizes[t[0]], 40), rng.integers(0, sizes[t[2]], 40)])
+        for t in ((TO,) if TO in types else (CITES, WRITES))
+    }
+    features = {t: {"edge_time": rng.integers(5, 99, 40)} if timed else {} for t in edges}
+    graph = hopstream.graph_from_arrays(edges, num_nodes=sizes, edge_features=features)
+    splits = {t: {"train": np.arange(0, 40, 2), "test": np.arange(1, 40, 4)} for t in types}
+    return replace(graph, edge_splits=splits).check()
+
+
+@pytest.mark.parametrize(("types", "timed"), [([TO], False), ([TO], True), ([CITES], True), ([CITES, WRITES], False)])
+def test_splits_of_links_come_back(types, timed, tmp_path):
+    graph = with_links(types, timed)
+    owners = {t: np.arange(nodes.num_nodes) % 3 for t, nodes in graph.nodes.items()}
+    pyg_dist.write_partition_folders(graph, tmp_path, "toy", owners=owners)
+    edge_type = CITES if types == [CITES] else None
+    found, _ = pyg_dist.read_partition_folders(tmp_path, "toy", edge_type=edge_type)
+    assert found.fingerprint() == graph.fingerprint()
+    assert {t: {n: k.tolist() for n, k in of.items()} for t, of in found.edge_splits.items()} == {
+        t: {n: k.tolist() for n, k in of.items()} for t, of in graph.edge_splits.items()
+    }
+    links = torch.load(tmp_path / "toy-train-partitions" / "partition1.pt", weights_only=True)
+    table = graph.edges[types[0]]
+    links = links if len(types) == 1 else links[types[0]]
+    keys = links["edge_id"].numpy()
+    assert len(keys) and (owners[types[0][2]][table.dst_keys[keys]] == 1).all()
+    assert links["edge_label_index"].tolist() == [table.src_keys[keys].tolist(), table.dst_keys[keys].tolist()]
+    assert links["edge_label"].tolist() == [1.0] * len(keys)
+    assert ("edge_label_time" in links) == timed
+    if timed:
+        assert links["edge_label_time"].tolist() == (table.features["edge_time"][keys] - 1).tolist()
+
+
+def test_links_of_others_are_found_by_their_ends(tmp_path):
+    graph = with_links([TO])
+    table = graph.edges[TO]
+    ends = np.stack([table.src_keys, table.dst_keys])
+    pairs, counts = np.unique(ends, axis=1, return_counts=True)
+    single = np.flatnonzero([(end == pairs[:, counts == 1].T).all(1).any() for end in ends.T])
+    many = pairs[:, counts > 1][:, :1]
+    assert len(single) > 5 and many.shape == (2, 1)
+    pyg_dist.write_partition_folders(replace(graph, edge_splits={}), tmp_path, "toy", num_parts=2, method="random")
+    (tmp_path / "toy-train-partitions").mkdir()
+    path = tmp_path / "toy-train-partitions" / "partition0.pt"
+    torch.save({"edge_label_index": torch.from_numpy(ends[:, single[::-1]])}, path)
+    found, _ = pyg_dist.read_partition_folders(tmp_path, "toy")
+    assert found.edge_splits[TO]["train"].tolist() == single.tolist()
+    for wrong, count in ((many, int(counts[counts > 1][0])), ([[19], [19]], 0)):
+        torch.save({"edge_label_index": torch.as_tensor(wrong)}, path)
+        with pytest.raises(FormatError, match=rf"partition0.pt: link 0 from \d+ to \d+ is {count} edges of the graph"):
+            pyg_dist.read_partition_folders(tmp_path, "toy")
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ({"edge_label_index": torch.zeros(2, 3)}, "has no edge_label_index of integers"),
+        ({"edge_label_index": torch.zeros(3, 2, dtype=torch.int64)}, "has no edge_label_index of integers"),
+        ({TO: {"edge_label": torch.zeros(2)}}, "has no edge_label_index of integers"),
+        ({TO: {}, "x": torch.zeros(1)}, "has no edge_label_index of integers"),
+        (
+            {"edge_label_index": torch.zeros(2, 1, dtype=torch.int64), "edge_id": torch.zeros(1)},
+            "edge_id must be an integer for each of 1 links",
+        ),
+        (
+            {"edge_label_index": torch.tensor([[19], [19]]), "edge_id": torch.tensor([10**9])},
+            "link 0 from 19 to 19 is said to be edge 1000000000, which it is not",
+        ),
+    ],
+)
+def test_what_is_no_link_is_told(links, words, tmp_path):
+    graph = replace(with_links([TO]), edge_splits={})
+    pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
+    (tmp_path / "toy-val-partitions").mkdir()
+    torch.save(links, tmp_path / "toy-val-partitions" / "partition0.pt")
+    with pytest.raises(FormatError, match=words):
+        pyg_dist.read_partition_folders(tmp_path, "toy")
+
+
+def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
+    graph = with_links([CITES])
+    pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
+    with pytest.raises(SettingsError, match=r"give edge_type, one of \[\('paper', 'cites', 'paper'\), \('author'"):
+        pyg_dist.read_partition_folders(tmp_path, "toy")
+    with pytest.raises(UnknownNameError, match=r"there is no edge type \('a', 'b', 'c'\)"):
+        pyg_dist.read_partition_folders(tmp_path, "toy", edge_type=("a", "b", "c"))
+    both = replace(graph, splits={"paper": {"train": np.arange(3)}})
+    with pytest.raises(SchemaError, match="nodes and links both have a split 'train'"):
+        pyg_dist.write_partition_folders(both, tmp_path / "other", "toy", num_parts=2, method="random")
+    assert not (tmp_path / "other").exists()

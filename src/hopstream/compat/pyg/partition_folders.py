@@ -1,9 +1,9 @@
 """Where do labels and splits lie beside PyG's partition files?
 
 PyG's scripts keep ``<name>-partitions``, ``<name>-label/label.pt`` with the labels of all nodes, and for each split
-``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes. Where several node types have labels or a split, the
-files hold a dictionary by type; where one has, a tensor. Spellings of PyG's document (``<name>-labels``,
-``partion<i>.pt``) are read too.
+``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes, or with links (``hopstream.compat.pyg.link_files``).
+Where several types have labels or a split, the files hold a dictionary by type; where one has, its value alone.
+Spellings of PyG's document (``<name>-labels``, ``partion<i>.pt``) are read too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import IntArray
+from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.load.pyg import to_tensor
 from hopstream.load.torch_files import read_torch_file
@@ -28,6 +29,7 @@ from hopstream.partition.assign import OwnersSource
 from hopstream.partition.layout import Dataset
 from hopstream.partition.replace import replaceable, replaced_folder
 from hopstream.partition.settings import PartitionOptions
+from hopstream.schema import EdgeType
 
 LABEL = "y"
 LABEL_FOLDERS = ("label", "labels")
@@ -46,8 +48,8 @@ def write_partition_folders(
 ) -> None:
     """Write partition files with labels and splits beside them, as PyG's scripts read them.
 
-    A part's file of a split has the nodes that the part owns; parts together have all. Splits of edges are not written.
-    Each folder comes into its place as a whole, the partitions last.
+    A part's file of a split has the nodes or links that the part owns; parts together have all. Each folder comes into
+    its place as a whole, the partitions last.
 
     Args:
         graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
@@ -59,11 +61,22 @@ def write_partition_folders(
 
     Raises:
         SettingsError: A folder holds something else, or is not to be overwritten.
-        SchemaError: A feature is no tensor, or a name cannot be that of a file.
+        SchemaError: A feature is no tensor, a name cannot be that of a file, or nodes and links have a split of one
+            name, and so one folder.
         FormatError: The dataset is damaged.
     """
     cut = cut_of(graph, owners, options)
     place = Path(root)
+    of_nodes, of_links = (
+        list(dict.fromkeys(split for splits in every.values() for split in splits))
+        for every in (cut.graph.splits, cut.graph.edge_splits)
+    )
+    for split in of_nodes:
+        if split in of_links:
+            raise SchemaError(
+                f"nodes and links both have a split {split!r}, and PyG's layout has one folder for it; rename one, or "
+                "leave one out: dataclasses.replace(graph, edge_splits={})"
+            )
     labels = {
         t: to_tensor(fixed_column(nodes.features[LABEL], f"{t}.{LABEL}"), False)
         for t, nodes in cut.graph.nodes.items()
@@ -71,29 +84,33 @@ def write_partition_folders(
     }
     if labels:
         _write_folder(place / f"{file_name(name)}-label", {"label.pt": labels}, overwrite)
-    for split in dict.fromkeys(split for splits in cut.graph.splits.values() for split in splits):
-        files = {f"partition{part}.pt": _split_of(cut, split, part) for part in range(cut.num_parts)}
+    for split in (*of_nodes, *of_links):
+        in_part = _split_of if split in of_nodes else links_of
+        files = {f"partition{part}.pt": in_part(cut, split, part) for part in range(cut.num_parts)}
         _write_folder(place / f"{name}-{file_name(split)}-partitions", files, overwrite)
     write_partitions(
         cut.graph, place / f"{name}-partitions", owners=cut.owners, num_parts=cut.num_parts, overwrite=overwrite
     )
 
 
-def read_partition_folders(root: str | Path, name: str, node_type: str | None = None) -> tuple[Graph, Owners]:
+def read_partition_folders(
+    root: str | Path, name: str, node_type: str | None = None, edge_type: EdgeType | None = None
+) -> tuple[Graph, Owners]:
     """Read partition files and the labels and splits beside them.
 
     Args:
         root: The folder of the folders.
         name: What their names start with.
         node_type: The type of the nodes in files that do not say it; needed where there are several.
+        edge_type: The type of the links in files that do not say it; needed where there are several.
 
     Returns:
         The graph, with labels as feature ``y``, and node type to the part of each node, int32[num_nodes].
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say.
-        SettingsError: ``node_type`` is needed.
-        UnknownNameError: There is no such node type.
+        FormatError: A file is missing, damaged, or not what the others say; or a link is no edge, or one of several.
+        SettingsError: ``node_type`` or ``edge_type`` is needed.
+        UnknownNameError: There is no such node or edge type.
         IdRangeError: A split names a node that is not there.
     """
     place = Path(root)
@@ -101,20 +118,25 @@ def read_partition_folders(root: str | Path, name: str, node_type: str | None = 
     nodes = dict(graph.nodes)
     for path in (place / f"{name}-{folder}" / "label.pt" for folder in LABEL_FOLDERS):
         if path.is_file():
-            for of_type, labels in _by_type(path, graph, node_type).items():
+            value = read_torch_file(path, tensors_only=True)
+            for of_type, labels in _by_type(path, value, graph, node_type).items():
                 features = {**nodes[of_type].features}
                 features.setdefault(LABEL, labels.numpy())
                 nodes[of_type] = replace(nodes[of_type], features=features)
     splits: dict[str, dict[str, IntArray]] = {}
+    edge_splits: dict[EdgeType, dict[str, IntArray]] = {}
     found = [path.name.removeprefix(f"{name}-") for path in sorted(place.glob(f"{name}-*-partitions"))]
     names = [split.removesuffix("-partitions") for split in found]
     for split in sorted(names, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS)):
-        for of_type, keys in _read_split(place / f"{name}-{split}-partitions", graph, node_type).items():
-            splits.setdefault(of_type, {})[split] = keys
-    return replace(graph, nodes=nodes, splits=splits).check(), owners
+        for owner, keys in _read_split(place / f"{name}-{split}-partitions", graph, node_type, edge_type).items():
+            if isinstance(owner, str):
+                splits.setdefault(owner, {})[split] = keys
+            else:
+                edge_splits.setdefault(owner, {})[split] = keys
+    return replace(graph, nodes=nodes, splits=splits, edge_splits=edge_splits).check(), owners
 
 
-def _write_folder(out: Path, files: Mapping[str, Mapping[str, Tensor]], overwrite: bool) -> None:
+def _write_folder(out: Path, files: Mapping[str, Mapping[Any, Any]], overwrite: bool) -> None:
     with replaced_folder(out, overwrite=overwrite, check=_check_folder) as folder:
         for name, by_type in files.items():
             is_single = len(by_type) == 1
@@ -139,20 +161,27 @@ def _split_of(cut: CutGraph, split: str, part: int) -> dict[str, Tensor]:
     return {t: to_tensor(of[cut.owners[t][of] == part], False) for t, of in keys.items()}
 
 
-def _read_split(folder: Path, graph: Graph, node_type: str | None) -> dict[str, IntArray]:
+def _read_split(
+    folder: Path, graph: Graph, node_type: str | None, edge_type: EdgeType | None
+) -> dict[str | EdgeType, IntArray]:
+    """Keys of nodes by node type, or of edges by edge type."""
     paths = [path for name in PART_NAMES for path in sorted(folder.glob(f"{name}*.pt"))]
     if not paths:
         raise FormatError(f"{folder} has no {PART_NAMES[0]}0.pt; copy it there, or move the folder away")
-    found: dict[str, list[Any]] = {}
+    found: dict[str | EdgeType, list[IntArray]] = {}
     for path in paths:
-        for of_type, ids in _by_type(path, graph, node_type).items():
-            found.setdefault(of_type, []).append(ids.numpy())
+        value = read_torch_file(path, tensors_only=True)
+        if is_of_links(value):
+            for of_edges, keys in read_links(path, value, graph, edge_type).items():
+                found.setdefault(of_edges, []).append(keys)
+        else:
+            for of_nodes, ids in _by_type(path, value, graph, node_type).items():
+                found.setdefault(of_nodes, []).append(ids.numpy())
     return {t: np.sort(np.concatenate(ids)).astype(np.int64, copy=False) for t, ids in found.items()}
 
 
-def _by_type(path: Path, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
+def _by_type(path: Path, value: Any, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
     """What a file holds by node type."""
-    value = read_torch_file(path, tensors_only=True)
     if isinstance(value, Tensor):
         if node_type is None and len(graph.nodes) > 1:
             raise SettingsError(f"{path} does not say of which nodes it is; give node_type, one of {list(graph.nodes)}")

@@ -226,7 +226,7 @@ class _Contents:
         table = self.cut.graph.edges[edge_type]
         label = type_label(edge_type)
         feats = self._feats(table, keys, label, {EDGE_TIMES[0]})
-        time = _edge_time_name(table)
+        time = time_name(table)
         if time is not None and time != EDGE_TIMES[0]:  # so that its own name is not lost
             feats[time] = _tensor(fixed_column(table.features[time], f"{label}.{time}")[keys])
         values: dict[str, Any] = {}
@@ -273,14 +273,15 @@ class _GroupedEdges:
 def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:
     """The times that edges of one destination lie in the order of: their own, or else those of their sources."""
     table, src_type = graph.edges[edge_type], edge_type[0]
-    name = _edge_time_name(table)
+    name = time_name(table)
     if name is not None:
         yield fixed_column(table.features[name], f"{type_label(edge_type)}.{name}")
     elif NODE_TIME in graph.nodes[src_type].features:
         yield fixed_column(graph.nodes[src_type].features[NODE_TIME], f"{src_type}.{NODE_TIME}")[table.src_keys]
 
 
-def _edge_time_name(table: EdgeTable) -> str | None:
+def time_name(table: EdgeTable) -> str | None:
+    """The feature that holds the times of edges, or None."""
     return next((name for name in EDGE_TIMES if name in table.features), None)
 
 
