@@ -176,21 +176,39 @@ def test_a_part_that_nobody_holds_is_an_error_on_every_rank(graph: Graph) -> Non
         assert "no rank holds part 1 of 2" in str(error)
 
 
-def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph) -> None:
+def spoil_features(data: Any) -> None:
+    data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
+
+
+def spoil_edges(data: Any) -> None:
+    """A source that is no node."""
+    (attr,) = data[1].get_all_edge_attrs()
+    row, col = data[1].get_edge_index(attr)
+    row = torch.where(torch.arange(len(row)) == 1, 40, row)
+    data[1].put_edge_index((row, col), **attr.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [(spoil_features, SchemaError, "node.x has 3 rows"), (spoil_edges, IdRangeError, "40")],
+)
+def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph, spoil: Any, error: Any, words: str) -> None:
     port = free_port()
 
     def work(rank: int) -> Any:
-        data = partition(graph, owners_of(graph, 2), rank, 2)
+        data = partition(graph, owners_of(graph, 3), rank, 3)
         if rank == 1:
-            data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
-        return load(graph, rank, port, data=data, rpc_timeout=20)
+            spoil(data)
+        return load(graph, rank, port, data=data, num_parts=3, rpc_timeout=20)
 
     start = time.monotonic()
-    errors = on_ranks(2, work)
+    errors = on_ranks(3, work)
     assert time.monotonic() - start < 10
-    assert isinstance(errors[1], SchemaError)
-    assert isinstance(errors[0], StoreUnavailable)
-    assert "rank 1 gave up" in str(errors[0])
+    assert isinstance(errors[1], error)
+    assert words in str(errors[1])
+    for told in (errors[0], errors[2]):
+        assert isinstance(told, StoreUnavailable)
+        assert f"rank 1 gave up: {error.__name__}: {errors[1]}" in str(told)
 
 
 def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None:
@@ -202,7 +220,11 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
             if rank == 1:
                 return None
             ended.wait(10)
-            return list(loader)
+            start = time.monotonic()
+            try:
+                return list(loader)
+            finally:
+                assert time.monotonic() - start < 10
         finally:
             loader.close(waits=False)
             ended.set()
