@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch_geometric.distributed as theirs
 from torch.utils.data import DataLoader
-from torch_geometric.distributed import dist_context, event_loop, rpc
+from torch_geometric.distributed import dist_context, event_loop, partition, rpc, utils
 from torch_geometric.loader import LinkLoader, NodeLoader
 
 import hopstream.compat.pyg as ours
@@ -66,8 +66,10 @@ OPTIONS = {
 }
 """What PyG's distributed loaders hand on to the loaders that they are, and its default there."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "DistEdgeHeteroSamplerInput": utils.DistEdgeHeteroSamplerInput,
     "global_barrier": rpc.global_barrier,
     "init_rpc": rpc.init_rpc,
+    "load_partition_info": partition.load_partition_info,
     "shutdown_rpc": rpc.shutdown_rpc,
     "to_asyncio_future": event_loop.to_asyncio_future,
 }
