@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import hopstream
+
+LATE = ("torch_geometric", "pytorch_lightning", "lightning")
+"""What is imported for batches of PyG, and what it imports by itself where it is installed."""
 
 
 def run_python(code: str) -> str:
@@ -35,9 +39,39 @@ def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones():
 
 
 def test_import_brings_in_no_heavy_library():
-    heavy = ("torch", "torch_geometric", "numba", "pyarrow", "kaminpar", "pymetis", "typer", "rich")
+    heavy = ("torch", *LATE, "numba", "pyarrow", "kaminpar", "pymetis", "typer", "rich")
     loaded = run_python(f"import sys, hopstream; print([m for m in {heavy} if m in sys.modules])")
     assert loaded == "[]"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import hopstream.compat.pyg",
+        "from hopstream import LinkNeighborLoader, NeighborLoader",
+        "from hopstream.compat.pyg import DistContext, global_barrier, init_rpc, shutdown_rpc",
+    ],
+)
+def test_what_makes_no_batches_of_pyg_does_not_wait_for_its_import(code: str):
+    """It takes seconds, and longer where Lightning is installed, which it imports too."""
+    assert run_python(f"{code}; import sys; print([m for m in {LATE} if m in sys.modules])") == "[]"
+
+
+def test_a_loader_without_pyg_does_not_import_it(tmp_path: Path):
+    """Also while it makes batches, which are arrays then."""
+    code = f"""
+import sys
+import numpy as np
+import hopstream
+
+pairs = np.array([[0, 1, 2], [1, 2, 0]])
+graph = hopstream.graph_from_arrays(pairs, num_nodes=3)
+hopstream.write_parts(graph, {str(tmp_path / "parts")!r}, num_parts=1, method="hash")
+with hopstream.NeighborLoader({str(tmp_path / "parts")!r}, [-1], batch_size=2, collate="numpy") as loader:
+    batches = list(loader)
+print(len(batches), [m for m in {LATE} if m in sys.modules])
+"""
+    assert run_python(code) == "2 []"
 
 
 def test_import_takes_less_than_a_third_of_a_second():

@@ -18,6 +18,7 @@ from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store import rendezvous
 from hopstream.store.rendezvous import Group, Membership, is_silent
 from hopstream.store.rendezvous_server import _HOSTED, _standing
+from hopstream.store.security import ServerSecurity
 
 
 @pytest.fixture
@@ -106,6 +107,47 @@ def test_who_waits_in_vain_is_told_who_is_missing(port: int) -> None:
     with pytest.raises(StoreTimeout, match=r"rank 0 of 2 waited 0.3 s for values; rank 1 did not come to grpc://127"):
         group.gather(None, "for values")
     group.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "of_rank_0", "of_rank_1"),
+    [
+        ("node0", "127.0.1.1", "rank 0 master_addr 'node0' is 127.0.1.1, a loopback", "rank 1 master_addr 'node0' is"),
+        ("node0.lan", "192.0.2.1", "", "rank 0 knows its name 'node0.lan' as a loopback address such as 127.0.1.1"),
+        ("localhost", "127.0.0.1", "", ""),
+        ("127.0.0.1", "127.0.0.1", "", ""),
+        ("::1", "::1", "", ""),
+    ],
+)
+def test_a_name_that_leads_to_the_own_machine_alone_is_said(
+    port: int, monkeypatch: pytest.MonkeyPatch, name: str, address: str, of_rank_0: str, of_rank_1: str
+) -> None:
+    """Debian's /etc/hosts has the machine's own name as 127.0.1.1, and other machines have it as what it is."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(rendezvous, "host_rendezvous", lambda *_: None)
+    monkeypatch.setattr(rendezvous, "leave_rendezvous", lambda *_: None)
+    answers: list[Any] = [{"missing": [1]}, StoreUnavailable("nobody is there")]
+    for rank, (error, words) in enumerate(((StoreTimeout, of_rank_0), (StoreUnavailable, of_rank_1))):
+        group = Group(
+            Membership(
+                group="g", rank=rank, world_size=2, master_addr=name, master_port=port, timeout_s=0.05,
+            ),
+            security=ServerSecurity(is_insecure=True),
+        )  # fmt: skip
+
+        def ask(*_: Any, answer: Any = answers[rank]) -> Any:
+            time.sleep(0.01)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(group, "_ask", ask)
+        with pytest.raises(error) as caught:
+            group.gather(None, "to begin")
+        group.close()
+        assert words in str(caught.value)
+        assert ("loopback" in str(caught.value)) == bool(words), caught.value
 
 
 def test_a_rank_that_is_gone_is_not_waited_for(port: int) -> None:

@@ -11,6 +11,7 @@ deadline of whoever waits, and a restarted call does no harm.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import math
 import secrets
@@ -105,6 +106,7 @@ class Group:
         security = security or ServerSecurity()
         self.membership = membership
         host = _resolved(membership.master_addr)
+        self._advice = _advice(membership.master_addr, host, membership.rank)
         has_tls = security.certificate is not None
         self._location = Location(host, membership.master_port, has_tls)
         self._channel = Channel(self._location, settings or StoreSettings())
@@ -228,7 +230,7 @@ class Group:
         shown = ", ".join(map(str, missing[:20])) or "of others"
         raise StoreTimeout(
             f"rank {who.rank} of {who.world_size} waited {timeout_s:.3g} s {what}; rank {shown} did not come to "
-            f"{self._location}; start all ranks with the same master_addr, master_port and world_size"
+            f"{self._location}; start all ranks with the same master_addr, master_port and world_size{self._advice}"
         )
 
     def _unreachable(self, what: str, timeout_s: float, error: Exception) -> StoreUnavailable:
@@ -236,6 +238,7 @@ class Group:
         return StoreUnavailable(
             f"rank {who.rank} of {who.world_size} cannot reach rank 0 at {self._location} {what} (tried for up to "
             f"{timeout_s:.3g} s): {error}; start rank 0, and give all ranks its master_addr and master_port"
+            f"{self._advice}"
         )
 
     def _ask(
@@ -330,3 +333,28 @@ def _resolved(host: str) -> str:
         raise SettingsError(f"master_addr {host!r} is not known ({error}); write the IP address of rank 0") from error
     found.sort(key=lambda one: one[0] != socket.AF_INET)
     return str(found[0][4][0])
+
+
+def _advice(name: str, address: str, rank: int) -> str:
+    """What to do where a machine may know its own name as an address that leads nowhere else, as Debian's do."""
+    if name.split(".", 1)[0] == "localhost" or _is_address(name):
+        return ""
+    if Location(address, 0, has_tls=False).is_loopback:
+        return (
+            f"; on the machine of rank {rank} master_addr {name!r} is {address}, a loopback address, which other "
+            "machines do not reach (see its /etc/hosts): give all ranks the IP address of the machine of rank 0"
+        )
+    if rank == 0:
+        return ""
+    return (
+        f"; where the machine of rank 0 knows its name {name!r} as a loopback address such as 127.0.1.1 (see its "
+        "/etc/hosts), give all ranks its IP address"
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

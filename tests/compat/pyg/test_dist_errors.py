@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hopstream.compat.pyg import DistContext, DistLinkNeighborLoader, DistNeighborLoader
+from hopstream.compat.pyg import DistContext, DistLinkNeighborLoader, DistNeighborLoader, rpc
 from hopstream.errors import (
     AccessDenied,
     IdRangeError,
     SchemaError,
     SettingsError,
-    StoreError,
     StoreTimeout,
     StoreUnavailable,
     VersionMismatch,
 )
 from hopstream.graph.graph import Graph
 from hopstream.schema import EDGE, NODE
+from hopstream.store import rendezvous
 from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
@@ -48,18 +50,21 @@ def load(graph: Graph, rank: int, port: int, *, num_parts: int = 2, data: Any = 
     return DistNeighborLoader(data, **{**given, **options})
 
 
-def test_a_missing_rank_is_named_in_time(graph: Graph) -> None:
+def test_a_missing_rank_is_named_on_every_rank_in_time(graph: Graph) -> None:
     start, port = time.monotonic(), free_port()
-    with pytest.raises(StoreTimeout, match=r"rank 0 of 3 waited.*rank 2 did not come"):
-        all_well(on_ranks(2, lambda rank: load(graph, rank, port, num_parts=3)))
+    errors = on_ranks(2, lambda rank: load(graph, rank, port, num_parts=3))
     assert time.monotonic() - start < SOON_S + 5
+    for rank, error in enumerate(errors):
+        assert isinstance(error, StoreTimeout)
+        assert f"rank {rank} of 3 waited 0.7 s for all ranks to begin meeting 1 of 'dist-test'" in str(error)
+        assert "; rank 2 did not come to grpc://127.0.0.1:" in str(error)
 
 
 def test_an_unreachable_master_is_an_error_in_time(graph: Graph) -> None:
     start = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"rank 1 of 2 cannot reach rank 0 at grpc://127.0.0.1:.*start rank 0"):
         load(graph, 1, free_port())
-    assert time.monotonic() - start < SOON_S + 5
+    assert SOON_S - 0.2 < time.monotonic() - start < SOON_S + 5
 
 
 def test_an_unknown_master_is_an_error(graph: Graph) -> None:
@@ -67,20 +72,70 @@ def test_an_unknown_master_is_an_error(graph: Graph) -> None:
         load(graph, 1, free_port(), master_addr="no-such-host.invalid")
 
 
-def test_a_port_in_use_is_an_error(graph: Graph) -> None:
+def test_a_master_that_knows_its_own_name_as_loopback_says_so(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else finds it there, as on Debian."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *args, **kw: resolve("127.0.0.1" if host == "node0" else host, *args, **kw)
+    )
+    with pytest.raises(StoreTimeout, match=r"rank 1 did not come .*'node0' is 127.0.0.1, a loopback address"):
+        load(graph, 0, free_port(), master_addr="node0", rpc_timeout=0.2)
+
+
+def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank finds there what does not answer as a rank 0 does."""
+    monkeypatch.setattr(rendezvous, "SLACK_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(StoreUnavailable, match=r"rank 0 cannot listen at .*master_port a free port"):
-            load(graph, 0, taken.getsockname()[1])
+        ended = [0.0, 0.0]
+
+        def work(rank: int) -> Any:
+            start = time.monotonic()
+            try:
+                return load(graph, rank, taken.getsockname()[1])
+            finally:
+                ended[rank] = time.monotonic() - start
+
+        errors = on_ranks(2, work)
+    assert isinstance(errors[0], StoreUnavailable)
+    assert re.search(r"rank 0 cannot listen at .*master_port a free port", str(errors[0]))
+    assert ended[0] < SOON_S
+    assert isinstance(errors[1], StoreUnavailable)
+    assert "rank 1 of 2 cannot reach rank 0" in str(errors[1])
+    assert ended[1] < SOON_S + 5
 
 
-def test_other_world_sizes_are_an_error_on_every_rank(graph: Graph) -> None:
-    port = free_port()
-    sizes = [2, 3]
-    errors = on_ranks(2, lambda rank: load(graph, rank, port, current_ctx=context(rank, sizes[rank])))
-    assert all(isinstance(error, SettingsError | StoreError) for error in errors), errors
-    assert any("world_size" in str(error) for error in errors), errors
+class _OfNobody(Counter[Any]):
+    """Counts nothing."""
+
+    def __setitem__(self, key: Any, value: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes", "words"),
+    [
+        ([0, 1], [2, 3], "rank 1 says that world_size is 3; rank 0 said 2; give all ranks the same world_size"),
+        ([0, 1, 1], [3, 3, 3], "two processes say that they are rank 1 of 3; give each a rank of its own"),
+    ],
+)
+def test_ranks_that_contradict_each_other_hear_the_same_words(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, ranks: list[int], sizes: list[int], words: str
+) -> None:
+    monkeypatch.setattr(rpc, "_COUNTS", _OfNobody())  # each process counts for itself; here ranks are threads
+    start, port = time.monotonic(), free_port()
+
+    def work(number: int) -> Any:
+        who = context(ranks[number], sizes[number])
+        return load(graph, ranks[number] % 2, port, current_ctx=who, rpc_timeout=20)
+
+    errors = on_ranks(len(ranks), work)
+    assert time.monotonic() - start < 10
+    assert all(words in str(error) for error in errors), errors
+    refused = [error for error in errors if isinstance(error, SettingsError)]
+    told = [error for error in errors if isinstance(error, StoreUnavailable)]
+    assert (len(refused), len(told)) == (1, len(ranks) - 1), errors
+    assert errors[0] in told
 
 
 @pytest.mark.parametrize("rank", [-1, 2])
@@ -121,21 +176,39 @@ def test_a_part_that_nobody_holds_is_an_error_on_every_rank(graph: Graph) -> Non
         assert "no rank holds part 1 of 2" in str(error)
 
 
-def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph) -> None:
+def spoil_features(data: Any) -> None:
+    data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
+
+
+def spoil_edges(data: Any) -> None:
+    """A source that is no node."""
+    (attr,) = data[1].get_all_edge_attrs()
+    row, col = data[1].get_edge_index(attr)
+    row = torch.where(torch.arange(len(row)) == 1, 40, row)
+    data[1].put_edge_index((row, col), **attr.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [(spoil_features, SchemaError, "node.x has 3 rows"), (spoil_edges, IdRangeError, "40")],
+)
+def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph, spoil: Any, error: Any, words: str) -> None:
     port = free_port()
 
     def work(rank: int) -> Any:
-        data = partition(graph, owners_of(graph, 2), rank, 2)
+        data = partition(graph, owners_of(graph, 3), rank, 3)
         if rank == 1:
-            data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
-        return load(graph, rank, port, data=data, rpc_timeout=20)
+            spoil(data)
+        return load(graph, rank, port, data=data, num_parts=3, rpc_timeout=20)
 
     start = time.monotonic()
-    errors = on_ranks(2, work)
+    errors = on_ranks(3, work)
     assert time.monotonic() - start < 10
-    assert isinstance(errors[1], SchemaError)
-    assert isinstance(errors[0], StoreUnavailable)
-    assert "rank 1 gave up" in str(errors[0])
+    assert isinstance(errors[1], error)
+    assert words in str(errors[1])
+    for told in (errors[0], errors[2]):
+        assert isinstance(told, StoreUnavailable)
+        assert f"rank 1 gave up: {error.__name__}: {errors[1]}" in str(told)
 
 
 def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None:
@@ -147,7 +220,11 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
             if rank == 1:
                 return None
             ended.wait(10)
-            return list(loader)
+            start = time.monotonic()
+            try:
+                return list(loader)
+            finally:
+                assert time.monotonic() - start < 10
         finally:
             loader.close(waits=False)
             ended.set()

@@ -7,7 +7,8 @@ PyG's loaders are also run over the plain operators of ``naive_backend`` (``plai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,20 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 
 import hopstream
-from hopstream.compat.pyg import DistLinkNeighborLoader, DistNeighborLoader, open_stores
+from hopstream.compat.pyg import (
+    DatasetFeatureStore,
+    DatasetGraphStore,
+    DistLinkNeighborLoader,
+    DistNeighborLoader,
+    open_stores,
+)
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
 from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
+from tests.processes import ServerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without a 'pyg-lib' installation")
 
@@ -67,6 +75,8 @@ LINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "cites, times of nodes": ("typed, timed nodes", CITES, {"num_neighbors": ALL, "time_attr": "time"}),
     "writes, times of edges": ("typed, timed edges", WRITES, {"num_neighbors": ALL, "time_attr": "time"}),
 }
+OVER_STORES = ["no types", "no types, trees", "no types, induced", "papers", "authors, counts per type"]
+PLACES = ["folder", "servers"]
 
 
 def make_graph(kind: str) -> Graph:
@@ -387,18 +397,27 @@ def assert_same_facts(ours: dict[object, object], theirs: dict[object, object]) 
     assert {name for name in ours if name not in theirs} <= {name for name in ours if name[-1] in ("hops", "seed_time")}
 
 
-@pytest.mark.parametrize(
-    "case", ["no types", "no types, trees", "no types, induced", "papers", "authors, counts per type"]
-)
-def test_own_loader_over_stores_gives_what_it_gives_over_data(places, backend, case):
+@contextmanager
+def stores_at(folder: str, place: str, pool: ServerPool) -> Iterator[tuple[DatasetFeatureStore, DatasetGraphStore]]:
+    """Our stores over a dataset of two parts: in its folder, or served by two processes."""
+    with ExitStack() as stack:
+        source = folder
+        if place == "servers":
+            source = ",".join(*stack.enter_context(pool.serve([Path(folder)], [[0], [1]])))
+        features, edges = open_stores(source)
+        stack.callback(features.close)
+        yield features, edges
+
+
+@pytest.mark.parametrize(("case", "place"), in_turns(OVER_STORES, PLACES))
+def test_own_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
     """PyG's loader and sampler, with the graph behind our stores; the order of neighbours is nobody's promise."""
     kind, node_type, options = NODES[case]
     if needs_single_trees(backend, options):
         pytest.skip("PyG's sampler grows trees with pyg-lib alone")
     data, keys = as_data(make_graph(kind)), torch.from_numpy(seeds_of(make_graph(kind), node_type)[0])
-    features, edges = open_stores(places[kind, 3])
-    with features:
-        nodes = keys if node_type is None else (node_type, keys)
+    nodes = keys if node_type is None else (node_type, keys)
+    with stores_at(places[kind, 2], place, server_pool) as (features, edges):
         ours = NeighborLoader(
             (features, edges), input_nodes=nodes, batch_size=BATCH_SIZE, transform=features.add_edge_features, **options
         )
@@ -407,17 +426,15 @@ def test_own_loader_over_stores_gives_what_it_gives_over_data(places, backend, c
             assert_same_facts(facts(found), facts(theirs))
 
 
-@pytest.mark.parametrize("case", ["no types", "writes", "cites"])
-def test_own_link_loader_over_stores_gives_what_it_gives_over_data(places, backend, case):
+@pytest.mark.parametrize(("case", "place"), in_turns(["no types", "writes", "cites"], PLACES))
+def test_own_link_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
     kind, edge_type, options = LINKS[case]
     data = as_data(make_graph(kind))
     pairs = (data if edge_type is None else data[edge_type]).edge_index[:, : 2 * BATCH_SIZE]
-    with ExitStack() as stack:
-        stores = open_stores(places[kind, 2])
-        stack.callback(stores[0].close)
+    with stores_at(places[kind, 2], place, server_pool) as (features, edges):
         ours = LinkNeighborLoader(
-            stores, edge_label_index=(edge_type, pairs), batch_size=BATCH_SIZE,
-            transform=stores[0].add_edge_features, **options,
+            (features, edges), edge_label_index=(edge_type, pairs), batch_size=BATCH_SIZE,
+            transform=features.add_edge_features, **options,
         )  # fmt: skip
         links = pairs if edge_type is None else (edge_type, pairs)
         wanted = LinkNeighborLoader(data, edge_label_index=links, batch_size=BATCH_SIZE, **options)

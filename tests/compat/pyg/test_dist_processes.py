@@ -1,0 +1,116 @@
+"""Do ranks that are processes of their own meet, sample and leave, also where one ends early, or is killed?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.pyg import DistNeighborLoader
+from tests.compat.pyg.ranks import context, free_port, owners_of, partition
+from tests.compat.pyg.test_dist_loaders import plain_graph
+
+LOADER = """
+import sys
+sys.modules["pytorch_lightning"] = sys.modules["lightning"] = None  # torch_geometric imports them, for 1.5 s
+from tests.compat.pyg.test_dist_processes import make_loader
+
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+loader = make_loader(rank, port)
+"""
+ONE_EPOCH = f"""{LOADER}
+import json
+print(json.dumps([batch.e_id.tolist() for batch in loader]))
+loader.close()
+"""
+TO_THE_END = f"""{LOADER}
+print(sum(1 for _ in range(1 + 40 * rank) for _ in loader))
+"""
+UNTIL_KILLED = f"""{LOADER}
+import time
+batches = iter(loader)
+print(next(batches).batch_size, flush=True)
+sys.stdin.readline()  # the one that is killed waits here for ever
+start = time.monotonic()
+try:
+    for batch in batches:
+        pass
+finally:
+    print(time.monotonic() - start, flush=True)
+"""
+TOGETHER_S = 120.0
+NOTICED_S = 5.0
+"""How long it may take to find that a process of this machine, which refuses connections, has gone."""
+
+
+def make_loader(rank: int, port: int) -> DistNeighborLoader:
+    """Ten batches of all neighbours, each made when it is asked for."""
+    graph = plain_graph(np.random.default_rng(1))
+    return DistNeighborLoader(
+        partition(graph, owners_of(graph, 2), rank, 2), [-1], "127.0.0.1", port, context(rank, 2),
+        input_nodes=torch.arange(40), rpc_timeout=60, batch_size=4, async_sampling=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def running(script: str, ranks: Sequence[int], port: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process per rank, which are ended."""
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(rank), str(port)], cwd=Path(__file__).parents[3], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in ranks
+    ]  # fmt: skip
+    try:
+        yield begun
+    finally:
+        for process in begun:
+            process.kill()
+            process.communicate()
+
+
+def test_two_processes_meet_sample_and_leave() -> None:
+    """This process is rank 0: to start another one takes most of the time."""
+    port = free_port()
+    with running(ONE_EPOCH, [1], port) as (other,):
+        loader = make_loader(0, port)
+        own = [batch.e_id.tolist() for batch in loader]
+        loader.close()
+        told, errors = other.communicate(timeout=TOGETHER_S)
+    assert other.returncode == 0, errors
+    assert len(own) == 10
+    assert sorted(key for keys in own for key in keys) == list(range(200))
+    assert json.loads(told) == own
+
+
+@pytest.mark.slow
+def test_who_ends_early_serves_until_the_others_end() -> None:
+    with running(TO_THE_END, [0, 1], free_port()) as ranks:
+        told = [process.communicate(timeout=TOGETHER_S) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], told
+    assert [int(out) for out, _ in told] == [10, 410]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int) -> None:
+    with running(UNTIL_KILLED, [0, 1], free_port()) as ranks:
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "4\n"
+        ranks[killed].send_signal(signal.SIGKILL)
+        ranks[killed].wait()
+        survivor = ranks[1 - killed]
+        told, errors = survivor.communicate("go on\n", timeout=TOGETHER_S)
+    assert survivor.returncode == 1
+    assert float(told) < NOTICED_S
+    assert f"StoreUnavailable: part {killed} at grpc://127.0.0.1:" in errors, errors
