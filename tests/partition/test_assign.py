@@ -207,3 +207,10 @@ def test_owners_must_be_given_for_method_file_and_for_no_other(tmp_path, typed_g
         assign_owners(typed_graph, chosen, {"paper": [0] * 60})
     with pytest.raises(UnknownNameError, match="node type 'venue'"):
         assign_owners(typed_graph, chosen, {"venue": [0]})
+
+
+def test_owners_without_a_type_are_told_how_to_be_given():
+    graph = Graph(nodes={"node": NodeTable(num_nodes=4)})
+    for owners in (np.zeros(4, np.int64), [0, 1, 0, 1]):
+        with pytest.raises(SettingsError, match=r"owners is a (ndarray|list); give .* \{'node': owners\}"):
+            assign_owners(graph, PartitionSettings(num_parts=2, method="file"), owners)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -360,14 +361,23 @@ def even_shares(
 def count_parts(given: OwnersSource, num_nodes: Mapping[str, int]) -> int:
     """How many parts a folder says, or else a folder or mapping names; whether each fits its nodes is checked later."""
     if not isinstance(given, Mapping):
-        return find_num_parts(Path(given), num_nodes, None)
+        return find_num_parts(_owners_folder(given, num_nodes), num_nodes, None)
     arrays = [np.asarray(of_type) for of_type in given.values()]
     return 1 + max((int(a.max(initial=0)) for a in arrays if a.dtype.kind in "iu"), default=0)
 
 
+def _owners_folder(given: object, num_nodes: Mapping[str, int]) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise SettingsError(
+            f"owners is a {type(given).__name__}; give a folder, or an array by node type: "
+            f"{{{next(iter(num_nodes), 'node')!r}: owners}}"
+        )
+    return Path(given)
+
+
 def _given_owners(source: AssignSource, num_parts: int, given: OwnersSource) -> dict[str, OwnerArray]:
     if not isinstance(given, Mapping):
-        return read_owners(given, source.num_nodes, num_parts)[0]
+        return read_owners(_owners_folder(given, source.num_nodes), source.num_nodes, num_parts)[0]
     unknown = [t for t in given if t not in source.num_nodes]
     if unknown:
         raise UnknownNameError(f"owners name node type {unknown[0]!r}; known: {list(source.num_nodes)}")

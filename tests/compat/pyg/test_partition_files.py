@@ -351,3 +351,83 @@ def test_meta_says_what_is_wrong(text, match, tmp_path):
     (tmp_path / "META.json").write_text(text)
     with pytest.raises(FormatError, match=match):
         pyg_dist.read_partitions(tmp_path)
+
+
+def tensors_in(value, path=()):
+    """Places of tensors in dictionaries in dictionaries."""
+    if isinstance(value, dict):
+        for key, of in value.items():
+            yield from tensors_in(of, (*path, key))
+    elif isinstance(value, torch.Tensor):
+        yield path
+
+
+def changed(value, path, change):
+    if not path:
+        return change(value)
+    return {**value, path[0]: changed(value[path[0]], path[1:], change)}
+
+
+CHANGES = {
+    "reals": lambda ids: ids.float() + 0.5,
+    "truth": lambda ids: ids.bool(),
+    "complex": lambda ids: ids.to(torch.complex64),
+    "columns": lambda ids: ids[:, None],
+    "a number": lambda ids: torch.tensor(3),
+    "none": lambda ids: None,
+    "a list": lambda ids: ids.tolist(),
+    "sparse": lambda ids: ids.to_sparse(),
+    "nowhere": lambda ids: ids.to("meta"),
+    "too few": lambda ids: ids[:-1],
+    "too many": lambda ids: torch.cat([ids, ids[:1]]),
+    "negative": lambda ids: -ids - 1,
+    "huge": lambda ids: ids + 10**12,
+}
+"""What is no longer ids after it."""
+
+
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_ids_that_are_none_say_so(make, tmp_path):
+    graph = hopstream.graph_from_data(make())
+    pyg_dist.write_partitions(graph, tmp_path, owners={t: np.arange(of.num_nodes) % 2 for t, of in graph.nodes.items()})
+    num_changed = 0
+    for path in sorted(tmp_path.rglob("*.pt")):
+        whole, raw = load(path), path.read_bytes()
+        store = {"graph.pt": pyg_dist.LocalGraphStore, "node_feats.pt": pyg_dist.LocalFeatureStore}.get(path.name)
+        for place in tensors_in(whole):
+            if "feats" in place or (place and place[-1] in ("time", "global_id") and make is heterogeneous):
+                continue  # rows, and ids that nothing is found by
+            for change in CHANGES.values():
+                torch.save(changed(whole, place, change), path)
+                with pytest.raises((FormatError, IdRangeError)):
+                    pyg_dist.read_partitions(tmp_path)
+                if store is not None:
+                    with pytest.raises((FormatError, IdRangeError, SchemaError)):
+                        for part in (0, 1):
+                            store.from_partition(tmp_path, part)
+                num_changed += 1
+        path.write_bytes(raw)
+    assert num_changed > 100
+
+
+def test_folders_that_were_exchanged_say_so(written):
+    (written / "part_0").rename(written / "aside")
+    (written / "part_1").rename(written / "part_0")
+    (written / "aside").rename(written / "part_1")
+    with pytest.raises(FormatError, match=r"belongs to part 1, by the map of parts; is the folder that of part 0"):
+        pyg_dist.LocalGraphStore.from_partition(written, 0)
+    with pytest.raises(FormatError, match=r"node_feats.pt of part 1: id \d+ belongs to part 0"):
+        pyg_dist.LocalFeatureStore.from_partition(written, 1)
+    with pytest.raises(FormatError, match=r"the ids of part 0 are not the \d+"):
+        pyg_dist.read_partitions(written)
+
+
+def test_features_that_are_missing_in_one_part_say_so(written, tmp_path):
+    (written / "part_1" / "node_feats.pt").unlink()
+    with pytest.raises(FormatError, match=r"part_1/node_feats.pt is missing, and part_0 has such a file"):
+        pyg_dist.LocalFeatureStore.from_partition(written, 1)
+    graph = hopstream.graph_from_data(homogeneous())
+    owners = {"node": np.zeros(graph.nodes["node"].num_nodes, np.int64)}
+    pyg_dist.write_partitions(graph, tmp_path / "uneven", owners=owners, num_parts=2)
+    assert not (tmp_path / "uneven" / "part_1" / "node_feats.pt").exists()
+    pyg_dist.LocalFeatureStore.from_partition(tmp_path / "uneven", 1)  # owns nothing

@@ -13,7 +13,15 @@ from torch_geometric.data import FeatureStore, TensorAttr
 from torch_geometric.data.feature_store import _FieldStatus
 
 from hopstream.compat.pyg.local_graph_store import parts_of
-from hopstream.compat.pyg.partition_files import EdgeParts, NodeParts, load_partition_info, read_part_file, tensor_of
+from hopstream.compat.pyg.partition_files import (
+    EdgeParts,
+    NodeParts,
+    check_owned,
+    ids_of,
+    load_partition_info,
+    read_part_file,
+    tensor_of,
+)
 from hopstream.errors import FormatError, IdRangeError, SchemaError, StateError, UnknownNameError
 from hopstream.schema import EdgeType
 
@@ -273,31 +281,48 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         info = load_partition_info(root, pid)
         store.meta, store.num_partitions, store.partition_idx, store.node_feat_pb, store.edge_feat_pb = info
         is_hetero = store.meta["is_hetero"]
-        nodes = read_part_file(Path(root), pid, "node_feats.pt") or {}
+        nodes = read_part_file(Path(root), pid, "node_feats.pt", store.node_feat_pb) or {}
         for node_type, values in (nodes if is_hetero else {None: nodes}).items():
             where = f"{root}: node_feats.pt of part {pid}"
             # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
-            store._put_part(where, values, node_type, "id" if is_hetero else "global_id")
-            if isinstance(values.get("time"), Tensor):
-                store.put_tensor(values["time"], group_name=node_type, attr_name="time")
+            parts = _parts_of(where, store.node_feat_pb, node_type)
+            store._put_part(where, values, node_type, ("id" if is_hetero else "global_id", parts))
+            if values.get("time") is not None:
+                store.put_tensor(tensor_of(where, values, "time"), group_name=node_type, attr_name="time")
                 store._of_all_nodes.add((node_type, "time"))
-        edges = read_part_file(Path(root), pid, "edge_feats.pt") or {}
+        edges = read_part_file(Path(root), pid, "edge_feats.pt", store.edge_feat_pb) or {}
         for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
             where = f"{root}: edge_feats.pt of part {pid}"
-            store._put_part(where, values, edge_type, "global_id")
+            parts = _parts_of(where, store.edge_feat_pb, edge_type)
+            store._put_part(where, values, edge_type, ("global_id", parts))
             # Times that the graph calls time are among the features too; they are held once, under that name.
-            if isinstance(values.get("edge_time"), Tensor) and "time" not in values.get("feats", {}):
-                store.put_tensor(values["edge_time"], group_name=edge_type, attr_name="edge_time")
+            if values.get("edge_time") is not None and "time" not in values.get("feats", {}):
+                store.put_tensor(tensor_of(where, values, "edge_time"), group_name=edge_type, attr_name="edge_time")
         return store
 
-    def _put_part(self, where: str, values: Any, group: Any, id_name: str) -> None:
-        """Hold what a file says of one group; it may say nothing of it."""
+    def _put_part(self, where: str, values: Any, group: Any, name_and_parts: tuple[str, Tensor]) -> None:
+        """Hold what a file says of one group, which may be nothing; with the name of ids, and the part of each."""
+        id_name, parts = name_and_parts
         if not isinstance(values, dict) or not isinstance(values.get("feats", {}), dict):
             raise FormatError(f"{where}: {group!r} is {type(values).__name__}; wanted a dictionary with feats")
         if not values:
             return
-        ids = tensor_of(where, values, id_name) if id_name in values or values.get("feats") else None
-        self._put_group(group, ids, values.get("feats", {}))
+        given = values.get("feats", {})
+        feats = {name: tensor_of(where, given, name) for name, of in given.items() if of is not None}
+        ids = ids_of(where, values, id_name) if id_name in values or feats else None
+        if ids is not None:
+            check_owned(where, ids, parts, self.partition_idx)
+        self._put_group(group, ids, feats)
+
+
+def _parts_of(where: str, parts: Any, of_type: Any) -> Tensor:
+    """The map of parts of one type."""
+    if isinstance(parts, Tensor):
+        return parts
+    if of_type not in parts:
+        raise FormatError(f"{where} has a type {of_type!r}; the maps of parts have {list(parts)}")
+    found: Tensor = parts[of_type]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from torch_geometric.utils import sort_edge_index
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
     NodeParts,
+    check_owned,
+    ids_of,
     ids_of_type,
     load_partition_info,
     offsets_of_types,
     read_part_file,
-    tensor_of,
 )
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
 from hopstream.schema import EdgeType
@@ -160,7 +161,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
         is_sorted = bool(meta.get("is_sorted", False))
         if not meta["is_hetero"]:
-            store._put_part(f"{root}: graph.pt of part {pid}", graph, is_sorted, None, None)
+            store._put_part(f"{root}: graph.pt of part {pid}", graph, is_sorted, None, (edge_parts, None))
             return store
         counts = {t: len(parts) for t, parts in edge_parts.items()}
         starts = offsets_of_types(counts)
@@ -168,22 +169,31 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             where = f"{root}: {edge_type} in graph.pt of part {pid}"
             if edge_type not in counts or not isinstance(edges, dict):
                 raise FormatError(f"{where}: wanted a dictionary for each of the edge types {list(counts)}")
-            store._put_part(where, edges, is_sorted, edge_type, (starts[edge_type], counts[edge_type]))
+            store._put_part(where, edges, is_sorted, edge_type, (edge_parts[edge_type], starts[edge_type]))
         return store
 
     def _put_part(
         self, where: str, edges: dict[str, Any], is_sorted: bool, edge_type: EdgeType | None,
-        numbers: tuple[int, int] | None,
+        map_and_start: tuple[Tensor, int | None],
     ) -> None:  # fmt: skip
-        """Hold what a file says of one edge type, whose edges are numbered from and to what ``numbers`` say."""
-        edge_index = torch.stack([tensor_of(where, edges, "row"), tensor_of(where, edges, "col")])
-        edge_id = tensor_of(where, edges, "edge_id")
-        if numbers is not None:
-            edge_id = ids_of_type(where, edge_id, *numbers)
-        size = edges.get("size")
-        if not isinstance(size, Iterable):
+        """Hold what a file says of one edge type; with the part of each edge, and where numbers of all types start."""
+        parts, start = map_and_start
+        row, col, edge_id = (ids_of(where, edges, name) for name in ("row", "col", "edge_id"))
+        if not len(row) == len(col) == len(edge_id):
+            raise FormatError(f"{where}: row, col and edge_id have {len(row)}, {len(col)} and {len(edge_id)} values")
+        if start is not None:
+            edge_id = ids_of_type(where, edge_id, start, len(parts))
+        check_owned(where, edge_id, parts, self.partition_idx)
+        size: Any = edges.get("size")
+        is_size = isinstance(size, list | tuple) and len(size) == 2
+        if not is_size or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in size):
             raise FormatError(f"{where}: size is {size!r}; wanted numbers of source and destination nodes")
-        self._put(edge_id, edge_index, tuple(size), is_sorted, edge_type)
+        for name, ids, num_nodes in (("row", row, size[0]), ("col", col, size[1])):
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+                raise FormatError(
+                    f"{where}: {name} has ids in {int(ids.min())}..{int(ids.max())}; size says 0..{num_nodes - 1}"
+                )
+        self._put(edge_id, torch.stack([row, col]), tuple(size), is_sorted, edge_type)
 
     def _put(
         self, edge_id: Tensor, edge_index: Tensor, size: tuple[int, ...], is_sorted: bool,

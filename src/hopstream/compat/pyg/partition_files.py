@@ -123,16 +123,20 @@ def read_maps(root: Path, meta: PartitionMeta) -> tuple[NodeParts, EdgeParts]:
     return nodes, {t: _read_map(root, "edge_map", "__".join(t), meta) for t in meta.edge_types}
 
 
-def read_part_file(root: Path, part: int, name: str) -> dict[Any, Any] | None:
+def read_part_file(
+    root: Path, part: int, name: str, owned: NodeParts | EdgeParts | None = None
+) -> dict[Any, Any] | None:
     """One of the files of a part; None where there is none.
 
     Args:
         root: The folder of ``META.json``.
         part: The part.
         name: ``graph.pt``, ``node_feats.pt`` or ``edge_feats.pt``.
+        owned: The map of what the file describes: where it gives the part anything, and other parts have such a file,
+            it may not be missing.
 
     Raises:
-        FormatError: The part's folder is missing, or the file is damaged or holds no dictionary.
+        FormatError: The part's folder or the file is missing, or the file is damaged or holds no dictionary.
     """
     folders = [root / f"part_{part}", root / f"part{part}"]
     folder = next((folder for folder in folders if folder.is_dir()), None)
@@ -140,6 +144,10 @@ def read_part_file(root: Path, part: int, name: str) -> dict[Any, Any] | None:
         raise FormatError(f"{root} has no folder {folders[0].name} and no {folders[1].name}; copy the part there")
     path = folder / name
     if not path.is_file():
+        maps = list(owned.values()) if isinstance(owned, dict) else [] if owned is None else [owned]
+        others = sorted(other.parent.name for other in root.glob(f"part*/{name}"))
+        if others and any(bool((parts == part).any()) for parts in maps):
+            raise FormatError(f"{path} is missing, and {others[0]} has such a file; copy it there")
         return None
     value = read_torch_file(path, tensors_only=True)
     if not isinstance(value, dict):
@@ -148,15 +156,50 @@ def read_part_file(root: Path, part: int, name: str) -> dict[Any, Any] | None:
 
 
 def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
-    """A tensor of a dictionary.
+    """A tensor of a dictionary, with one row or value per node or edge.
 
     Raises:
-        FormatError: It is not there, or no tensor.
+        FormatError: It is not there, or no tensor of rows in main memory.
     """
     value = values.get(name)
     if not isinstance(value, Tensor):
         raise FormatError(f"{where}: {name} is {type(value).__name__}; wanted a tensor")
+    if value.layout != torch.strided or value.device.type != "cpu" or value.dim() == 0:
+        raise FormatError(
+            f"{where}: {name} is {value.dtype}{list(value.shape)}, {value.layout} on {value.device}; wanted rows of a "
+            "dense tensor on the CPU: save it so"
+        )
     return value
+
+
+def ids_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
+    """int64[n], the ids in a dictionary.
+
+    Raises:
+        FormatError: They are not there, or no integers.
+    """
+    value = tensor_of(where, values, name)
+    if value.dim() != 1 or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise FormatError(f"{where}: {name} is {value.dtype}{list(value.shape)}; wanted int64[n]")
+    return value.long()
+
+
+def check_owned(where: str, ids: Tensor, parts: Tensor, part: int) -> None:
+    """Refuse ids that the map gives to other parts.
+
+    Raises:
+        FormatError: There are such ids, or ids that the map does not have.
+    """
+    is_known = (ids >= 0) & (ids < len(parts))
+    is_owned = is_known.clone()
+    is_owned[is_known] = parts[ids[is_known]] == part
+    if not bool(is_owned.all()):
+        found = int(ids[~is_owned][0])
+        of = f"part {int(parts[found])}" if 0 <= found < len(parts) else f"none: ids are 0..{len(parts) - 1}"
+        raise FormatError(
+            f"{where}: id {found} belongs to {of}, by the map of parts; is the folder that of part {part}, and are the "
+            "files of one run?"
+        )
 
 
 def offsets_of_types(counts: Mapping[Any, int]) -> dict[Any, int]:
@@ -187,14 +230,11 @@ def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which tells the parts of {name[:4]}s")
-    parts = read_torch_file(path, tensors_only=True)
-    if not isinstance(parts, Tensor) or parts.dim() != 1 or parts.is_floating_point():
-        got = f"{parts.dtype}{list(parts.shape)}" if isinstance(parts, Tensor) else type(parts).__name__
-        raise FormatError(f"{path} holds {got}; wanted an int64[n] tensor of parts")
+    parts = ids_of(path, {"the map of parts": read_torch_file(path, tensors_only=True)}, "the map of parts")
     if len(parts) and (int(parts.min()) < 0 or int(parts.max()) >= meta.num_parts):
         row = int(torch.nonzero((parts < 0) | (parts >= meta.num_parts))[0])
         raise FormatError(f"{path}[{row}] is {int(parts[row])}; parts are 0..{meta.num_parts - 1}")
-    return parts.long()
+    return parts
 
 
 def _node_types(path: Path, value: Any) -> tuple[str, ...]:

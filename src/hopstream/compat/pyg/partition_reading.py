@@ -15,6 +15,7 @@ from torch import Tensor
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.pyg.partition_files import (
     PartitionMeta,
+    ids_of,
     ids_of_type,
     offsets_of_types,
     read_maps,
@@ -132,15 +133,15 @@ class _Reader:
         ids_of_edges = {}
         for edge_type, values in self._file(part, "graph.pt", EDGE):
             rows = self._known(self.edges, edge_type, "graph.pt")
-            ids = tensor_of(rows.where, values, "edge_id")
+            ids = ids_of(rows.where, values, "edge_id")
             if self.meta.is_hetero:
                 ids = ids_of_type(f"{rows.where}: part {part}", ids, self.edge_starts[edge_type], len(rows.parts))
             ids_of_edges[edge_type] = rows.check_ids(part, ids)
-            rows.put(part, ids, "src", tensor_of(rows.where, values, "row"))
-            rows.put(part, ids, "dst", tensor_of(rows.where, values, "col"))
+            rows.put(part, ids, "src", ids_of(rows.where, values, "row"))
+            rows.put(part, ids, "dst", ids_of(rows.where, values, "col"))
         for node_type, values in self._file(part, "node_feats.pt", NODE):
             rows = self._known(self.nodes, node_type, "node_feats.pt")
-            ids = rows.check_ids(part, tensor_of(rows.where, values, "id" if self.meta.is_hetero else "global_id"))
+            ids = rows.check_ids(part, ids_of(rows.where, values, "id" if self.meta.is_hetero else "global_id"))
             for name, tensor in self._feats(rows, values):
                 rows.put(part, ids, name, tensor)
             if "time" in values:
@@ -173,7 +174,7 @@ class _Reader:
         rows = self._known(self.edges, edge_type, "edge_feats.pt")
         feats = dict(self._feats(rows, values))
         # Times without features come without ids, in the order of graph.pt.
-        ids = tensor_of(rows.where, values, "global_id") if "global_id" in values else ids_of_edges[edge_type]
+        ids = ids_of(rows.where, values, "global_id") if "global_id" in values else ids_of_edges[edge_type]
         rows.check_ids(part, ids)
         if "edge_time" in values and "time" not in feats:
             feats["edge_time"] = tensor_of(rows.where, values, "edge_time")
