@@ -196,7 +196,7 @@ def test_many_lines_keep_their_order(tmp_path, rng):
     (",source,target\n0,1,2\n", {}, SchemaError, r"a column has no name; .*to_csv\(index=False\)"),
     ("source,target,w,w\n0,1,2,3\n", {}, SchemaError, "'w' is there twice"),
     ("source,target,w\n0,1\n", {}, SchemaError, "names 3 columns in its header, and its lines have 2"),
-    ("user,item\n1,2\n", {"ids": "raw"}, SchemaError, "tell with has_header=True or False"),
+    ("ada,bo\n1,2\n", {"ids": "raw"}, SchemaError, "tell with has_header=True or False"),
     ("a,b\nc,d\n", {}, SchemaError, "in line 1 'a'; keys are integers"),
     ("source,target\n0,1.5\n", {}, SchemaError, "target is no integer of 64 bits in line 2 '1.5'"),
     ("0,1\n", {"delimiter": "::"}, SettingsError, "delimiter is '::'; give the one character"),
@@ -235,3 +235,49 @@ def test_the_command_reads_raw_ids(tmp_path, capsys):
     assert hopstream.read_dataset(tmp_path / "p").nodes[NODE].features["raw_id"].tolist() == ["ada", "bo", "zoe"]
     assert main(["ingest", str(tmp_path / "p"), "--out", str(tmp_path / "q"), "--raw-ids"]) == 2
     assert "--raw-ids is for edge lists, and" in capsys.readouterr().err
+
+
+def test_the_command_names_columns(tmp_path, capsys):
+    (tmp_path / "trust.csv").write_text("6|2|4|1289\n6|5|2|1290\n")
+    arguments = ["ingest", str(tmp_path / "trust.csv"), "--out", str(tmp_path / "p")]
+    assert main(arguments) == 2
+    assert "has 2 columns after source and target, and columns names []; give a name for each with --columns" in (
+        capsys.readouterr().err
+    )
+    named = ["--columns", "rating, when", "--edge-delimiter", "|", "--header", "no", "--nodes", "9"]
+    assert main([*arguments, *named]) == 0
+    graph = hopstream.read_dataset(tmp_path / "p")
+    features = graph.edges[EDGE].features
+    assert graph.nodes[NODE].num_nodes == 9
+    assert {name: of.tolist() for name, of in features.items()} == {"rating": [4, 2], "when": [1289, 1290]}
+    for flag in (["--columns", "a"], ["--edge-delimiter", "|"], ["--header", "no"], ["--nodes", "9"]):
+        assert main(["ingest", str(tmp_path / "p"), "--out", str(tmp_path / "q"), *flag]) == 2
+        assert f"{flag[0]} is for edge lists, and" in capsys.readouterr().err
+
+
+def test_names_that_only_look_like_integers_stay_apart(tmp_path):
+    (tmp_path / "zip.txt").write_text("00123 123\n0123 9\n")
+    graph = hopstream.read_graph(tmp_path / "zip.txt", ids="raw")
+    assert graph.nodes[NODE].features["raw_id"].tolist() == ["00123", "0123", "123", "9"]
+    assert ends(graph) == [(0, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "words"),
+    [
+        ("a b\n# more\nc d\n", "raw", r"line 2 starts with '#', as comments do"),
+        ("# head\na b\n% x\n", "raw", r"line 3 starts with '%', as comments do"),
+        ("0\tr1\t1\n1\tr2\t0\n", "keys", r"target is no integer"),
+        ("a\tlikes\tb\nb\tlikes\tc\n", "raw", r"has a column of text after source and target, 'b' and others"),
+        ("0 1 18446744073709551615\n1 0 3\n", "keys", r"column 'weight' in line 1 is 18446744073709551615"),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_refused(text, ids, words, tmp_path):
+    (tmp_path / "e.txt").write_text(text)
+    with pytest.raises(SchemaError, match=words):
+        hopstream.read_graph(tmp_path / "e.txt", ids=ids)
+
+
+def test_reals_may_be_large(tmp_path):
+    (tmp_path / "e.txt").write_text("0 1 1e30\n1 0 2.5\n")
+    assert hopstream.read_graph(tmp_path / "e.txt").edges[EDGE].features["weight"].tolist() == [1e30, 2.5]

@@ -45,6 +45,19 @@ class SourceSettings:
     raw_ids: bool = field(
         default=False, metadata={"help": "the ends of an edge list are raw ids, numbers or names, and not keys, 0..n-1"}
     )
+    columns: str = field(
+        default="", metadata={"help": "what the values beside source and target of an edge list are called: names and "
+                                      "commas"},
+    )  # fmt: skip
+    edge_delimiter: str | None = field(
+        default=None, metadata={"help": "the character between two values of an edge list, if it is not to be guessed"}
+    )
+    header: Literal["guess", "yes", "no"] = field(
+        default="guess", metadata={"help": "the first line of an edge list names its columns"}
+    )
+    num_nodes: int | None = field(
+        default=None, metadata={"help": "nodes of an edge list whose ends are keys, where the last have no edge"}
+    )
     split: str | None = field(default=None, metadata={"help": "which of the splits in a folder of OGB's to read"})
     inverse_edges: Literal["by-name", "yes", "no"] = field(
         default="by-name",
@@ -56,6 +69,8 @@ class SourceSettings:
         """Check the choice."""
         if self.inverse_edges not in ("by-name", "yes", "no"):
             raise SettingsError(f"inverse_edges is {self.inverse_edges!r}; it must be one of by-name, yes, no")
+        if self.header not in ("guess", "yes", "no"):
+            raise SettingsError(f"header is {self.header!r}; it must be one of guess, yes, no")
         for name in ("on_dangling", "on_duplicate"):
             if getattr(self, name) not in ("error", "drop"):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of error, drop")
@@ -67,8 +82,13 @@ class SourceSettings:
             SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data; or a
                 choice is for an edge list, or a folder of OGB's, and the path is none.
         """
-        if self.raw_ids and not (is_edge_list(path) and path.is_file()):
-            raise SettingsError(f"--raw-ids is for edge lists, and {path} is none; leave it out")
+        for flag, is_given in (
+            ("--raw-ids", self.raw_ids), ("--columns", bool(self.columns)),
+            ("--edge-delimiter", self.edge_delimiter is not None),
+            ("--header", self.header != "guess"), ("--nodes", self.num_nodes is not None),
+        ):  # fmt: skip
+            if is_given and not (is_edge_list(path) and path.is_file()):
+                raise SettingsError(f"{flag} is for edge lists, and {path} is none; leave it out")
         for flag, is_given in (
             ("--split", self.split is not None),
             ("--inverse-edges", self.inverse_edges != "by-name"),
@@ -92,7 +112,13 @@ class SourceSettings:
         if path.is_dir():
             named = {"split": self.split, "inverse_edges": {"yes": True, "no": False}.get(self.inverse_edges)}
             return {name: value for name, value in named.items() if value is not None}
-        return {"ids": "raw"} if self.raw_ids else {}
+        if not (is_edge_list(path) and path.is_file()):
+            return {}
+        return {
+            "ids": "raw" if self.raw_ids else "keys", "delimiter": self.edge_delimiter, "num_nodes": self.num_nodes,
+            "has_header": {"yes": True, "no": False}.get(self.header),
+            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else [],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

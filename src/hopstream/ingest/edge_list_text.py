@@ -22,7 +22,8 @@ COMMENTS = (b"#", b"%")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 END_NAMES = (
     ("source", "target"), ("src", "dst"), ("from", "to"), ("source_id", "target_id"), ("src_id", "dst_id"),
-    ("from_id", "to_id"), ("fromnodeid", "tonodeid"), ("head", "tail"),
+    ("from_id", "to_id"), ("fromnodeid", "tonodeid"), ("head", "tail"), ("subject", "object"), ("user", "item"),
+    ("user_id", "item_id"), ("userid", "itemid"), ("userid", "movieid"), ("user_id", "movie_id"),
 )  # fmt: skip
 """What headers call the ends of edges, in lower case."""
 OTHER_END_NAMES = (("u", "v"), ("i", "j"), ("node1", "node2"), ("node_1", "node_2"), ("start", "end"))

@@ -24,6 +24,7 @@ from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.columns import ColumnLike
 from hopstream.ingest.edge_list_text import BLANKS, EdgeListText, is_integer, look_at
 from hopstream.ingest.ids import sorted_raw_ids, strings_column
+from hopstream.schema import STRING
 
 OPTIONS = ("delimiter", "has_header", "columns", "ids", "num_nodes")
 WEIGHT, RAW_ID = "weight", "raw_id"
@@ -50,11 +51,11 @@ def graph_from_edge_list(
             ``source`` and ``target``, ``src`` and ``dst``, ``from`` and ``to`` or the like, and where its first two
             are no integers and those of the next line are. Columns of such names are the ends, wherever they stand;
             otherwise the first two are.
-        columns: What the values beside source and target are called, where no header names them. A single one is called
-            ``weight`` if nothing is said.
+        columns: What the values beside source and target are called, where no header names them. A single one of
+            numbers is called ``weight`` if nothing is said.
         ids: What source and target are: ``keys``, 0..n-1; or ``raw``, any integers or strings, whose keys are their
-            order (integers by value, strings by their UTF-8 bytes; blanks around them do not count). Raw ids are kept
-            as the feature ``raw_id``.
+            order (integers by value, strings by their UTF-8 bytes; blanks around them do not count). Integers of which
+            one begins with a zero, as postcodes do, are strings. Raw ids are kept as the feature ``raw_id``.
         num_nodes: Nodes, where ``ids`` are keys and the last ones have no edge.
 
     Returns:
@@ -63,9 +64,9 @@ def graph_from_edge_list(
     Raises:
         FormatError: The file is missing, cannot be unpacked, its lines have different numbers of values, a quotation
             mark is closed in another line, or it is a Matrix Market file.
-        SchemaError: It has fewer than two columns, further ones without names, empty values, or ends that are no
-            integers though they are keys; or keys make more than 1000 nodes per edge, and more than a million, and
-            ``num_nodes`` does not say that this is meant.
+        SchemaError: It has fewer than two columns, further ones without names, empty values, integers above 2**63 that
+            would be rounded, comments between edges, or ends that are no integers though they are keys; or keys make
+            more than 1000 nodes per edge, and more than a million, and ``num_nodes`` does not say that this is meant.
         IdRangeError: A key is negative, or not below ``num_nodes``.
         SettingsError: An option is out of its range.
     """
@@ -89,14 +90,17 @@ def graph_from_edge_list(
             text, {place for place, column in enumerate(table.columns) if pa.types.is_string(column.type)} | times
         )
     pair, rest = _apart(text, table)
-    names = _value_names(text, len(rest), columns)
+    names = _value_names(text, rest, columns)
     for name, column, place in zip((*ENDS, *names), (*pair, *rest), _places(text, len(rest)), strict=True):
         _refuse_empty(text, name, column, place)
+        if name not in ENDS:
+            _refuse_rounded(text, name, column, place)
     node_features: dict[str, ColumnLike] = {}
     if ids == "keys":
         ends = _keys(text, pair, num_nodes)
     else:
-        raw = sorted_raw_ids([chunk for column in pair for chunk in column.chunks], None)
+        _refuse_comments(text, table)
+        raw = sorted_raw_ids([chunk for column in pair for chunk in column.chunks], _raw_dtype(pair))
         ends = raw.keys_of(pair[0].chunks), raw.keys_of(pair[1].chunks)
         node_features[RAW_ID] = raw.as_column()
     return graph_from_arrays(
@@ -193,7 +197,41 @@ def _refuse_empty(text: EdgeListText, name: str, column: pa.ChunkedArray, place:
     raise SchemaError(f"{text.path}: {line} has no value in column {name!r}{told}; fill it in, or remove the line")
 
 
-def _value_names(text: EdgeListText, num_values: int, columns: Sequence[str]) -> list[str]:
+def _refuse_rounded(text: EdgeListText, name: str, column: pa.ChunkedArray, place: int) -> None:
+    """Refuse integers that are no int64, which Arrow reads as reals that are near."""
+    if not pa.types.is_floating(column.type) or not pc.any(pc.greater_equal(pc.abs(column), float(1 << 63))).as_py():
+        return
+    found = text.line_where(lambda cells: is_integer(cells[place]) and abs(int(cells[place])) > MAX_INTEGER)
+    if found is not None:
+        raise SchemaError(
+            f"{text.path}: column {name!r} in line {found[0]} is {found[1][place]}, which is no integer of 64 bits and "
+            "would be rounded; leave the column out, or write a letter before its numbers to keep them as text"
+        )
+
+
+def _refuse_comments(text: EdgeListText, table: pa.Table) -> None:
+    """Refuse lines that look like comments behind the first edge, where a name may be anything."""
+    first = table.column(0)
+    if pa.types.is_string(first.type):
+        row = pc.or_(pc.starts_with(first, "#"), pc.starts_with(first, "%")).index(True).as_py()
+        if row >= 0:
+            found = text.line_where(lambda cells: cells[0].startswith(("#", "%")))
+            raise SchemaError(
+                f"{text.path}: line {found[0] if found else row} starts with {first[row].as_py()[0]!r}, as comments "
+                "do, and comments are read at the begin alone; remove the line"
+            )
+
+
+def _raw_dtype(pair: tuple[pa.ChunkedArray, pa.ChunkedArray]) -> str | None:
+    """Names that only look like integers are text: ``007`` is not ``7``."""
+    for column in pair:
+        if pa.types.is_string(column.type) and pc.any(pc.match_substring_regex(column, r"^-?0[0-9]|^-0$")).as_py():
+            return STRING
+    return None
+
+
+def _value_names(text: EdgeListText, rest: Sequence[pa.ChunkedArray], columns: Sequence[str]) -> list[str]:
+    num_values = len(rest)
     if text.header is not None and not columns:
         names = [text.header[place] for place in _places(text, num_values)[2:]]
         repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -205,11 +243,16 @@ def _value_names(text: EdgeListText, num_values: int, columns: Sequence[str]) ->
             )
         return names
     if num_values == 1 and not columns:
+        if pa.types.is_string(rest[0].type) and len(rest[0]):
+            raise SchemaError(
+                f"{text.path} has a column of text after source and target, {rest[0][0].as_py()!r} and others, which "
+                "is no weight; give a name for it, or, where the columns are in another order, a header that names them"
+            )
         return [WEIGHT]
     if len(columns) != num_values or len(set(columns)) != num_values:
         raise SchemaError(
             f"{text.path} has {num_values} columns after source and target, and columns names {list(columns)}; give a "
-            "name for each"
+            "name for each with columns"
         )
     return list(columns)
 
