@@ -97,13 +97,20 @@ def test_who_has_no_rows_need_not_have_columns(graph: Graph, owners: Any) -> Non
 
 
 def test_without_edge_keys_edges_keep_the_order_in_which_they_are_given(graph: Graph, owners: Any) -> None:
-    part = own_part(graph, owners, 0)
-    edges = replace(part.edges[RATES], edge_keys=None)
-    parts = [replace(part, edges={RATES: edges}), *(own_part(graph, owners, other) for other in (1, 2))]
+    with_keys = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    parts = [replace(part, edges={RATES: replace(part.edges[RATES], edge_keys=None)}) for part in with_keys]
+    edges = parts[0].edges[RATES]
     found = built(parts)[0].edges[RATES, "in"]
     assert found.keys is None
     rows = np.searchsorted(np.flatnonzero(owners["item"] == 0), edges.dst_keys)
     same(found.features["time"], edges.features["time"][np.argsort(rows, kind="stable")], "time")
+
+
+def test_ids_of_edges_are_on_all_ranks_or_on_none(graph: Graph, owners: Any) -> None:
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    parts[1] = replace(parts[1], edges={RATES: replace(parts[1].edges[RATES], edge_keys=None)})
+    with pytest.raises(VersionMismatch, match="rank 2 has ids of its edges user__rates__item, and rank 1 has none"):
+        agree([facts_of(part) for part in parts])
 
 
 def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:

@@ -55,6 +55,11 @@ def read_torch_file(path: str | os.PathLike[str], *, tensors_only: bool = False)
     except Exception as error:  # a damaged file makes torch raise anything, IndexError too
         raise FormatError(f"{path} cannot be read as a file of torch ({_reason(error)})") from error
     for tensor in tensors:
+        if tensor.device.type != "cpu" or (tensors_only and tensor.layout != torch.strided):
+            raise FormatError(
+                f"{path} has a tensor {list(tensor.shape)} of {tensor.dtype} that is {tensor.layout} on "
+                f"{tensor.device}; save dense tensors that hold their values"
+            )
         stored = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else None
         if stored is not None and tensor.numel() * tensor.element_size() > stored:
             raise FormatError(

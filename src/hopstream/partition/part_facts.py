@@ -144,7 +144,7 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
     edge_offsets: dict[EdgeOwner, IntArray] = {}
     for edge_type in schema.edges:
         edge_offsets[edge_type, "in"] = offsets_of(np.array([one.rows.get(type_label(edge_type), 0) for one in parts]))
-    has_edge_keys = all(one.has_edge_keys for one in parts)
+    has_edge_keys = _agree_on_edge_keys(facts, schema)
     if has_edge_keys:
         for edge_type in schema.edges:
             _check_coverage(parts, type_label(edge_type))
@@ -192,6 +192,17 @@ def _check_parts(facts: Sequence[PartFacts]) -> None:
         raise VersionMismatch(
             f"no rank holds part {missing[0]} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
         )
+
+
+def _agree_on_edge_keys(facts: Sequence[PartFacts], schema: GraphSchema) -> bool:
+    """Whether edges have keys; those of a type have them on all ranks that have such edges, or on none."""
+    for label in map(type_label, schema.edges):
+        told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
+        if len(told) == 2:
+            raise VersionMismatch(
+                f"rank {told[True]} has ids of its edges {label}, and rank {told[False]} has none; give all ranks ids"
+            )
+    return all(one.has_edge_keys for one in facts)
 
 
 def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:

@@ -77,7 +77,7 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys):
     names = {"th": th, "dgl": dgl, "g": made(), "node_emb": th.rand(40, 3)}
     for text in found[:3]:
         changed = text.replace("import dgl", "import hopstream.compat.dgl as dgl").replace("g = ...", "g = g")
-        exec(changed.replace("/tmp/test", str(tmp_path / "test")).replace("node_emb = th", "node_emb = th"), names)
+        exec(changed.replace("/tmp/test", str(tmp_path / "test")), names)
     assert (tmp_path / "data_root_dir/mygraph.json").is_file()
     assert th.equal(names["orig_node_emb"][names["node_map"]], names["node_emb"])
     dgl.distributed.partition_graph(names["g"], "graph_name", 2, tmp_path / "data_root_dir/named")

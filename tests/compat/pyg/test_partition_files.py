@@ -431,3 +431,24 @@ def test_features_that_are_missing_in_one_part_say_so(written, tmp_path):
     pyg_dist.write_partitions(graph, tmp_path / "uneven", owners=owners, num_parts=2)
     assert not (tmp_path / "uneven" / "part_1" / "node_feats.pt").exists()
     pyg_dist.LocalFeatureStore.from_partition(tmp_path / "uneven", 1)  # owns nothing
+
+
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_masks_of_nodes_come_back_as_splits(make, tmp_path):
+    data = make()
+    nodes = data["paper"] if make is heterogeneous else data
+    nodes.train_mask, nodes.test_mask = torch.arange(len(nodes.x)) % 3 == 0, torch.arange(len(nodes.x)) % 3 == 1
+    pyg_dist.Partitioner(data, 2, tmp_path, method="random").generate_partition()
+    found, _ = pyg_dist.read_partitions(tmp_path)
+    assert found.fingerprint() == hopstream.graph_from_data(data).fingerprint()
+    store = pyg_dist.LocalFeatureStore.from_partition(tmp_path, 1)
+    group = "paper" if make is heterogeneous else None
+    ids = store.get_global_id(group)
+    assert torch.equal(store.get_tensor(group_name=group, attr_name="train_mask", index=None), ids % 3 == 0)
+
+
+def test_times_of_nodes_that_are_not_there(written):
+    store = pyg_dist.LocalFeatureStore.from_partition(written, 0)
+    for ids in ([-1], [12]):
+        with pytest.raises(IdRangeError, match=r"index has ids in -?\d+..-?\d+; nodes are 0..11"):
+            store.get_tensor_from_global_id(group_name="paper", attr_name="time", index=torch.tensor(ids))

@@ -185,3 +185,28 @@ def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
     with pytest.raises(SchemaError, match="nodes and links both have a split 'train'"):
         pyg_dist.write_partition_folders(both, tmp_path / "other", "toy", num_parts=2, method="random")
     assert not (tmp_path / "other").exists()
+
+
+def test_what_the_new_graph_has_not_goes(tmp_path):
+    first = labelled(homogeneous)
+    pyg_dist.write_partition_folders(first, tmp_path, "toy", num_parts=2, method="random")
+    nodes = {t: replace(of, features={"x": of.features["x"]}) for t, of in first.nodes.items()}
+    second = replace(first, nodes=nodes, splits={"node": {"train": np.arange(4)}})
+    with pytest.raises(SettingsError, match="holds tensor files; give overwrite=True"):
+        pyg_dist.write_partition_folders(second, tmp_path, "toy", num_parts=2, method="random")
+    pyg_dist.write_partition_folders(second, tmp_path, "toy", num_parts=2, method="random", overwrite=True)
+    assert pyg_dist.read_partition_folders(tmp_path, "toy")[0].fingerprint() == second.fingerprint()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy-partitions", "toy-train-partitions"]
+
+
+def test_names_that_begin_alike_are_apart(tmp_path):
+    graphs = {"ogbn": labelled(homogeneous), "ogbn-mag": labelled(heterogeneous), "b[1]*": labelled(homogeneous)}
+    for _ in range(2):
+        for name, graph in graphs.items():
+            pyg_dist.write_partition_folders(graph, tmp_path, name, num_parts=2, method="random", overwrite=True)
+    for name, graph in graphs.items():
+        node_type = "paper" if name == "ogbn-mag" else None
+        found, _ = pyg_dist.read_partition_folders(tmp_path, name, node_type)
+        assert found.fingerprint() == graph.fingerprint()
+    with pytest.raises(SchemaError, match=r"'../d' cannot be the name of a file"):
+        pyg_dist.write_partition_folders(graphs["ogbn"], tmp_path / "inner", "../d", num_parts=2, method="random")

@@ -30,6 +30,7 @@ from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.edge_keys import EdgeIdsOfKeys
 from hopstream.store.shared_parts import SharedParts
+from hopstream.store.whole import keeps_edge_keys
 
 
 @dataclass
@@ -116,6 +117,7 @@ class DistNeighborSampler:
         self._delivery = Delivery(concurrency)
         self._lock = threading.Lock()
         self._num_one_hops = 0
+        self._has_edge_keys = False
         self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
 
     def init_sampler_instance(self) -> None:
@@ -148,6 +150,7 @@ class DistNeighborSampler:
         self._shared = shared
         member.closers.append(lambda waits: self.close(waits=waits))
         leave_at_exit()
+        self._has_edge_keys = keeps_edge_keys(shared.store, "in")
         self._sampler = DatasetSampler(
             shared.store, self.num_neighbors, rng_seed=self._rng_seed, replace=self.replace, disjoint=self.disjoint,
             subgraph_type=self.subgraph_type, temporal_strategy=self.temporal_strategy, time_attr=self.time_attr,
@@ -187,10 +190,11 @@ class DistNeighborSampler:
 
     def own_links(self, edge_type: EdgeType) -> IntArray:
         """int64[2, n], keys of sources and destinations of the edges that this rank owns."""
-        if edge_type not in self.own.edges:
-            raise UnknownNameError(f"unknown edge type {edge_type!r}; known: {list(self.own.edges)}")
-        edges = self.own.edges[edge_type]
-        return np.stack([edges.src_keys, edges.dst_keys])
+        edges = self.own.edges.get(edge_type)
+        if edges is not None:
+            return np.stack([edges.src_keys, edges.dst_keys])
+        self.store.schema.find_edge_type(edge_type)  # other ranks may have edges of it
+        return np.empty((2, 0), np.int64)
 
     def sample_from_nodes(
         self, inputs: NodeSamplerInput, *, callback: Callable[[Any], None] | None = None
@@ -266,7 +270,7 @@ class DistNeighborSampler:
         rng_seed = derive_seed("one hop", drawn, number)
         hop = OneHop(
             store=self.store, edge_type=edge_type, count=int(one_hop_num), is_replacing=self.replace, rng_seed=rng_seed,
-            time_attr=self.time_attr, strategy=self.temporal_strategy, has_edge_keys=_has_edge_keys(self.own),
+            time_attr=self.time_attr, strategy=self.temporal_strategy, has_edge_keys=self._has_edge_keys,
         )  # fmt: skip
         return await asyncio.to_thread(hop.run, srcs, seed_time, src_batch)
 
@@ -335,7 +339,7 @@ class DistNeighborSampler:
         return self.store.fetch([FetchRequest(owner=owner, names=("x",), ids=ids)])[0]["x"]
 
     def _edge_rows(self, index: torch.Tensor, edge_type: EdgeType | None) -> Any:
-        if not _has_edge_keys(self.own):
+        if not self._has_edge_keys:
             raise SettingsError("edges have no ids here, so edge_attr cannot be looked up; give them with put_edge_id")
         owner = self.store.schema.edge_type_of(EDGE if edge_type is None else edge_type)
         if owner not in self._edge_ids:
@@ -343,10 +347,6 @@ class DistNeighborSampler:
         parts = to_array(parts_of(self.feature_store.edge_feat_pb, "edge_feat", index, edge_type))
         ids = self._edge_ids[owner].find(to_array(index), parts)
         return self.store.fetch([FetchRequest(owner=(owner, "in"), names=("edge_attr",), ids=ids)])[0]["edge_attr"]
-
-
-def _has_edge_keys(own: OwnPart) -> bool:
-    return all(edges.edge_keys is not None for edges in own.edges.values())
 
 
 def check_device(device: Any) -> None:

@@ -112,7 +112,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         if attr.index is None:
             raise SchemaError(f"index is missing; give the ids of the rows of {key[1]!r} of {key[0]!r} that are wanted")
         if key in self._of_all_nodes:
-            return self._tensors[key][attr.index]
+            return self._tensors[key][_check_ids(attr.index, len(self._tensors[key]))]
         if key[0] not in self._rows:
             raise UnknownNameError(f"{key[0]!r} has no global ids; known: {list(self._rows)}; use put_global_id")
         return self._tensors[key][self._rows[key[0]].find(attr.index)]
@@ -313,6 +313,12 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         if ids is not None:
             check_owned(where, ids, parts, self.partition_idx)
         self._put_group(group, ids, feats)
+
+
+def _check_ids(ids: Tensor, num_rows: int) -> Tensor:
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_rows:
+        raise IdRangeError(f"index has ids in {int(ids.min())}..{int(ids.max())}; nodes are 0..{num_rows - 1}")
+    return ids
 
 
 def _parts_of(where: str, parts: Any, of_type: Any) -> Tensor:

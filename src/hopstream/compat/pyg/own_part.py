@@ -110,7 +110,7 @@ class _Stores:
         """Node type to the partition of each node."""
         books = self.graph.node_pb if self.is_hetero else {NODE: self.graph.node_pb}
         known = (self.graph.meta or {}).get("node_types") if self.is_hetero else None
-        return {str(t): to_array(books[t]).astype(np.int32, copy=False) for t in (known or books)}
+        return {str(t): _owners_of(str(t), to_array(books[t])) for t in (known or books)}
 
     def ids(self, owner: str | EdgeType) -> IntArray | None:
         """Global ids of the rows of a type's tensors, where the feature store has them."""
@@ -193,6 +193,11 @@ class _Edges:
             row, col = self._stores.graph.get_edge_index(attr)
             ids = self._stores.graph.get_edge_id(attr)
             edge_type = _owner_of(attr.edge_type, is_edge=True)
+            if not len(row) == len(col) or (ids is not None and len(ids) != len(col)):
+                raise SchemaError(
+                    f"edges of {type_label(edge_type)} have {len(row)} sources, {len(col)} destinations and "
+                    f"{'no' if ids is None else len(ids)} ids; give one of each per edge"
+                )
             given[edge_type] = (to_array(row), to_array(col), None if ids is None else to_array(ids))
         keys = self._edge_keys(given)
         order = (self._stores.graph.meta or {}).get("edge_types") if self._stores.is_hetero else None
@@ -218,6 +223,11 @@ class _Edges:
         where = f"{type_label(edge_type)}.{name}"
         if ids is not None and keys is not None and len(ids) == len(values):
             return _rows_of(where, "edge", keys, ids, values)
+        if ids is not None and keys is None and len(ids) == len(values):
+            raise SchemaError(
+                f"{where} has global ids, and the edges of {type_label(edge_type)} have none, so whose rows they are "
+                "cannot be told; give the edges their ids too (put_edge_id)"
+            )
         if len(values) == num_edges:
             return values[places]
         known = "no global ids" if ids is None else f"{len(ids)} global ids"
@@ -302,6 +312,13 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
         return values
     rows: Array = values[found]
     return rows
+
+
+def _owners_of(node_type: str, owners: Array) -> NDArray[np.int32]:
+    limit = np.iinfo(np.int32).max
+    if len(owners) and not -limit <= int(owners.min()) <= int(owners.max()) <= limit:  # would be others as int32
+        raise SchemaError(f"node_pb of {node_type!r} is in {int(owners.min())}..{int(owners.max())}; wanted are parts")
+    return owners.astype(np.int32, copy=False)
 
 
 def _owner_of(group: Any, *, is_edge: bool = False) -> Any:

@@ -8,6 +8,7 @@ Spellings of PyG's document (``<name>-labels``, ``partion<i>.pt``) are read too.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from hopstream.arrays import IntArray
 from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
+from hopstream.compat.pyg.partition_files import META, ids_of
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
@@ -34,6 +36,7 @@ from hopstream.schema import EdgeType
 LABEL = "y"
 LABEL_FOLDERS = ("label", "labels")
 SPLITS = ("train", "val", "test")
+PARTITIONS = "-partitions"
 PART_NAMES = ("partition", "partion")
 
 
@@ -56,7 +59,7 @@ def write_partition_folders(
         root: The folder of the folders.
         name: What their names start with.
         owners: The part of each node, as ``hopstream.write_parts`` takes it.
-        overwrite: Replace folders that are there.
+        overwrite: Replace folders that are there, and remove those of labels and splits that the graph has not.
         **options: Fields of ``PartitionSettings``; for a graph alone.
 
     Raises:
@@ -65,6 +68,7 @@ def write_partition_folders(
             name, and so one folder.
         FormatError: The dataset is damaged.
     """
+    file_name(name)
     cut = cut_of(graph, owners, options)
     place = Path(root)
     of_nodes, of_links = (
@@ -82,6 +86,13 @@ def write_partition_folders(
         for t, nodes in cut.graph.nodes.items()
         if LABEL in nodes.features
     }
+    written = {f"{name}-{split}-partitions" for split in (*of_nodes, *of_links)} | (
+        {f"{name}-label"} if labels else set()
+    )
+    left = [*(place / f"{name}-{folder}" for folder in LABEL_FOLDERS), *_split_folders(place, name).values()]
+    for folder in (folder for folder in left if folder.exists() and folder.name not in written):
+        _check_folder(folder, overwrite=overwrite)
+        shutil.rmtree(folder)  # of a graph that was here before
     if labels:
         _write_folder(place / f"{file_name(name)}-label", {"label.pt": labels}, overwrite)
     for split in (*of_nodes, *of_links):
@@ -123,17 +134,30 @@ def read_partition_folders(
                 features = {**nodes[of_type].features}
                 features.setdefault(LABEL, labels.numpy())
                 nodes[of_type] = replace(nodes[of_type], features=features)
-    splits: dict[str, dict[str, IntArray]] = {}
+    splits: dict[str, dict[str, IntArray]] = {t: dict(of) for t, of in graph.splits.items()}
     edge_splits: dict[EdgeType, dict[str, IntArray]] = {}
-    found = [path.name.removeprefix(f"{name}-") for path in sorted(place.glob(f"{name}-*-partitions"))]
-    names = [split.removesuffix("-partitions") for split in found]
-    for split in sorted(names, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS)):
-        for owner, keys in _read_split(place / f"{name}-{split}-partitions", graph, node_type, edge_type).items():
+    found = _split_folders(place, name)
+    for split in sorted(found, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS)):
+        for owner, keys in _read_split(found[split], graph, node_type, edge_type).items():
             if isinstance(owner, str):
                 splits.setdefault(owner, {})[split] = keys
             else:
                 edge_splits.setdefault(owner, {})[split] = keys
     return replace(graph, nodes=nodes, splits=splits, edge_splits=edge_splits).check(), owners
+
+
+def _split_folders(place: Path, name: str) -> dict[str, Path]:
+    """Split name to its folder; those of graphs whose names begin alike are left aside."""
+    folders = sorted(place.iterdir()) if place.is_dir() else []
+    graphs = [folder.name.removesuffix(PARTITIONS) for folder in folders if (folder / META).is_file()]
+    longer = tuple(f"{other}-" for other in graphs if other.startswith(f"{name}-"))
+    found = {}
+    for folder in folders:
+        split = folder.name.removeprefix(f"{name}-").removesuffix(PARTITIONS)
+        is_named = folder.name == f"{name}-{split}{PARTITIONS}" and not (folder / META).exists()
+        if is_named and folder.is_dir() and not folder.name.startswith(longer):
+            found[split] = folder
+    return found
 
 
 def _write_folder(out: Path, files: Mapping[str, Mapping[Any, Any]], overwrite: bool) -> None:
@@ -175,8 +199,9 @@ def _read_split(
             for of_edges, keys in read_links(path, value, graph, edge_type).items():
                 found.setdefault(of_edges, []).append(keys)
         else:
-            for of_nodes, ids in _by_type(path, value, graph, node_type).items():
-                found.setdefault(of_nodes, []).append(ids.numpy())
+            by_type = _by_type(path, value, graph, node_type)
+            for of_nodes in by_type:
+                found.setdefault(of_nodes, []).append(ids_of(path, by_type, of_nodes).numpy())
     return {t: np.sort(np.concatenate(ids)).astype(np.int64, copy=False) for t, ids in found.items()}
 
 

@@ -25,6 +25,7 @@ from hopstream.compat.pyg.partition_files import (
 )
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.attributes import MASKS
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 Owners = dict[str, NDArray[np.int32]]
@@ -35,7 +36,7 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
 
     ``hopstream.write_parts(graph, out, owners=owners)`` makes a dataset of the same parts of the result; edges that a
     file keeps with another part than that of their destination go to the latter. Nodes and edges are in the order of
-    their ids. A graph without types gets the types ``node`` and ``(node, to, node)``.
+    their ids. A graph without types gets the types ``node`` and ``(node, to, node)``. Masks of nodes become splits.
 
     Args:
         root: The folder of ``META.json``.
@@ -151,9 +152,13 @@ class _Reader:
 
     def graph(self) -> Graph:
         """The graph of all parts, checked."""
-        nodes = {}
+        nodes, all_splits = {}, {}
         for node_type, rows in self.nodes.items():
             features = rows.complete()
+            masks = [name for name in MASKS if name in features and features[name].dtype == np.bool_]
+            splits = {MASKS[name]: np.flatnonzero(features.pop(name)) for name in masks if features[name].ndim == 1}
+            if splits:
+                all_splits[node_type] = splits
             if node_type in self.times:
                 features["time"] = self.times[node_type]
             nodes[node_type] = NodeTable(num_nodes=len(rows.parts), features=features)
@@ -166,7 +171,7 @@ class _Reader:
             edges[edge_type] = EdgeTable(
                 src_keys=src, dst_keys=dst, features={name.removeprefix("feats/"): c for name, c in columns.items()}
             )
-        return Graph(nodes=nodes, edges=edges).check()
+        return Graph(nodes=nodes, edges=edges, splits=all_splits).check()
 
     def _read_edge_feats(
         self, part: int, edge_type: EdgeType, values: Mapping[str, Any], ids_of_edges: Mapping[EdgeType, Tensor]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,6 +19,7 @@ from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.compat.pyg.partition_files import META, offsets_of_types
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.attributes import MASKS
 from hopstream.load.pyg import to_tensor
 from hopstream.partition.assign import OwnersSource, assign_owners
 from hopstream.partition.layout import Dataset, open_dataset
@@ -45,6 +46,9 @@ def write_partitions(
 ) -> None:
     """Write PyG's partition files, which ``torch_geometric.distributed`` and ``read_partitions`` read.
 
+    Splits ``train``, ``val`` and ``test`` of nodes are written as PyG's masks, ``train_mask`` and so on; other splits
+    are not.
+
     Args:
         graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
         root: The folder to write.
@@ -60,10 +64,23 @@ def write_partitions(
         UnknownNameError: No type has one of ``features``.
         FormatError: The dataset is damaged.
     """
-    cut = cut_of(graph, owners, options)
+    cut = _with_masks(cut_of(graph, owners, options))
     chosen = _Contents(cut, _chosen(cut.graph, features))
     with replaced_folder(Path(root), overwrite=overwrite, check=check_root) as folder:
         chosen.write(folder)
+
+
+def _with_masks(cut: CutGraph) -> CutGraph:
+    """The same, with splits that PyG has masks for as features."""
+    nodes = dict(cut.graph.nodes)
+    for node_type, splits in cut.graph.splits.items():
+        table, masks = nodes[node_type], {}
+        for name, split in MASKS.items():
+            if split in splits and name not in table.features:
+                masks[name] = np.zeros(table.num_nodes, np.bool_)
+                masks[name][splits[split]] = True
+        nodes[node_type] = replace(table, features={**table.features, **masks})
+    return replace(cut, graph=replace(cut.graph, nodes=nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

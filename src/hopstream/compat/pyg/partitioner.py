@@ -16,7 +16,7 @@ class Partitioner:
     """Cuts a ``Data`` or ``HeteroData`` and writes one folder per part, as ``torch_geometric.distributed`` has them.
 
     Nodes are assigned by METIS, or another method of Hopstream; the same settings give the same parts. Every feature
-    that is a tensor is written, labels too; masks are not.
+    that is a tensor is written, labels too, and masks of nodes.
     """
 
     def __init__(self, data: Any, num_parts: int, root: str | Path, recursive: bool = False, **options: Any) -> None:
