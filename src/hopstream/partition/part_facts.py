@@ -186,11 +186,11 @@ def _check_parts(facts: Sequence[PartFacts]) -> None:
         other = rank_of.setdefault(one.part, rank)
         if facts[other].digest != one.digest:
             raise VersionMismatch(f"ranks {other} and {rank} both hold part {one.part}, and the two differ")
-    missing = sorted(set(range(facts[0].num_parts)) - set(rank_of))
-    if missing:
+    missing = next((part for part in range(facts[0].num_parts) if part not in rank_of), None)
+    if missing is not None:
         held = {rank: one.part for rank, one in enumerate(facts)}
         raise VersionMismatch(
-            f"no rank holds part {missing[0]} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
+            f"no rank holds part {missing} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
         )
 
 

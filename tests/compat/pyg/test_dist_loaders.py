@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,18 @@ def test_partition_files_and_their_stores_give_the_same(name: str, graphs: Any, 
     for batches in all_well(on_ranks(2, work)):
         for one, other in zip(batches, truth, strict=True):
             same(one, other)
+
+
+def test_labels_among_the_features_of_edges_are_left_out_of_batches_of_links() -> None:
+    graph = plain_graph(np.random.default_rng(4))
+    ((edge_type, table),) = graph.edges.items()
+    features = {"edge_attr": np.ones((table.num_edges, 2), np.float32), "edge_label": np.arange(table.num_edges)}
+    graph = replace(graph, edges={edge_type: replace(table, features=features)}).check()
+    loader = DistLinkNeighborLoader(
+        partition(graph, owners_of(graph, 1), 0, 1), [2], "127.0.0.1", free_port(), context(0, 1), batch_size=10,
+        edge_label=torch.ones(table.num_edges),
+    )  # fmt: skip
+    batch = next(iter(loader))
+    assert batch.edge_label.tolist() == [1.0] * 10
+    assert batch.edge_attr.shape == (batch.edge_index.shape[1], 2)
+    loader.close()

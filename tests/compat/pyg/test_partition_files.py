@@ -343,6 +343,8 @@ def test_files_that_contradict_each_other_say_so(written):
         ("[]", r"is list"),
         ('{"num_parts": 0, "is_hetero": false}', r"num_parts 0"),
         ('{"num_parts": 2}', r"is_hetero None"),
+        ('{"num_parts": 1000000000000, "is_hetero": false}', r"num_parts 1000000000000; .* 1 to 99999"),
+        ('{"num_parts": 2, "is_hetero": false, "is_sorted": "no"}', r"is_sorted 'no'"),
         ('{"num_parts": 2, "is_hetero": true, "node_types": null}', r"node_types None"),
         ('{"num_parts": 2, "is_hetero": true, "node_types": [], "edge_types": [["a"]]}', r"edge_types \[\['a'\]\]"),
     ],

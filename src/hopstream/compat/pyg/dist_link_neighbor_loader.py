@@ -114,6 +114,8 @@ class DistLinkNeighborLoader(DistLoader):
             rpc_timeout, sampler, security=security, store_settings=store_settings,
         )  # fmt: skip
         try:
+            if common.get("edge_features") is None:
+                common["edge_features"] = _edge_features(sampler)
             loader = LinkNeighborLoader(
                 sampler.store, sampler.num_neighbors, _read_links(sampler, edge_label_index),
                 edge_label=edge_label, edge_label_time=edge_label_time, neg_sampling=neg_sampling,
@@ -125,6 +127,14 @@ class DistLinkNeighborLoader(DistLoader):
             self._give_up(error)
             raise
         self._use(loader, in_caller)
+
+
+def _edge_features(sampler: DistNeighborSampler) -> dict[EdgeType, list[str]] | None:
+    """All features of edges but those that are called as a batch calls its links, as labels in partition files are."""
+    own_names, edges = LinkNeighborLoader.attached_names, sampler.store.schema.edges
+    if own_names.isdisjoint(name for features in edges.values() for name in features):
+        return None
+    return {t: [name for name in features if name not in own_names] for t, features in edges.items()}
 
 
 def _read_links(sampler: DistNeighborSampler, given: Any) -> Any:

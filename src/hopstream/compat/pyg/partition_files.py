@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.load.torch_files import read_torch_file
+from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 
 META = "META.json"
@@ -92,16 +93,19 @@ def read_meta(root: Path) -> PartitionMeta:
     if not isinstance(values, dict):
         raise FormatError(f"{path} is {type(values).__name__}; it must be an object with num_parts and is_hetero")
     num_parts, is_hetero = values.get("num_parts"), values.get("is_hetero")
-    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or num_parts < 1:
-        raise FormatError(f"{path} has num_parts {num_parts!r}; it must be an integer of 1 or more")
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"{path} has num_parts {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
     if not isinstance(is_hetero, bool):
         raise FormatError(f"{path} has is_hetero {is_hetero!r}; it must be true or false")
+    is_sorted = values.get("is_sorted", False)
+    if not isinstance(is_sorted, bool):
+        raise FormatError(f"{path} has is_sorted {is_sorted!r}; it must be true or false")
     return PartitionMeta(
         values=values,
         num_parts=num_parts,
         node_types=_node_types(path, values.get("node_types")) if is_hetero else None,
         edge_types=_edge_types(path, values.get("edge_types")) if is_hetero else None,
-        is_sorted=bool(values.get("is_sorted", False)),
+        is_sorted=is_sorted,
     )
 
 
