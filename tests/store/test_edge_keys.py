@@ -8,14 +8,14 @@ import pytest
 from hopstream import write_parts
 from hopstream.errors import IdRangeError
 from hopstream.schema import EDGE
-from hopstream.store import edge_keys, open_store
+from hopstream.store import open_store, whole
 from hopstream.store.contract import KEY, FetchRequest
 from hopstream.store.edge_keys import EdgeIdsOfKeys
 from tests.load.graphs import make_plain_graph
 
 
 def test_ids_of_keys(tmp_path, monkeypatch):
-    monkeypatch.setattr(edge_keys, "CHUNK_EDGES", 7)
+    monkeypatch.setattr(whole, "MAX_ROWS", 7)
     graph, owner = make_plain_graph(np.random.default_rng(1)), (EDGE, "in")
     write_parts(graph, tmp_path / "parts", num_parts=3, method="hash")
     with open_store(tmp_path / "parts") as store:

@@ -9,9 +9,8 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import IdRangeError
 from hopstream.schema import EdgeType, type_label
-from hopstream.store.contract import KEY, FetchRequest, Store
-
-CHUNK_EDGES = 1 << 20
+from hopstream.store.contract import KEY, KEY_SCHEMA, Store
+from hopstream.store.whole import fetch_rows
 
 
 class EdgeIdsOfKeys:
@@ -31,6 +30,7 @@ class EdgeIdsOfKeys:
         self._edge_type = edge_type
         self._sorted: dict[int, tuple[IntArray, IntArray]] = {}
         self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
 
     def find(self, keys: IntArray, parts: IntArray) -> IntArray:
         """int64[n], the id of each edge.
@@ -65,17 +65,11 @@ class EdgeIdsOfKeys:
         if not 0 <= part < len(offsets) - 1:
             raise IdRangeError(f"part is {part}; of {len(offsets) - 1} parts the numbers are 0..{len(offsets) - 2}")
         with self._lock:
+            of_part = self._locks.setdefault(part, threading.Lock())
+        with of_part:  # a part that answers slowly keeps nobody from the others
             if part not in self._sorted:
-                first, stop = int(offsets[part]), int(offsets[part + 1])
-                keys = self._keys(first, stop)
+                ids = np.arange(int(offsets[part]), int(offsets[part + 1]))
+                keys = fetch_rows(self._store, (self._edge_type, "in"), {KEY: KEY_SCHEMA}, ids)[KEY]
                 order = np.argsort(keys, kind="stable")
-                self._sorted[part] = keys[order], order + first
+                self._sorted[part] = keys[order], ids[order]
             return self._sorted[part]
-
-    def _keys(self, first: int, stop: int) -> IntArray:
-        found = [np.empty(0, np.int64)]
-        for start in range(first, stop, CHUNK_EDGES):
-            ids = np.arange(start, min(stop, start + CHUNK_EDGES))
-            request = FetchRequest(owner=(self._edge_type, "in"), names=(KEY,), ids=ids)
-            found.append(np.asarray(self._store.fetch([request])[0][KEY], np.int64))
-        return np.concatenate(found)

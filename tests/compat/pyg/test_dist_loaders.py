@@ -98,7 +98,7 @@ def test_batches_of_nodes_are_those_of_one_machine(case: str, num_parts: int, gr
         loader = DistNeighborLoader(
             partition(graph, owners, rank, num_parts, time_attr), master_addr="localhost", master_port=port,
             current_ctx=context(rank, num_parts), input_nodes=(node_type, torch.from_numpy(seeds[rank])), batch_size=5,
-            rpc_timeout=20, rng_seed=11, **options,
+            rpc_timeout=60, rng_seed=11, **options,
         )  # fmt: skip
         try:
             return list(loader)
@@ -135,7 +135,7 @@ def test_batches_of_links_are_those_of_one_machine(case: str, num_parts: int, gr
         loader = DistLinkNeighborLoader(
             partition(graph, owners, rank, num_parts, time_attr), master_addr="127.0.0.1", master_port=str(port),
             current_ctx=context(rank, num_parts), edge_label_index=(edge_type, torch.from_numpy(links)), batch_size=4,
-            rpc_timeout=20, **options,
+            rpc_timeout=60, **options,
         )  # fmt: skip
         try:
             return list(loader)
@@ -194,7 +194,7 @@ def test_batches_are_what_the_rules_say(is_temporal: bool, num_parts: int, graph
         loader = DistNeighborLoader(
             partition(graph, owners, rank, num_parts, time_attr), [-1, -1], "127.0.0.1", port, context(rank, num_parts),
             input_nodes=torch.tensor(seeds), input_time=torch.tensor(times) if is_temporal else None, batch_size=6,
-            time_attr=time_attr, rpc_timeout=20,
+            time_attr=time_attr, rpc_timeout=60,
         )  # fmt: skip
         (batch,) = loader
         loader.close()
@@ -226,7 +226,7 @@ def test_partition_files_and_their_stores_give_the_same(name: str, graphs: Any, 
         )
         loader = DistNeighborLoader(
             data, [3, 2], "127.0.0.1", port, context(rank, 2), input_nodes=(node_type, torch.arange(12)), batch_size=5,
-            rpc_timeout=20,
+            rpc_timeout=60,
         )  # fmt: skip
         batches = list(loader)
         loader.close()

@@ -260,7 +260,7 @@ def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
         own = torch.from_numpy(keys[rank::num_parts])
         loader = DistNeighborLoader(
             partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
-            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=20, batch_size=BATCH_SIZE,
+            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=60, batch_size=BATCH_SIZE,
             input_nodes=own if node_type is None else (node_type, own),
             input_time=None if times is None else torch.from_numpy(times[rank::num_parts]), **options,
         )  # fmt: skip
@@ -329,7 +329,7 @@ def test_links_of_partitions_in_several_memories(backend, case, num_parts):
         own = torch.from_numpy(pairs[:, rank::num_parts].copy())
         loader = DistLinkNeighborLoader(
             partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
-            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=20, batch_size=BATCH_SIZE,
+            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=60, batch_size=BATCH_SIZE,
             edge_label_index=own if edge_type is None else (edge_type, own), neg_sampling_ratio=1,
             edge_label_time=None if times is None else torch.from_numpy(times[rank::num_parts].copy()), **options,
         )  # fmt: skip
