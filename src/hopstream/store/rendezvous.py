@@ -25,7 +25,7 @@ from typing import Any
 
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.channel import Channel
-from hopstream.store.rendezvous_server import MAX_RANKS, TURN_S, host_rendezvous, leave_rendezvous
+from hopstream.store.rendezvous_server import FAILED, MAX_RANKS, TURN_S, host_rendezvous, leave_rendezvous
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, encode_frame
@@ -150,9 +150,17 @@ class Group:
     def fail(self, message: str) -> None:
         """Tell the other ranks, who may be waiting, that this one cannot go on; says nothing where nobody listens."""
         try:
-            self._ask("failed", None, 0.0, TELL_S, failure=message)
+            self._ask(FAILED, None, 0.0, TELL_S, failure=message)
         except Exception:  # the error that made this rank give up is the one to be seen
             LOG.debug("nobody heard that rank %d gave up", self.membership.rank, exc_info=True)
+
+    def failure(self) -> str:
+        """Which rank gave up, and why; empty where none did, or rank 0 cannot be asked."""
+        try:
+            return str(self._ask(FAILED, None, 0.0, TELL_S).get("failure", ""))
+        except Exception:  # the error for which a reason is looked for is the one to be seen
+            LOG.debug("rank 0 does not say whether a rank gave up", exc_info=True)
+            return ""
 
     def leave_by(self, ends: float) -> None:
         """Wait for the others to leave no longer than until a time of ``time.monotonic()``."""

@@ -21,6 +21,8 @@ from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error
 
 TURN_S = 1.0
 """How long one call waits for other ranks before it is made again."""
+FAILED = "failed"
+"""The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
 MAX_RANKS = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -120,6 +122,8 @@ class RendezvousServer:
                 room.fail(f"rank {call.rank} gave up: {call.failure}")
             if room.failure:
                 return {"failure": room.failure}
+            if call.round_name == FAILED:  # asked, and nobody has
+                return {"missing": []}
             room.tokens[call.rank] = call.token
             values = room.put(call)
             standing = _standing(room, values, call)

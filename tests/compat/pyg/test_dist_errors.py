@@ -372,3 +372,24 @@ def test_ranks_with_certificates_and_a_token_know_each_other(graph: Graph) -> No
     told, refused = on_ranks(2, lambda rank: work(rank, ["word", "wrong"][rank], timeout_s=1.5))
     assert isinstance(refused, AccessDenied)
     assert isinstance(told, StoreTimeout)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wrong: int) -> None:
+    port, owners = free_port(), owners_of(graph, 2)
+
+    def work(rank: int) -> Any:
+        seeds = torch.tensor([10**9 if rank == wrong else 1])
+        return DistNeighborLoader(
+            partition(graph, owners, rank, 2), [2], "127.0.0.1", port, context(rank, 2), input_nodes=seeds,
+            rpc_timeout=20,
+        )  # fmt: skip
+
+    start = time.monotonic()
+    told = on_ranks(2, work)
+    assert time.monotonic() - start < 10
+    assert isinstance(told[wrong], IdRangeError)
+    assert isinstance(told[1 - wrong], StoreUnavailable)
+    words = f"rank {wrong} gave up: IdRangeError: {told[wrong]}"
+    left = "cannot be reached"  # rank 0, who hears first what others say, may be gone when it is asked for rows
+    assert words in str(told[1 - wrong]) or (wrong == 0 and left in str(told[1]))

@@ -113,20 +113,19 @@ class DistLinkNeighborLoader(DistLoader):
             current_ctx, master_addr, master_port, queue.Queue() if async_sampling else None, num_rpc_threads,
             rpc_timeout, sampler, security=security, store_settings=store_settings,
         )  # fmt: skip
-        try:
+
+        def make() -> LinkNeighborLoader:
             if common.get("edge_features") is None:
                 common["edge_features"] = _edge_features(sampler)
-            loader = LinkNeighborLoader(
+            return LinkNeighborLoader(
                 sampler.store, sampler.num_neighbors, _read_links(sampler, edge_label_index),
                 edge_label=edge_label, edge_label_time=edge_label_time, neg_sampling=neg_sampling,
                 neg_sampling_ratio=neg_sampling_ratio, exclude_links=exclude_links, replace=sampler.replace,
                 subgraph_type=sampler.subgraph_type, disjoint=sampler.disjoint,
                 temporal_strategy=sampler.temporal_strategy, time_attr=sampler.time_attr, **common,
             )  # fmt: skip
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        self._use(loader, in_caller)
+
+        self._build(make, in_caller)
 
 
 def _edge_features(sampler: DistNeighborSampler) -> dict[EdgeType, list[str]] | None:

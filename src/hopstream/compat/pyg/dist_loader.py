@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -12,7 +12,7 @@ from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
 from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
-from hopstream.errors import SettingsError, StateError
+from hopstream.errors import SettingsError, StateError, StoreError, StoreUnavailable
 from hopstream.load.epochs import EpochIterator
 from hopstream.load.options import read_flag, read_integer, refuse_unknown
 from hopstream.load.setup import CommonOptions, SubgraphLoader
@@ -198,10 +198,28 @@ class DistLoader:
         if member is not None:
             member.give_up(error)
 
-    def _use(self, loader: SubgraphLoader, in_caller: Callable[[Any], Any] | None) -> Self:
-        """Hand out the batches of a loader, each after a function that is called by who asks for it."""
+    def _build(self, make: Callable[[], SubgraphLoader], in_caller: Callable[[Any], Any] | None) -> None:
+        """Make the loader that makes the batches, as all ranks do; an error of one is told to the others.
+
+        Args:
+            make: Makes the loader.
+            in_caller: Called with each batch by who asks for it, or None.
+        """
+        group = None if self._member is None else self._member.group
+        loader = None
+        try:
+            loader = make()
+            if group is not None:
+                group.gather(None, "for the loaders of all ranks")
+        except BaseException as error:
+            if loader is not None:
+                loader.close()
+            why = group.failure() if group is not None and isinstance(error, StoreError) else ""
+            self._give_up(error)
+            if why and why not in str(error):
+                raise StoreUnavailable(f"rank {self.current_ctx.rank} cannot make its loader: {why}") from error
+            raise
         self._loader, self._in_caller = loader, in_caller
-        return self
 
     def __repr__(self) -> str:
         """The loader in one line."""

@@ -104,22 +104,25 @@ class DistNeighborLoader(DistLoader):
             current_ctx, master_addr, master_port, queue.Queue() if async_sampling else None, num_rpc_threads,
             rpc_timeout, sampler, security=security, store_settings=store_settings,
         )  # fmt: skip
-        try:
-            schema = sampler.store.schema
-            if node_type is None and (schema.is_homogeneous or len(schema.nodes) == 1):
-                node_type = next(iter(schema.nodes)) if schema.nodes else NODE
-            if seeds is None and node_type is not None:
-                seeds = sampler.own_nodes(node_type)
-            loader = NeighborLoader(
-                sampler.store, sampler.num_neighbors, seeds if node_type is None else (node_type, seeds),
-                replace=sampler.replace, subgraph_type=sampler.subgraph_type, disjoint=sampler.disjoint,
-                temporal_strategy=sampler.temporal_strategy, time_attr=sampler.time_attr, input_time=input_time,
-                **common,
+
+        def make() -> NeighborLoader:
+            return NeighborLoader(
+                sampler.store, sampler.num_neighbors, _read_nodes(sampler, node_type, seeds), replace=sampler.replace,
+                subgraph_type=sampler.subgraph_type, disjoint=sampler.disjoint, input_time=input_time,
+                temporal_strategy=sampler.temporal_strategy, time_attr=sampler.time_attr, **common,
             )  # fmt: skip
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        self._use(loader, in_caller)
+
+        self._build(make, in_caller)
+
+
+def _read_nodes(sampler: DistNeighborSampler, node_type: str | None, seeds: Any) -> Any:
+    """The nodes that the user named, or those that the rank owns."""
+    schema = sampler.store.schema
+    if node_type is None and len(schema.nodes) <= 1:
+        node_type = next(iter(schema.nodes), NODE)
+    if node_type is None:
+        return seeds
+    return (node_type, sampler.own_nodes(node_type) if seeds is None else seeds)
 
 
 def _split_type(input_nodes: Any) -> tuple[str | None, Any]:
