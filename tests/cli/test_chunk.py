@@ -65,6 +65,26 @@ def test_strings_are_written(run_command, tables: Path, tmp_path: Path):
     assert read_graph(tmp_path / "c").fingerprint() == wanted.fingerprint()
 
 
+@pytest.mark.parametrize("verb", [("chunk",), ("partition", "--parts", "2", "--memory", "1G"), ("ingest",)])
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        (("--raw-ids",), "edge lists"),
+        (("--columns", "a,b"), "edge lists"),
+        (("--edge-delimiter", ","), "edge lists"),
+        (("--header", "yes"), "edge lists"),
+        (("--nodes", "9"), "edge lists"),
+        (("--split", "time"), "folders of OGB's"),
+        (("--inverse-edges", "no"), "folders of OGB's"),
+        (("--ignore", "all"), ".npz files"),
+    ],
+)
+def test_flags_for_what_is_no_table(run_command, tables: Path, tmp_path: Path, verb, flags, kind):
+    result = run_command(*verb, tables, "--out", tmp_path / "c", "--on-dangling", "drop", *flags)
+    assert result.status == 2 and f"error: {flags[0]} is for {kind}, and" in result.err
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

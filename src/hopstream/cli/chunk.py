@@ -75,9 +75,7 @@ def _chunk_tables(
 
     chunks, tables, work = settings
     tables.check_source(source)
-    options = {**asdict(chunks), **asdict(tables), **asdict(work)}
-    for name in ("ignore", "raw_ids", "split", "inverse_edges"):  # checked not to be there
-        del options[name]
+    options = {**asdict(chunks), **tables.of_tables, **asdict(work)}
 
     def show_costs(costs: Estimate, plan: Plan) -> None:
         lines = [

@@ -110,15 +110,10 @@ def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
 
     if settings.method == "file":
         raise SettingsError("--memory is for methods that assign nodes; dispatch takes a folder of owners")
-    if tables.ignore:
-        raise SettingsError(f"--ignore is for .npz files, and --memory for tables and chunked graphs: {source}")
-    reading = TableSettings(
-        keep_raw_ids=tables.keep_raw_ids, on_dangling=tables.on_dangling, on_duplicate=tables.on_duplicate,
-        data_path=tables.data_path,
-    )  # fmt: skip
+    tables.check_source(source)
     with progress_bars() as progress:
         shown = Shown(output, progress)
         return prepare(
-            source, out, settings=settings, tables=reading, work=work, halo=halo.settings, overwrite=overwrite,
-            progress=shown.progress, on_news=shown.news,
+            source, out, settings=settings, tables=TableSettings(**tables.of_tables), work=work, halo=halo.settings,
+            overwrite=overwrite, progress=shown.progress, on_news=shown.news,
         )  # fmt: skip

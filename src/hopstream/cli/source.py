@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
@@ -105,6 +105,11 @@ class SourceSettings:
         """As ``read_graph`` takes it."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
 
+    @property
+    def of_tables(self) -> dict[str, Any]:
+        """As ``TableSettings`` and ``chunk_tables`` take them; all others are for sources that are no tables."""
+        return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
+
     def options_of(self, path: Path) -> dict[str, object]:
         """What ``read_graph`` is given for such a source."""
         if path.suffix == ".npz":
@@ -194,12 +199,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
 
         result = read_tables(
             tables,
-            TableSettings(
-                keep_raw_ids=settings.keep_raw_ids,
-                on_dangling=settings.on_dangling,
-                on_duplicate=settings.on_duplicate,
-                data_path=settings.data_path,
-            ),
+            TableSettings(**settings.of_tables),
         )
         kind = "unigraph" if is_unigraph(tables) else "tables"
         return Source(graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated)
