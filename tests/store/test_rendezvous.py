@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.store import rendezvous
+from hopstream.store import rendezvous, rendezvous_server
 from hopstream.store.rendezvous import Group, Membership, is_silent
 from hopstream.store.rendezvous_server import _HOSTED, _standing
 from hopstream.store.security import ServerSecurity
@@ -198,7 +199,58 @@ def test_who_waits_to_leave_hears_that_a_rank_gave_up(port: int) -> None:
     groups[1].fail("the disk is full")
     with pytest.raises(StoreUnavailable, match="rank 0 waited to leave: rank 1 gave up: the disk is full"):
         groups[0].leave([])
+    for group in groups:
+        group.close()
+
+
+def test_rank_zero_stays_until_those_who_are_there_know_who_gave_up(port: int) -> None:
+    groups = met(port, 3)
+    groups[0].fail("the disk is full")
+
+    def work(rank: int) -> str:
+        if rank:
+            time.sleep(0.3 * rank)
+            assert not closed
+            return groups[rank].failure()
+        groups[0].close()
+        closed.append(time.monotonic())
+        return ""
+
+    closed, start = list[float](), time.monotonic()
+    assert on_ranks(3, work) == ["", *["rank 0 gave up: the disk is full"] * 2]
+    assert closed[0] - start < 2
+    for group in groups:
+        group.close()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
+    """Nor for those who know."""
+    monkeypatch.setattr(rendezvous_server, "LINGER_S", 0.5)
+    groups = met(port)
+    groups[1 if knows else 0].fail("the disk is full")
+    start = time.monotonic()
+    groups[0].close()
+    took = time.monotonic() - start
+    assert took < 0.4 if knows else 0.5 <= took < 3
+    assert groups[1].failure() == ""
     groups[1].close()
+
+
+def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
+    """Rank 0 still stays for the one that failed."""
+    groups = met(port)
+    groups[0].fail("the disk is full")
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(groups[0].close)
+        time.sleep(0.1)
+        others = [Group(replace(member(port, rank), group="h")) for rank in range(2)]
+        assert groups[1].failure() == "rank 0 gave up: the disk is full"
+        closing.result()
+    assert on_ranks(2, lambda rank: others[rank].gather(rank, "for values")) == [[0, 1]] * 2
+    for group in (groups[1], *others):
+        group.close()
+    assert is_silent(f"grpc://127.0.0.1:{port}", time.monotonic() + 10)
 
 
 def test_a_round_that_is_complete_is_answered_though_a_rank_gives_up_after_it(port: int) -> None:

@@ -169,6 +169,8 @@ class Group:
     def leave(self, locations: Sequence[str], timeout_s: float | None = None) -> list[int]:
         """Wait until all ranks leave, so that nobody misses what this one serves; then close.
 
+        Where a rank gave up, the group stays open: end what is served, so that the others ask why, and close then.
+
         Args:
             locations: Where each rank serves: a rank that does not leave and serves no more is gone. Empty where no
                 rank serves yet.
@@ -197,10 +199,14 @@ class Group:
             LOG.debug("rank 0 has left", exc_info=True)
             return []
         finally:
-            self.close()
+            if not self._has_failed:
+                self.close()
 
     def close(self) -> None:
-        """Leave without waiting for anybody; a second call does nothing."""
+        """Leave without waiting for anybody; a second call does nothing.
+
+        Where a rank gave up, rank 0 stays for some seconds, until all know.
+        """
         if self._is_closed:
             return
         self._is_closed = True

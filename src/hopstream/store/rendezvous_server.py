@@ -23,6 +23,8 @@ TURN_S = 1.0
 """How long one call waits for other ranks before it is made again."""
 FAILED = "failed"
 """The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
+LINGER_S = 3.0
+"""How long rank 0 listens on where a rank gave up, so that those who miss it then hear why."""
 MAX_RANKS = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -37,6 +39,7 @@ class _Room:
         tokens: Rank to what the process that joined as it calls itself.
         rounds: Name of a round to rank to value: the last complete one, and the one that ranks are at.
         failure: Why the group cannot come together, or empty.
+        told: The ranks that have heard of the failure.
     """
 
     world_size: int
@@ -44,11 +47,23 @@ class _Room:
     tokens: dict[int, str] = field(default_factory=dict)
     rounds: dict[str, dict[int, Any]] = field(default_factory=dict)
     failure: str = ""
+    told: set[int] = field(default_factory=set)
 
     def fail(self, why: str) -> None:
         """Let all who wait know that the group cannot come together; the first reason counts."""
         self.failure = self.failure or why
         self.changed.notify_all()
+
+    def tell(self, rank: int) -> dict[str, Any]:
+        """The answer that says why the group failed."""
+        self.told.add(rank)
+        self.changed.notify_all()
+        return {"failure": self.failure}
+
+    @property
+    def is_done(self) -> bool:
+        """No rank that is here, but rank 0 itself, has yet to hear of a failure."""
+        return not self.failure or self.told.union((0,)).issuperset(self.tokens)
 
     def put(self, call: _Call) -> dict[int, Any]:
         """Keep a value, and return those of its round."""
@@ -102,6 +117,13 @@ class RendezvousServer:
         except Exception as error:  # whatever went wrong is the asker's to hear
             yield to_batch(encode_error(error))
 
+    def linger(self) -> None:
+        """Wait until all ranks that are here know which one gave up, where one did, but not long."""
+        ends = time.monotonic() + LINGER_S
+        with self._lock:
+            for room in list(self._rooms.values()):
+                room.changed.wait_for(lambda room=room: room.is_done, ends - time.monotonic())
+
     def close(self) -> None:
         """Answer the calls under way, and release the port."""
         self._flight.shutdown()
@@ -121,7 +143,7 @@ class RendezvousServer:
             if call.failure:
                 room.fail(f"rank {call.rank} gave up: {call.failure}")
             if room.failure:
-                return {"failure": room.failure}
+                return room.tell(call.rank)
             if call.round_name == FAILED:  # asked, and nobody has
                 return {"missing": []}
             room.tokens[call.rank] = call.token
@@ -130,7 +152,8 @@ class RendezvousServer:
             if "missing" not in standing:
                 return standing
             room.changed.wait_for(lambda: room.failure or len(values) == room.world_size, ends - time.monotonic())
-            return _standing(room, values, call)
+            standing = _standing(room, values, call)
+            return room.tell(call.rank) if "failure" in standing else standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +261,15 @@ def host_rendezvous(location: Location, security: ServerSecurity, group: str, wo
 
 
 def leave_rendezvous(location: Location) -> None:
-    """Stop to listen at an address when nobody in this process needs it any more."""
+    """Stop to listen at an address when nobody in this process needs it any more, and all know who gave up."""
     with _HOSTING:
         hosted = _HOSTED[str(location)]
         hosted.num_groups -= 1
         if hosted.num_groups:
+            return
+    hosted.server.linger()
+    with _HOSTING:
+        if hosted.num_groups or _HOSTED.get(str(location)) is not hosted:  # another group meets here meanwhile
             return
         del _HOSTED[str(location)]
     hosted.server.close()

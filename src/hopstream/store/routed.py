@@ -39,6 +39,10 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
+"""Gives the error to raise for one of some parts that no store answers for."""
+
+
 class Stitch(Protocol[T_co]):
     """A request that is cut by part, asked in groups of parts, and put together from their answers."""
 
@@ -62,12 +66,15 @@ class Stitch(Protocol[T_co]):
 class RoutedStore(Store):
     """All parts of a dataset, each held by one or more of several stores. Safe to use from many threads."""
 
-    def __init__(self, stores: Sequence[Store], settings: StoreSettings | None = None) -> None:
+    def __init__(
+        self, stores: Sequence[Store], settings: StoreSettings | None = None, explain: Explain | None = None
+    ) -> None:
         """Take over stores of one dataset; closing this store closes them.
 
         Args:
             stores: Stores that together hold every part. Those that are here are asked before those that are not.
             settings: Deadline, and which replica to ask first.
+            explain: Says why no store answers for some parts, where more is known of it than what the stores say.
 
         Raises:
             VersionMismatch: The stores are of different datasets.
@@ -76,6 +83,7 @@ class RoutedStore(Store):
         settings = settings or StoreSettings()
         self._stores = sorted(stores, key=lambda store: isinstance(store, RemoteStore))
         self._timeout_s = settings.timeout_s
+        self._explain = explain or (lambda error, _: error)
         if not self._stores:
             raise StoreUnavailable("no store was given; a routed store needs one for every part")
         check_same_dataset(self._stores)
@@ -210,7 +218,7 @@ class RoutedStore(Store):
             store.close()
 
     def _start(self, stitch: Stitch[T], describe: Callable[[], str]) -> Pending[T]:
-        asking = _Asking(stitch, self._stores, self._replicas, self._timeout_s, describe)
+        asking = _Asking(stitch, self._stores, self._replicas, self._timeout_s, describe, self._explain)
         asking.begin()
         return asking
 
@@ -232,11 +240,13 @@ class _Asking(Generic[T]):
         replicas: list[list[int]],
         timeout_s: float,
         describe: Callable[[], str],
+        explain: Explain,
     ) -> None:
         self._stitch = stitch
         self._stores = stores
         self._replicas = replicas
         self._describe = describe
+        self._explain = explain
         self._ends = time.monotonic() + timeout_s
         self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
@@ -299,8 +309,10 @@ class _Asking(Generic[T]):
         """The error to raise where some part has no replica, or no time, left."""
         is_late = time.monotonic() >= self._ends
         lost = [part for part in parts if is_late or not self._untried[part]]
-        if not lost:
-            return None
+        return self._explain(self._error_of(lost), lost) if lost else None
+
+    def _error_of(self, lost: Sequence[int]) -> HopstreamError:
+        """What the stores say that were asked for parts which none answered for."""
         failures = self._failures[lost[0]]
         if len(failures) == 1:
             return failures[0]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from hopstream.errors import StoreError, StoreTimeout, VersionMismatch
+from hopstream.errors import HopstreamError, StoreError, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.partition.in_memory import OwnPart, build_part, facts_of
 from hopstream.partition.part_facts import PartFacts, agree
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
-from hopstream.store.remote import RemoteStore
+from hopstream.store.remote import RemoteStore, parts_label
 from hopstream.store.rendezvous import Group
 from hopstream.store.routed import RoutedStore
 from hopstream.store.security import ServerSecurity
@@ -61,13 +61,12 @@ class SharedParts:
         self._local: LocalStore | None = None
         self._others: list[RemoteStore] = []
         self._locations: list[str] = []
+        self._holders: list[int] = []
         self._is_closed = False
         try:
             self.store = self._open(own, security, settings or StoreSettings())
         except BaseException as error:
-            if group is not None:
-                _give_up(group, error)
-            self._release()
+            self._give_up(error)
             raise
 
     def _open(self, own: OwnPart, security: ServerSecurity | None, settings: StoreSettings) -> Store:
@@ -83,7 +82,8 @@ class SharedParts:
         if not wanted:
             return self._local
         self._connect(wanted, settings)
-        return RoutedStore([self._local, *self._others], settings)
+        self._holders = [one.part for one in told]
+        return RoutedStore([self._local, *self._others], settings, self._explain)
 
     def _connect(self, locations: Sequence[str], settings: StoreSettings) -> None:
         """Connect to the servers of other ranks; those that were reached are kept to be closed where one was not."""
@@ -92,6 +92,23 @@ class SharedParts:
         self._others = [future.result() for future in futures if future.exception() is None]
         for future in futures:
             future.result()
+
+    def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
+        """Why parts of others cannot be had: which rank gave up, with its words, or which ranks are gone."""
+        if self._group is None:
+            return error
+        why = self._group.failure()
+        if not why and isinstance(error, StoreTimeout):
+            return error
+        if not why:
+            ranks = ", ".join(str(rank) for rank, part in enumerate(self._holders) if part in parts)
+            why = (
+                f"rank {ranks}, which held {parts_label(parts)}, is gone, or cannot be reached any more; see how it "
+                "ended, and start all ranks again"
+            )
+        told = StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}")
+        told.__cause__ = error
+        return told
 
     def close(self, *, waits: bool = True, timeout_s: float | None = None) -> None:
         """Leave the group and stop to serve; a second call does nothing.
@@ -113,9 +130,22 @@ class SharedParts:
                 if gone:
                     LOG.warning("rank %s ended without leaving", ", ".join(map(str, gone)))
         finally:
+            self._release()  # who misses this rank asks the group why
             if self._group is not None:
                 self._group.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Leave after an error. All ranks come to a mismatch by themselves; of other errors those who wait are told."""
+        if self._group is None:
             self._release()
+            return
+        if isinstance(error, VersionMismatch):
+            with suppress(StoreError):
+                self._group.leave([], LINGER_S)
+        else:
+            self._group.fail(f"{type(error).__name__}: {error}")
+        self._release()
+        self._group.close()
 
     def _release(self) -> None:
         for store in self._others:
@@ -124,16 +154,6 @@ class SharedParts:
             LOG.warning("requests to this rank were still under way %g s after it left", GRACE_S)
         if self._local is not None:
             self._local.close()
-
-
-def _give_up(group: Group, error: BaseException) -> None:
-    """Leave after an error. All ranks come to a mismatch by themselves; of other errors those who wait are told."""
-    if isinstance(error, VersionMismatch):
-        with suppress(StoreError):
-            group.leave([], LINGER_S)
-    else:
-        group.fail(f"{type(error).__name__}: {error}")
-    group.close()
 
 
 def _exchange(group: Group, facts: PartFacts) -> list[PartFacts]:

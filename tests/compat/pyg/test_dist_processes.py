@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,13 @@ try:
         pass
 finally:
     print(time.monotonic() - start, flush=True)
+"""
+FAILING = f"""{LOADER}
+batches = iter(loader)
+print(next(batches).batch_size, flush=True)
+if sys.stdin.readline() == "fail\\n":
+    raise KeyError("no such column")
+list(batches)
 """
 TOGETHER_S = 120.0
 NOTICED_S = 5.0
@@ -113,4 +121,21 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
         told, errors = survivor.communicate("go on\n", timeout=TOGETHER_S)
     assert survivor.returncode == 1
     assert float(told) < NOTICED_S
-    assert f"StoreUnavailable: part {killed} at grpc://127.0.0.1:" in errors, errors
+    told = f"StoreUnavailable: rank {1 - killed} cannot go on: rank {killed}, which held part {killed}, is gone"
+    assert told in errors, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
+    """It leaves by itself, when the process ends."""
+    with running(FAILING, [0, 1], free_port()) as ranks:
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "4\n"
+        ranks[wrong].stdin.write("fail\n")
+        ranks[wrong].stdin.flush()
+        time.sleep(1)
+        told, errors = ranks[1 - wrong].communicate("go on\n", timeout=TOGETHER_S)
+    assert ranks[1 - wrong].returncode == 1, told
+    assert f"rank {1 - wrong} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in errors, errors

@@ -12,7 +12,7 @@ from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
 from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
-from hopstream.errors import SettingsError, StateError, StoreError, StoreUnavailable
+from hopstream.errors import SettingsError, StateError
 from hopstream.load.epochs import EpochIterator
 from hopstream.load.options import read_flag, read_integer, refuse_unknown
 from hopstream.load.setup import CommonOptions, SubgraphLoader
@@ -214,10 +214,7 @@ class DistLoader:
         except BaseException as error:
             if loader is not None:
                 loader.close()
-            why = group.failure() if group is not None and isinstance(error, StoreError) else ""
             self._give_up(error)
-            if why and why not in str(error):
-                raise StoreUnavailable(f"rank {self.current_ctx.rank} cannot make its loader: {why}") from error
             raise
         self._loader, self._in_caller = loader, in_caller
 

@@ -48,10 +48,17 @@ class RpcMember:
         """Tell the others, who may be waiting, of an error here, and leave."""
         if self.group is not None:
             self.group.fail(f"{type(error).__name__}: {error}")
-        self.close(waits=False)
+        self._end(waits=False)
 
     def close(self, waits: bool) -> None:
-        """End what was begun, in reverse, and leave."""
+        """End what was begun, in reverse, and leave; without waiting after an error, of which the others are told."""
+        error = sys.exc_info()[1]
+        if waits or error is None:
+            self._end(waits)
+        else:
+            self.give_up(error)
+
+    def _end(self, waits: bool) -> None:
         _forget(self)
         with ExitStack() as stack:  # in reverse, and all of them also where one fails
             if self.group is not None:
@@ -185,14 +192,14 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
     """
     with _LOCK:
         leaving = [member for member in _MEMBERS if id is None or member.name == id]
-    _leave(leaving, graceful)
+    _leave(leaving, lambda member: member.close(graceful))
 
 
-def _leave(members: Sequence[RpcMember], waits: bool) -> None:
-    """Close members, the last first, also where one fails."""
+def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> None:
+    """Let members leave, the last first, also where one fails."""
     with ExitStack() as stack:
         for member in members:
-            stack.callback(member.close, waits)
+            stack.callback(leave, member)
 
 
 def _read_port(port: object) -> int:
@@ -211,11 +218,11 @@ def _forget(member: RpcMember) -> None:
 
 
 def _close_all() -> None:
-    """Leave when the process ends; one that fails does not wait for the others.
+    """Leave when the process ends; one that fails does not wait for the others, but tells them why.
 
     ``sys.exit`` cannot be told from an end without errors. The others are waited for once, not once per member.
     """
-    is_failing = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     with _LOCK:
         leaving = list(_MEMBERS)
     groups = [member.group for member in leaving if member.group is not None]
@@ -223,6 +230,6 @@ def _close_all() -> None:
     for group in groups:
         group.leave_by(ends)
     try:
-        _leave(leaving, not is_failing)
+        _leave(leaving, lambda member: member.close(waits=True) if error is None else member.give_up(error))
     except StoreError as error:
         LOG.warning("left without the others: %s", error)
