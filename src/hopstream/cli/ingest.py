@@ -1,4 +1,4 @@
-"""How do raw tables become a dataset of one part?
+"""How do raw tables become a dataset of one part, and partitions of others one of as many?
 
 A dataset of one part is the form in which a raw graph is kept: nodes and edges keep their order, every feature, split
 and edge key is there, and ``hopstream partition`` reads it back.
@@ -7,7 +7,7 @@ and edge key is there, and ``hopstream partition`` reads it back.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def run(
         Path,
         typer.Argument(
             help="an .npz file, a tables' metadata.json, a unigraph's .pbtxt, or the folder of either; an edge list, a "
-            "folder of OGB's, or PyG's processed .pt",
+            "folder of OGB's, PyG's processed .pt, or PyG's or DGL's partitions",
             show_default=False,
         ),
     ],
@@ -34,7 +34,7 @@ def run(
     *,
     settings: SourceSettings,
 ) -> None:
-    """Read a raw graph and keep it as a dataset of one part."""
+    """Read a raw graph and keep it as a dataset: of one part, or of the parts that PyG's or DGL's files have."""
     from hopstream.cli.census import census_of_dataset
     from hopstream.partition.layout import Dataset, write_parts
 
@@ -42,6 +42,9 @@ def run(
     check_out(out, source, overwrite=overwrite)
     found = read_and_show(output, source, settings)
     with progress_bars() as progress:
-        manifest = write_parts(found.graph, out, num_parts=1, overwrite=overwrite, progress=progress)
+        cut: dict[str, Any] = {"num_parts": 1}
+        if found.partitions is not None:
+            cut = {"owners": found.partitions.owners, "num_parts": found.partitions.num_parts}
+        manifest = write_parts(found.graph, out, overwrite=overwrite, progress=progress, **cut)
     show_written(output, out, manifest)
     write_types(output, census_of_dataset(Dataset(out, manifest)), found.num_dropped)

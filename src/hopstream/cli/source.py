@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.described import check_data_path, description_of, is_edge_list, is_unigraph
+from hopstream.ingest.described import (
+    check_data_path,
+    description_of,
+    dgl_config_of,
+    is_edge_list,
+    is_pyg_partitions,
+    is_unigraph,
+)
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
+    from hopstream.compat.partitions import Partitions
     from hopstream.graph.graph import Graph
 
 
@@ -133,13 +141,15 @@ class Source:
     Attributes:
         graph: The graph.
         kind: What it was read from: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``edges``, ``ogb``, ``pt``,
-            ``dataset``.
+            ``pyg`` and ``dgl`` (partitions), ``dataset``.
+        partitions: How it was cut there, where it was.
         num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
         num_repeated: Node type to the number of rows of a table that were left out; empty for other sources.
     """
 
     graph: Graph
     kind: str
+    partitions: Partitions | None = None
     num_dropped: Mapping[EdgeType, int] = field(default_factory=dict)
     num_repeated: Mapping[str, int] = field(default_factory=dict)
 
@@ -171,8 +181,8 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
 
     Args:
         path: An ``.npz`` file, the JSON file of tables or of a chunked graph, the ``.pbtxt`` of a unigraph, the folder
-            of one of these, an edge list, a folder of OGB's, PyG's processed ``.pt``, or the folder of a dataset of any
-            number of parts.
+            of one of these, an edge list, a folder of OGB's, PyG's processed ``.pt``, the folder of PyG's or DGL's
+            partitions, or that of a dataset of any number of parts.
         settings: How tables are read.
 
     Raises:
@@ -182,13 +192,18 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     if not path.exists():
         raise FormatError(
             f"{path} is missing; give an .npz file, a metadata.json, a unigraph's .pbtxt, the folder of "
-            "either, an edge list, a folder of OGB's, PyG's processed .pt, or a dataset"
+            "either, an edge list, a folder of OGB's, PyG's processed .pt, PyG's or DGL's partitions, or a dataset"
         )
     settings.check_source(path)
     if (path / "manifest.json").exists():
         from hopstream.partition.read_back import read_dataset
 
         return Source(graph=read_dataset(path), kind="dataset")
+    if is_pyg_partitions(path) or dgl_config_of(path) is not None:
+        from hopstream.compat.partitions import read_partitions
+
+        found = read_partitions(path)
+        return Source(graph=found.graph, kind=found.kind, partitions=found)
     tables = description_of(path)
     if (tables.suffix == ".json" or is_unigraph(tables)) and tables.exists():
         from hopstream.ingest.chunked import is_chunked, open_chunked
@@ -219,7 +234,7 @@ def is_tables(path: Path) -> bool:
     """Whether a path names tables, or a folder with the file that describes them."""
     from hopstream.ingest.chunked import is_chunked
 
-    if (path / "manifest.json").exists():
+    if (path / "manifest.json").exists() or dgl_config_of(path) is not None:
         return False
     tables = description_of(path)
     if is_unigraph(tables):

@@ -10,7 +10,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
-from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph
+from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
@@ -41,6 +41,7 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         _refuse_options(options, "data objects")
         return graph_from_data(source)
     path = Path(source)
+    refuse_partitions(path)
     if path.is_dir():
         if _is_ogb_folder(path):
             return _read_ogb_folder(path, options)

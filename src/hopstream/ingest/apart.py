@@ -25,7 +25,7 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
     """
     target = Path(os.path.realpath(out))
     for what, given in inputs.items():
-        path = _folder_of_chunks(Path(given)) or Path(given)
+        path = _folder_of_pieces(Path(given)) or Path(given)
         source = Path(os.path.realpath(path))
         if target == source:
             how = f"which is {what} itself"
@@ -38,9 +38,10 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
         raise SettingsError(f"{name} is {out}, {how}; give a folder beside what is read")
 
 
-def _folder_of_chunks(path: Path) -> Path | None:
+def _folder_of_pieces(path: Path) -> Path | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     from hopstream.ingest.chunked import is_chunked  # only here: it loads Arrow, which not all who ask here need
+    from hopstream.ingest.described import dgl_config_of
 
-    return path.parent if is_chunked(path) else None
+    return path.parent if is_chunked(path) or dgl_config_of(path) is not None else None

@@ -1,10 +1,11 @@
-"""What is a path by its name, and which file describes the tables of a folder: a JSON file, or a TF-GNN schema?"""
+"""What is at a path, and which file describes the tables of a folder: a JSON file, or a TF-GNN schema?"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
+from hopstream.ingest.json_files import read_json
 from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
 
 METADATA = "metadata.json"
@@ -20,6 +21,37 @@ def is_unigraph(path: Path) -> bool:
 def is_edge_list(path: Path) -> bool:
     """Whether a path is, by its name, a text file with an edge on each line."""
     return Path(path.name.lower().removesuffix(".gz")).suffix in EDGE_LISTS
+
+
+def is_pyg_partitions(path: Path) -> bool:
+    """Whether a path is the folder of PyG's partitions."""
+    return (path / "META.json").is_file()
+
+
+def dgl_config_of(path: Path) -> Path | None:
+    """The JSON file of DGL's partitions that a path is, or the only JSON file of a folder; None for all else."""
+    found = [path] if path.suffix == ".json" and path.is_file() else sorted(path.glob("*.json"))
+    if len(found) != 1:
+        return None
+    try:
+        value = read_json(found[0])
+    except FormatError:  # whoever reads it next says what is wrong with it
+        return None
+    return found[0] if isinstance(value, dict) and {"num_parts", "node_map", "part-0"} <= value.keys() else None
+
+
+def refuse_partitions(path: Path) -> None:
+    """Say what reads the partitions of others.
+
+    Raises:
+        FormatError: The path is PyG's or DGL's.
+    """
+    if is_pyg_partitions(path):
+        raise FormatError(f"{path} holds PyG's partitions; hopstream.compat.pyg.read_partitions reads them")
+    if (config := dgl_config_of(path)) is not None:
+        raise FormatError(
+            f"{config} is of DGL's partitions; hopstream.compat.dgl.distributed.read_partitions reads them"
+        )
 
 
 def description_of(source: Path) -> Path:

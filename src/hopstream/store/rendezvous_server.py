@@ -60,8 +60,7 @@ class _Room:
         self.changed.notify_all()
         return {"failure": self.failure}
 
-    @property
-    def is_done(self) -> bool:
+    def all_know(self) -> bool:
         """No rank that is here, but rank 0 itself, has yet to hear of a failure."""
         return not self.failure or self.told.union((0,)).issuperset(self.tokens)
 
@@ -122,7 +121,7 @@ class RendezvousServer:
         ends = time.monotonic() + LINGER_S
         with self._lock:
             for room in list(self._rooms.values()):
-                room.changed.wait_for(lambda room=room: room.is_done, ends - time.monotonic())
+                room.changed.wait_for(room.all_know, ends - time.monotonic())
 
     def close(self) -> None:
         """Answer the calls under way, and release the port."""

@@ -15,6 +15,8 @@ from hopstream.schema import EdgeType
 OWN_FIELDS = frozenset({"graph_name", "node_type", "edge_type"})
 TABLES_FIELD = "nodes"
 """What only the metadata of tables has."""
+PARTITIONS_FIELD = "part-0"
+"""What only the JSON file of DGL's partitions has."""
 SHAPE = b"shape"
 """Key of the schema metadata of a Parquet file that gives the shape of its whole array."""
 RAGGED = b"ragged"
@@ -76,8 +78,9 @@ class ChunkedMetadata:
 
 
 def describes_chunks(value: object) -> bool:
-    """Whether a JSON value is the metadata of a chunked graph, and not that of tables, by its fields."""
-    return isinstance(value, dict) and TABLES_FIELD not in value and bool(OWN_FIELDS & value.keys())
+    """Whether a JSON value is the metadata of a chunked graph, not that of tables or of partitions, by its fields."""
+    others = {TABLES_FIELD, PARTITIONS_FIELD}
+    return isinstance(value, dict) and others.isdisjoint(value) and bool(OWN_FIELDS & value.keys())
 
 
 def read_chunked_metadata(path: Path) -> ChunkedMetadata:

@@ -1,0 +1,121 @@
+"""Do commands read the partitions that PyG and DGL keep, with the parts that they have?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream import open_dataset, read_dataset, read_graph
+from hopstream.errors import FormatError
+from hopstream.graph.graph import Graph
+
+NUM_PARTS = 4
+
+
+@pytest.fixture
+def graph(typed_graph: Graph) -> Graph:
+    """Without features that neither can write."""
+    nodes = {
+        t: replace(table, features={n: c for n, c in table.features.items() if isinstance(c, np.ndarray)})
+        for t, table in typed_graph.nodes.items()
+    }
+    edges = {
+        t: replace(table, features={n: c for n, c in table.features.items() if isinstance(c, np.ndarray)})
+        for t, table in typed_graph.edges.items()
+    }
+    return Graph(nodes=nodes, edges=edges)
+
+
+@pytest.fixture
+def owners(graph: Graph) -> dict[str, np.ndarray]:
+    """The last part owns nothing."""
+    rng = np.random.default_rng(2)
+    return {t: rng.integers(0, 3, table.num_nodes).astype(np.int32) for t, table in graph.nodes.items()}
+
+
+@pytest.fixture(params=["pyg", "dgl", "dgl folder"])
+def source(request: pytest.FixtureRequest, graph: Graph, owners: dict[str, np.ndarray], tmp_path: Path) -> Path:
+    """A graph in four parts, in the files of others."""
+    folder = tmp_path / "theirs"
+    if request.param == "pyg":
+        from hopstream.compat.pyg import write_partitions
+
+        write_partitions(graph, folder, num_parts=NUM_PARTS, owners=owners)
+        return folder
+    from hopstream.compat.dgl.distributed import partition_graph
+
+    partition_graph(graph, "g", NUM_PARTS, str(folder), part_method="file", owners=owners)
+    return folder / "g.json" if request.param == "dgl" else folder
+
+
+def test_ingest_keeps_the_parts(run_command, owners: dict[str, np.ndarray], source: Path, tmp_path: Path):
+    result = run_command("ingest", source, "--out", tmp_path / "ours")
+    assert result.status == 0, result.err
+    assert f"write   {NUM_PARTS} parts" in result.out
+    dataset = open_dataset(tmp_path / "ours").manifest
+    assert dataset.book.num_parts == NUM_PARTS
+    for node_type, parts in owners.items():
+        wanted = np.bincount(parts, minlength=NUM_PARTS)
+        assert np.diff(dataset.book.offsets(node_type)).tolist() == wanted.tolist()
+    assert run_command("verify", tmp_path / "ours", "--against", source).status == 0
+    assert run_command("ingest", source, "--out", tmp_path / "again").status == 0
+    again = read_dataset(tmp_path / "again").fingerprint()
+    assert read_dataset(tmp_path / "ours").fingerprint() == again
+
+
+def test_they_are_the_graph_that_was_cut(run_command, graph: Graph, source: Path, tmp_path: Path):
+    assert run_command("ingest", source, "--out", tmp_path / "ours").status == 0
+    ours = read_dataset(tmp_path / "ours")
+    for edge_type, table in graph.edges.items():
+        assert ours.edges[edge_type].src_keys.tolist() == table.src_keys.tolist()
+        assert ours.edges[edge_type].dst_keys.tolist() == table.dst_keys.tolist()
+    for node_type, table in graph.nodes.items():
+        for name, column in table.features.items():
+            np.testing.assert_array_equal(ours.nodes[node_type].features[name], column)
+
+
+def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
+    result = run_command("partition", source, "--parts", "2", "--method", "hash", "--out", tmp_path / "two")
+    assert result.status == 0, result.err
+    assert open_dataset(tmp_path / "two").manifest.book.num_parts == 2
+    assert run_command("chunk", source, "--out", tmp_path / "chunks").status == 0
+    assert run_command("assign", source, "--parts", "2", "--method", "hash", "--out", tmp_path / "owners").status == 0
+
+
+def test_what_is_read_piece_by_piece_is_not_this(run_command, source: Path, tmp_path: Path):
+    result = run_command("partition", source, "--parts", "2", "--memory", "1G", "--out", tmp_path / "two")
+    assert result.status == 2
+    assert "is neither tables nor a chunked graph, which alone are read piece by piece" in result.err
+
+
+def test_nothing_is_written_into_them(run_command, source: Path, tmp_path: Path):
+    result = run_command("ingest", source, "--out", tmp_path / "theirs" / "ours")
+    assert result.status == 2 and "which lies in" in result.err
+
+
+def test_read_graph_says_who_reads_them(source: Path):
+    door = "pyg" if (source / "META.json").exists() else "dgl.distributed"
+    with pytest.raises(FormatError, match=rf"hopstream\.compat\.{door}\.read_partitions reads"):
+        read_graph(source)
+
+
+def _drop_graph(folder: Path) -> None:
+    for path in [*folder.glob("part_1/graph.pt"), *folder.glob("part1/graph.dgl")]:
+        path.unlink()
+
+
+def _cut_json(folder: Path) -> None:
+    for path in folder.glob("*.json"):
+        path.write_text(path.read_text()[:-20])
+
+
+@pytest.mark.parametrize("spoil", [_drop_graph, _cut_json])
+def test_damage_is_named(run_command, source: Path, tmp_path: Path, spoil: Callable[[Path], None]):
+    spoil(tmp_path / "theirs")
+    result = run_command("ingest", source, "--out", tmp_path / "ours")
+    assert result.status == 2 and result.err.startswith("error: ") and str(tmp_path / "theirs") in result.err
+    assert not (tmp_path / "ours").exists()
