@@ -192,9 +192,9 @@ def test_tensors_are_put_got_and_removed():
         store.get_tensor_from_global_id("paper", "x", torch.tensor([9, 3]))
     with pytest.raises(IdRangeError, match=r"index\[0\] is 10"):
         store.get_tensor_from_global_id("paper", "x", torch.tensor([10]))
-    with pytest.raises(UnknownNameError, match=r"there is no tensor 'y' of 'paper'"):
+    with pytest.raises(UnknownNameError, match=r"there is no tensor 'y' of nodes 'paper'"):
         store.get_tensor_from_global_id("paper", "y", torch.tensor([9]))
-    with pytest.raises(SchemaError, match=r"ids of 'paper' name 2 twice"):
+    with pytest.raises(SchemaError, match=r"ids of nodes 'paper' name 2 twice"):
         store.put_global_id(torch.tensor([2, 1, 2]), group_name="paper")
     assert (store.remove_global_id("paper"), store.remove_global_id("paper")) == (True, False)
     assert store.get_global_id("paper") is None
@@ -205,9 +205,9 @@ def test_tensors_are_put_got_and_removed():
 
 
 def test_tensors_have_a_row_for_each_id():
-    with pytest.raises(SchemaError, match=r"'x' of None has 2 rows and there are 3 ids"):
+    with pytest.raises(SchemaError, match=r"'x' of nodes has 2 rows and there are 3 ids"):
         pyg_dist.LocalFeatureStore.from_data(torch.arange(3), torch.rand(2, 4))
-    with pytest.raises(SchemaError, match=r"'edge_attr' of \(None, None\) is given without ids"):
+    with pytest.raises(SchemaError, match=r"'edge_attr' of edges is given without ids"):
         pyg_dist.LocalFeatureStore.from_data(torch.arange(3), edge_attr=torch.rand(2, 4))
     store = pyg_dist.LocalFeatureStore.from_hetero_data({t: torch.arange(n) for t, n in NUM_NODES.items()})
     with pytest.raises(UnknownNameError, match=r"input_type is missing; the graph has the types \['author', 'paper'"):

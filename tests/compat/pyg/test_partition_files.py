@@ -424,6 +424,15 @@ def test_folders_that_were_exchanged_say_so(written):
         pyg_dist.read_partitions(written)
 
 
+@pytest.mark.parametrize("size", [None, "x", (12,), (2**62, 2**62), (9, 9), (True, 12)])
+def test_a_size_that_is_none_says_so(written, size):
+    change(written / "part_1" / "graph.pt", lambda value: value[WRITES].update(size=size))
+    with pytest.raises(
+        FormatError, match=r"part 1: size is .*(wanted numbers|the maps of parts have \(\d+, 12\) nodes)"
+    ):
+        pyg_dist.read_partitions(written)
+
+
 def test_features_that_are_missing_in_one_part_say_so(written, tmp_path):
     (written / "part_1" / "node_feats.pt").unlink()
     with pytest.raises(FormatError, match=r"part_1/node_feats.pt is missing, and part_0 has such a file"):

@@ -23,7 +23,7 @@ from hopstream.compat.pyg.partition_files import (
     tensor_of,
 )
 from hopstream.errors import FormatError, IdRangeError, SchemaError, StateError, UnknownNameError
-from hopstream.schema import EdgeType
+from hopstream.schema import EdgeType, type_label
 
 NodeOrEdgeType = str | EdgeType
 EDGES = (None, None)
@@ -108,13 +108,15 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
         key = self.key(attr)
         if key not in self._tensors:
-            raise UnknownNameError(f"there is no tensor {key[1]!r} of {key[0]!r}; known: {list(self._tensors)}")
+            raise UnknownNameError(f"there is no tensor {key[1]!r} of {_label(key[0])}; known: {list(self._tensors)}")
         if attr.index is None:
-            raise SchemaError(f"index is missing; give the ids of the rows of {key[1]!r} of {key[0]!r} that are wanted")
+            raise SchemaError(
+                f"index is missing; give the ids of the rows of {key[1]!r} of {_label(key[0])} that are wanted"
+            )
         if key in self._of_all_nodes:
             return self._tensors[key][_check_ids(attr.index, len(self._tensors[key]))]
         if key[0] not in self._rows:
-            raise UnknownNameError(f"{key[0]!r} has no global ids; known: {list(self._rows)}; use put_global_id")
+            raise UnknownNameError(f"{_label(key[0])} have no global ids; known: {list(self._rows)}; use put_global_id")
         return self._tensors[key][self._rows[key[0]].find(attr.index)]
 
     def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
@@ -214,7 +216,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
         key = self.key(attr)
         if key not in self._tensors:
-            raise UnknownNameError(f"there is no tensor {key[1]!r} of {key[0]!r}; known: {list(self._tensors)}")
+            raise UnknownNameError(f"there is no tensor {key[1]!r} of {_label(key[0])}; known: {list(self._tensors)}")
         return tuple(self._tensors[key].shape)
 
     def _put_group(self, group: Any, ids: Tensor | None, tensors: Mapping[str, Tensor | None]) -> None:
@@ -224,9 +226,9 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             if tensor is None:
                 continue
             if ids is None:
-                raise SchemaError(f"{name!r} of {group!r} is given without ids; give the id of each row too")
+                raise SchemaError(f"{name!r} of {_label(group)} is given without ids; give the id of each row too")
             if len(tensor) != len(ids):
-                raise SchemaError(f"{name!r} of {group!r} has {len(tensor)} rows and there are {len(ids)} ids")
+                raise SchemaError(f"{name!r} of {_label(group)} has {len(tensor)} rows and there are {len(ids)} ids")
             self.put_tensor(tensor, group_name=group, attr_name=name)
 
     @classmethod
@@ -304,7 +306,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         """Hold what a file says of one group, which may be nothing; with the name of ids, and the part of each."""
         id_name, parts = name_and_parts
         if not isinstance(values, dict) or not isinstance(values.get("feats", {}), dict):
-            raise FormatError(f"{where}: {group!r} is {type(values).__name__}; wanted a dictionary with feats")
+            raise FormatError(f"{where}: {type(values).__name__} for {_label(group)}; wanted a dictionary with feats")
         if not values:
             return
         given = values.get("feats", {})
@@ -313,6 +315,13 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         if ids is not None:
             check_owned(where, ids, parts, self.partition_idx)
         self._put_group(group, ids, feats)
+
+
+def _label(group: Any) -> str:
+    """A group as messages name it."""
+    if group is None or isinstance(group, str):
+        return "nodes" if group is None else f"nodes {group!r}"
+    return "edges" if group == EDGES else f"edges {type_label(group)}"
 
 
 def _check_ids(ids: Tensor, num_rows: int) -> Tensor:
@@ -349,11 +358,11 @@ class _RowsOfIds:
     def of(cls, ids: Tensor, group: Any) -> _RowsOfIds:
         """Those of a group."""
         if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
-            raise SchemaError(f"ids of {group!r} are {ids.dtype}{list(ids.shape)}; wanted int64[n]")
+            raise SchemaError(f"ids of {_label(group)} are {ids.dtype}{list(ids.shape)}; wanted int64[n]")
         sorted_ids, order = torch.sort(ids.long())
         is_repeated = sorted_ids[1:] == sorted_ids[:-1]
         if bool(is_repeated.any()):
-            raise SchemaError(f"ids of {group!r} name {int(sorted_ids[1:][is_repeated][0])} twice")
+            raise SchemaError(f"ids of {_label(group)} name {int(sorted_ids[1:][is_repeated][0])} twice")
         is_ascending = torch.equal(sorted_ids, ids)
         return cls(ids, ids if is_ascending else sorted_ids, None if is_ascending else order)
 

@@ -20,6 +20,7 @@ from hopstream.compat.pyg.partition_files import (
     load_partition_info,
     offsets_of_types,
     read_part_file,
+    size_of,
 )
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
 from hopstream.schema import EdgeType
@@ -184,16 +185,13 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         if start is not None:
             edge_id = ids_of_type(where, edge_id, start, len(parts))
         check_owned(where, edge_id, parts, self.partition_idx)
-        size: Any = edges.get("size")
-        is_size = isinstance(size, list | tuple) and len(size) == 2
-        if not is_size or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in size):
-            raise FormatError(f"{where}: size is {size!r}; wanted numbers of source and destination nodes")
+        size = size_of(where, edges)
         for name, ids, num_nodes in (("row", row, size[0]), ("col", col, size[1])):
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
                 raise FormatError(
                     f"{where}: {name} has ids in {int(ids.min())}..{int(ids.max())}; size says 0..{num_nodes - 1}"
                 )
-        self._put(edge_id, torch.stack([row, col]), tuple(size), is_sorted, edge_type)
+        self._put(edge_id, torch.stack([row, col]), size, is_sorted, edge_type)
 
     def _put(
         self, edge_id: Tensor, edge_index: Tensor, size: tuple[int, ...], is_sorted: bool,

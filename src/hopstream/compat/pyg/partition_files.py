@@ -184,6 +184,19 @@ def ids_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
     return value.long()
 
 
+def size_of(where: Path | str, edges: Mapping[Any, Any]) -> tuple[int, int]:
+    """Numbers of source and destination nodes that a graph file says.
+
+    Raises:
+        FormatError: They are not there, or are no such numbers.
+    """
+    size: Any = edges.get("size")
+    is_pair = isinstance(size, list | tuple) and len(size) == 2
+    if not is_pair or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in size):
+        raise FormatError(f"{where}: size is {size!r}; wanted numbers of source and destination nodes")
+    return size[0], size[1]
+
+
 def check_owned(where: str, ids: Tensor, parts: Tensor, part: int) -> None:
     """Refuse ids that the map gives to other parts.
 

@@ -21,6 +21,7 @@ from hopstream.compat.pyg.partition_files import (
     read_maps,
     read_meta,
     read_part_file,
+    size_of,
     tensor_of,
 )
 from hopstream.errors import FormatError
@@ -138,6 +139,7 @@ class _Reader:
             if self.meta.is_hetero:
                 ids = ids_of_type(f"{rows.where}: part {part}", ids, self.edge_starts[edge_type], len(rows.parts))
             ids_of_edges[edge_type] = rows.check_ids(part, ids)
+            self._check_size(part, edge_type, values)
             rows.put(part, ids, "src", ids_of(rows.where, values, "row"))
             rows.put(part, ids, "dst", ids_of(rows.where, values, "col"))
         for node_type, values in self._file(part, "node_feats.pt", NODE):
@@ -185,6 +187,12 @@ class _Reader:
             feats["edge_time"] = tensor_of(rows.where, values, "edge_time")
         for name, tensor in feats.items():
             rows.put(part, ids, f"feats/{name}", tensor)
+
+    def _check_size(self, part: int, edge_type: EdgeType, values: Mapping[str, Any]) -> None:
+        where = f"{self.edges[edge_type].where}: part {part}"
+        wanted = tuple(len(self.nodes[t].parts) if t in self.nodes else 0 for t in (edge_type[0], edge_type[2]))
+        if size_of(where, values) != wanted:
+            raise FormatError(f"{where}: size is {values['size']!r}; the maps of parts have {wanted} nodes")
 
     def _take_time(self, node_type: str, rows: _Rows, time: Tensor) -> None:
         if len(time) != len(rows.parts):

@@ -241,7 +241,7 @@ def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
     elsewhere = f"--in-dir {folder}/chunks --partitions-dir {folder}/owners --out-dir {tmp_path}/parts --workers 0"
     given = f"--in_dir {folder}/chunks --out_dir {folder}/owners --num_partitions"
     for tool, arguments, message in (
-        (random_partition, f"{given} 2", "holds parts of nodes; give overwrite=True"),
+        (random_partition, f"{given} 2", "holds parts of nodes; give --overwrite"),
         (
             random_partition,
             f"--in_dir {tmp_path} --out_dir {tmp_path}/o --num_partitions 2",

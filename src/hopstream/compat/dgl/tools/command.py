@@ -52,7 +52,8 @@ def run_tool(run: Callable[[argparse.Namespace], int], flags: Flags, arguments: 
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except (HopstreamError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        message = str(error).replace("overwrite=True", "--overwrite")
+        sys.stderr.write(f"error: {message}\n")
         is_ours = isinstance(error, StoreError | EngineError) or not isinstance(
             error, HopstreamError | FileNotFoundError | PermissionError | NotADirectoryError | IsADirectoryError
         )
