@@ -22,6 +22,7 @@ from hopstream.arrays import (
     column_schema,
     combine_checksums,
     extend_checksum,
+    find_sorted,
     offsets_of,
     open_array,
     read_header,
@@ -420,3 +421,11 @@ def test_a_damaged_header_is_an_error_of_ours(tmp_path, written, damaged):
     path.write_bytes(path.read_bytes().replace(written, damaged, 1))
     with pytest.raises(FormatError, match=r"x\.npy cannot be read as \.npy"):
         open_array(path)
+
+
+@pytest.mark.parametrize("ascending", [[], [5], [-3, 0, 4, 9, 2**62]])
+@pytest.mark.parametrize("values", [[], [5, 5, -3, 2**62, 2**63 - 1, -(2**63), 4, 1]])
+def test_values_are_found_among_ascending_ones(ascending: list[int], values: list[int]):
+    found = find_sorted(np.array(ascending, np.int64), np.array(values, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [ascending.index(value) if value in ascending else -1 for value in values]

@@ -199,6 +199,16 @@ def offsets_of(lengths: NDArray[Any]) -> IntArray:
     return offsets
 
 
+def find_sorted(ascending: IntArray, values: IntArray) -> IntArray:
+    """int64[n], where each value stands among ascending, distinct integers; -1 for one that is not among them."""
+    if not len(ascending):
+        return np.full(len(values), -1, np.int64)
+    places: IntArray = np.searchsorted(ascending, values).astype(np.int64, copy=False)
+    np.minimum(places, len(ascending) - 1, out=places)
+    places[ascending[places] != values] = -1
+    return places
+
+
 def column_schema(column: Column) -> FeatureSchema:
     """The schema that a column has.
 

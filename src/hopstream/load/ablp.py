@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from hopstream.arrays import IntArray, offsets_of
+from hopstream.arrays import IntArray, find_sorted, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
@@ -276,8 +276,7 @@ class AnchorMaker:
         owner = (request.edge_type, request.direction)
         fetch = FetchRequest(owner=owner, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
         keys = np.asarray(self._store.fetch([fetch])[0][KEY])
-        places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-        kept = np.flatnonzero(wanted[places] == keys)
+        kept = np.flatnonzero(find_sorted(wanted, keys) >= 0)
         anchors = np.repeat(np.arange(len(reply.counts)), reply.counts)[kept]
         if labels.max_labels >= 0:
             # Random numbers follow the order of anchors and of stored edges, which is the same on every topology.

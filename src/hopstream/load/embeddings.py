@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, IntArray, open_array, write_array, write_blocks, write_text
+from hopstream.arrays import Array, IntArray, find_sorted, open_array, write_array, write_blocks, write_text
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.paths import part_folder, path_name
@@ -209,8 +209,8 @@ class Embeddings:
         out: Array | None = None
         for part, rows in self.all_rows(layer, node_type).items():
             part_keys = open_array(self.keys_path(node_type, part))
-            places = np.searchsorted(part_keys, keys).clip(max=len(part_keys) - 1)
-            is_here = part_keys[places] == keys
+            places = find_sorted(part_keys, keys)
+            is_here = places >= 0
             if out is None:
                 out = np.empty((len(keys), rows.shape[1]), rows.dtype)
             out[is_here] = rows[places[is_here]]

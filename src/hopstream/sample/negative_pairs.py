@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, find_sorted
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.negatives import draw_uniform_nodes, draw_weighted_nodes
@@ -273,20 +273,17 @@ class _PairSet:
 
     def holds(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
         """bool[n], whether each pair is in the set."""
-        is_known = _is_in(self._src, src_keys) & _is_in(self._dst, dst_keys)
-        is_known[is_known] = _is_in(self._codes, self._encode(src_keys[is_known], dst_keys[is_known]))
+        codes = self._encode(src_keys, dst_keys)
+        is_known = codes >= 0
+        is_known[is_known] = find_sorted(self._codes, codes[is_known]) >= 0
         return is_known
 
     def _encode(self, src_keys: IntArray, dst_keys: IntArray) -> IntArray:
-        """One number per pair of known keys: places among distinct keys are small, so two of them fit one int64."""
-        src_places: IntArray = np.searchsorted(self._src, src_keys).astype(np.int64)
-        return src_places * len(self._dst) + np.searchsorted(self._dst, dst_keys)
-
-
-def _is_in(ascending: IntArray, values: IntArray) -> NDArray[np.bool_]:
-    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    is_in: NDArray[np.bool_] = ascending[places] == values
-    return is_in
+        """One number per pair, -1 for unknown keys; places among distinct keys are small, so two fit one int64."""
+        src_places, dst_places = find_sorted(self._src, src_keys), find_sorted(self._dst, dst_keys)
+        codes = src_places * len(self._dst) + dst_places
+        codes[(src_places < 0) | (dst_places < 0)] = -1
+        return codes
 
 
 def _first_good(

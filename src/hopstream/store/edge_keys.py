@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, find_sorted
 from hopstream.errors import IdRangeError
 from hopstream.schema import EdgeType, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, Store
@@ -47,12 +47,10 @@ class EdgeIdsOfKeys:
         for part in np.unique(parts).tolist():
             (rows,) = np.nonzero(parts == part)
             known, ids_of = self._part(part)
-            places = np.searchsorted(known, keys[rows])
-            is_known = places < len(known)
-            is_known[is_known] = known[places[is_known]] == keys[rows][is_known]
-            if not is_known.all():
+            places = find_sorted(known, keys[rows])
+            if len(unknown := rows[places < 0]):
                 raise IdRangeError(
-                    f"edge {int(keys[rows[~is_known][0]])} of {type_label(self._edge_type)} is not in part {part}, "
+                    f"edge {int(keys[unknown[0]])} of {type_label(self._edge_type)} is not in part {part}, "
                     f"which holds {len(known)} edges of the type; the book of edges says that it is: a part holds "
                     "the edges that lead to its nodes"
                 )

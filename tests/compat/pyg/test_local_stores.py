@@ -198,7 +198,7 @@ def test_tensors_are_put_got_and_removed():
         store.put_global_id(torch.tensor([2, 1, 2]), group_name="paper")
     assert (store.remove_global_id("paper"), store.remove_global_id("paper")) == (True, False)
     assert store.get_global_id("paper") is None
-    with pytest.raises(UnknownNameError, match=r"'paper' has no global ids"):
+    with pytest.raises(UnknownNameError, match=r"nodes 'paper' have no global ids"):
         store.get_tensor_from_global_id("paper", "x", torch.tensor([9]))
     assert store.remove_tensor("paper", "x", None) and store.get_all_tensor_attrs() == []
     assert not store.has_edge_attr()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import FeatureStore, TensorAttr
 from torch_geometric.data.feature_store import _FieldStatus
 
+from hopstream.arrays import find_sorted
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
@@ -368,11 +369,9 @@ class _RowsOfIds:
 
     def find(self, ids: Tensor) -> Tensor:
         """int64[n], the row of each id; raises ``IdRangeError`` for one that has none."""
-        places = torch.searchsorted(self.sorted_ids, ids)
-        is_known = places < len(self.sorted_ids)
-        is_known[is_known.clone()] = self.sorted_ids[places[is_known]] == ids[is_known]
-        if not bool(is_known.all()):
-            row = int(torch.nonzero(~is_known)[0])
+        places = torch.from_numpy(find_sorted(self.sorted_ids.numpy(), ids.numpy()))
+        if bool((places < 0).any()):
+            row = int(torch.nonzero(places < 0)[0])
             raise IdRangeError(
                 f"index[{row}] is {int(ids[row])}, which is none of the {len(self.ids)} ids of this part"
             )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray
+from hopstream.arrays import Array, Column, IntArray, find_sorted
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.partition.in_memory import OwnEdges, OwnPart
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
@@ -299,15 +299,15 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
     if ids is None:
         return values[wanted]
     order = np.argsort(ids, kind="stable")
-    places = np.searchsorted(ids[order], wanted).clip(max=max(0, len(ids) - 1))
-    found = order[places] if len(ids) else np.zeros(len(wanted), np.int64)
-    (missing,) = np.nonzero(ids[found] != wanted) if len(ids) else (np.arange(len(wanted)),)
+    places = find_sorted(ids[order], wanted)
+    (missing,) = np.nonzero(places < 0)
     if len(missing):
         raise SchemaError(
             f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are "
             "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of "
             "all types through: use hopstream.compat.pyg's"
         )
+    found = order[places]
     if np.array_equal(found, np.arange(len(values))):
         return values
     rows: Array = values[found]
