@@ -281,3 +281,11 @@ def test_what_would_be_taken_for_something_else_is_refused(text, ids, words, tmp
 def test_reals_may_be_large(tmp_path):
     (tmp_path / "e.txt").write_text("0 1 1e30\n1 0 2.5\n")
     assert hopstream.read_graph(tmp_path / "e.txt").edges[EDGE].features["weight"].tolist() == [1e30, 2.5]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_text_in_utf_16_says_so(tmp_path: Path, encoding: str):
+    path = tmp_path / "edges.csv"
+    path.write_bytes("\ufeff".encode(encoding)[:2] + "0,1\n1,2\n".encode("utf-16-le"))
+    with pytest.raises(FormatError, match=r"is text in UTF-16; write it again in UTF-8"):
+        read_graph(path)

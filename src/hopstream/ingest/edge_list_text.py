@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import re
@@ -103,6 +104,9 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
                 f"{path} is a Matrix Market file, whose numbers begin with 1; give hopstream.graph_from_scipy what "
                 "scipy.io.mmread reads of it"
             )
+        file.seek(0)
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise FormatError(f"{path} is text in UTF-16; write it again in UTF-8")
         file.seek(0)
         lines = [line for _, line in islice(_lines_of(file), 2)]
     if not lines:
