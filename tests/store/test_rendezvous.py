@@ -237,6 +237,39 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
     groups[1].close()
 
 
+def test_rank_zero_stays_no_longer_than_some_seconds_from_when_it_knew(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous_server, "LINGER_S", 0.5)
+    groups = met(port)
+    groups[0].fail("the disk is full")
+    time.sleep(0.4)
+    start = time.monotonic()
+    groups[0].close()
+    assert time.monotonic() - start < 0.4
+    groups[1].close()
+
+
+def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
+    """Another one leaves at once, and the one that failed is stayed for though it is not the last at the address."""
+    groups = met(port)
+    others = [Group(replace(member(port, rank), group="h")) for rank in range(2)]
+    assert on_ranks(2, lambda rank: others[rank].gather(rank, "for values")) == [[0, 1]] * 2
+    groups[0].fail("the disk is full")
+    start = time.monotonic()
+    others[0].close()
+    assert time.monotonic() - start < 1
+    others[0] = Group(replace(member(port, 0), group="h"))  # the address stays in use
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(groups[0].close)
+        time.sleep(0.3)
+        assert not closing.done()
+        assert groups[1].failure() == "rank 0 gave up: the disk is full"
+        closing.result(timeout=1)
+    for group in (groups[1], *others):
+        group.close()
+
+
 def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
     """Rank 0 still stays for the one that failed."""
     groups = met(port)

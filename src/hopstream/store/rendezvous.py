@@ -212,7 +212,7 @@ class Group:
         self._is_closed = True
         self._channel.close()
         if self._is_hosting:
-            leave_rendezvous(self._location)
+            leave_rendezvous(self._location, self.membership.group)
 
     def _meet(
         self,

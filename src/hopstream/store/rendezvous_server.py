@@ -5,6 +5,7 @@ It keeps what ranks put down, round by round, and answers those who wait when th
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -24,7 +25,7 @@ TURN_S = 1.0
 FAILED = "failed"
 """The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
 LINGER_S = 3.0
-"""How long rank 0 listens on where a rank gave up, so that those who miss it then hear why."""
+"""How long rank 0 listens on since it knows that a rank gave up, so that those who miss it then hear why."""
 MAX_RANKS = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -40,6 +41,7 @@ class _Room:
         rounds: Name of a round to rank to value: the last complete one, and the one that ranks are at.
         failure: Why the group cannot come together, or empty.
         told: The ranks that have heard of the failure.
+        known_at: When rank 0 first heard of it, as ``time.monotonic()`` tells.
     """
 
     world_size: int
@@ -48,6 +50,7 @@ class _Room:
     rounds: dict[str, dict[int, Any]] = field(default_factory=dict)
     failure: str = ""
     told: set[int] = field(default_factory=set)
+    known_at: float = math.inf
 
     def fail(self, why: str) -> None:
         """Let all who wait know that the group cannot come together; the first reason counts."""
@@ -57,6 +60,8 @@ class _Room:
     def tell(self, rank: int) -> dict[str, Any]:
         """The answer that says why the group failed."""
         self.told.add(rank)
+        if rank == 0:
+            self.known_at = min(self.known_at, time.monotonic())
         self.changed.notify_all()
         return {"failure": self.failure}
 
@@ -116,12 +121,12 @@ class RendezvousServer:
         except Exception as error:  # whatever went wrong is the asker's to hear
             yield to_batch(encode_error(error))
 
-    def linger(self) -> None:
-        """Wait until all ranks that are here know which one gave up, where one did, but not long."""
-        ends = time.monotonic() + LINGER_S
+    def linger(self, group: str) -> None:
+        """Wait until all ranks of a group that are here know which one gave up, where one did, but not long."""
         with self._lock:
-            for room in list(self._rooms.values()):
-                room.changed.wait_for(room.all_know, ends - time.monotonic())
+            room = self._rooms[group]
+            ends = min(room.known_at, time.monotonic()) + LINGER_S
+            room.changed.wait_for(room.all_know, ends - time.monotonic())
 
     def close(self) -> None:
         """Answer the calls under way, and release the port."""
@@ -259,16 +264,14 @@ def host_rendezvous(location: Location, security: ServerSecurity, group: str, wo
         hosted.server.open(group, world_size)
 
 
-def leave_rendezvous(location: Location) -> None:
-    """Stop to listen at an address when nobody in this process needs it any more, and all know who gave up."""
+def leave_rendezvous(location: Location, group: str) -> None:
+    """Let a group go when all its ranks know who gave up; stop to listen where no other is left in this process."""
     with _HOSTING:
         hosted = _HOSTED[str(location)]
+    hosted.server.linger(group)
+    with _HOSTING:
         hosted.num_groups -= 1
         if hosted.num_groups:
-            return
-    hosted.server.linger()
-    with _HOSTING:
-        if hosted.num_groups or _HOSTED.get(str(location)) is not hosted:  # another group meets here meanwhile
             return
         del _HOSTED[str(location)]
     hosted.server.close()

@@ -95,11 +95,9 @@ class SharedParts:
 
     def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
         """Why parts of others cannot be had: which rank gave up, with its words, or which ranks are gone."""
-        if self._group is None:
+        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # who gives up ends its server
             return error
         why = self._group.failure()
-        if not why and isinstance(error, StoreTimeout):
-            return error
         if not why:
             ranks = ", ".join(str(rank) for rank, part in enumerate(self._holders) if part in parts)
             why = (

@@ -13,9 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from hopstream.compat.pyg import DistContext, DistLinkNeighborLoader, DistNeighborLoader, rpc
+from hopstream.compat.pyg import (
+    DistContext,
+    DistLinkNeighborLoader,
+    DistLoader,
+    DistNeighborLoader,
+    DistNeighborSampler,
+    rpc,
+)
 from hopstream.errors import (
     AccessDenied,
+    HopstreamError,
     IdRangeError,
     SchemaError,
     SettingsError,
@@ -398,23 +406,24 @@ def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wro
     assert f"rank {wrong} gave up: IdRangeError: {told[wrong]}" in str(told[1 - wrong])
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
-def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int) -> None:
+@pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None), pytest.param(0, None, marks=pytest.mark.slow)])
+def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, waits: bool | None) -> None:
     """Of three ranks, those that did not fail hear at their next batch who did, and why, whoever else has gone."""
     port, owners = free_port(), owners_of(graph, 3)
 
     def work(rank: int) -> Any:
         loader = DistNeighborLoader(
             partition(graph, owners, rank, 3), [-1], "127.0.0.1", port, context(rank, 3),
-            input_nodes=torch.arange(40), batch_size=4, rpc_timeout=20, async_sampling=False,
+            input_nodes=torch.arange(40), batch_size=4, rpc_timeout=20, async_sampling=rank == 2,
         )  # fmt: skip
         try:
             for number, _ in enumerate(loader):
                 if number == 3 and rank == wrong:
                     raise KeyError("no such column")
                 time.sleep(0.1)
+            list(loader)  # of the rank that had its batches ready
         finally:
-            loader.close(waits=False)
+            loader.close(waits=waits)
 
     start = time.monotonic()
     errors = on_ranks(3, work)
@@ -424,3 +433,55 @@ def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int) ->
         if rank != wrong:
             assert isinstance(error, StoreUnavailable)
             assert f"rank {rank} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in str(error)
+
+
+def test_who_closes_where_an_older_error_is_being_handled_waits(graph: Graph) -> None:
+    """The loader was made after that error, so it says nothing of the loader's end."""
+    port = free_port()
+
+    def work(rank: int) -> int:
+        try:
+            raise FileNotFoundError("no checkpoint to go on from")
+        except FileNotFoundError:
+            loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
+            num_batches = sum(len(list(loader)) for _ in range(1 + 3 * rank))
+            loader.close()
+            return num_batches
+
+    assert all_well(on_ranks(2, work)) == [10, 40]
+
+
+def test_a_loader_without_batches_meets_those_with_batches(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> int:
+        if rank == 1:
+            loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
+            num_batches = len(list(loader))
+        else:
+            sampler = DistNeighborSampler(context(0, 2), partition(graph, owners_of(graph, 2), 0, 2), [-1])
+            loader = DistLoader(context(0, 2), "127.0.0.1", port, rpc_timeout=20, dist_sampler=sampler)
+            num_batches = 0
+        loader.close()
+        return num_batches
+
+    assert all_well(on_ranks(2, work)) == [0, 10]
+
+
+def test_requests_after_the_own_end_are_not_laid_on_others(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> Any:
+        loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
+        store, shared = loader.dist_sampler.store, loader.dist_sampler._shared
+        loader.close()
+        start = time.monotonic()
+        with pytest.raises(HopstreamError) as told:
+            store.lookup(NODE, np.arange(40))
+        slow = StoreTimeout("asked in vain")
+        assert shared._explain(slow, [1 - rank]) is slow
+        assert time.monotonic() - start < 2
+        return str(told.value)
+
+    for told in all_well(on_ranks(2, work)):
+        assert "is gone" not in told

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from hopstream.compat.pyg import DistNeighborLoader
+from hopstream.errors import StoreUnavailable
 from tests.compat.pyg.ranks import context, free_port, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
 
@@ -54,6 +55,16 @@ if sys.stdin.readline() == "fail\\n":
     raise KeyError("no such column")
 list(batches)
 """
+CHILD = """
+import sys
+sys.modules["pytorch_lightning"] = sys.modules["lightning"] = None
+import torch.multiprocessing
+from tests.compat.pyg.test_dist_processes import train
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+"""
 TOGETHER_S = 120.0
 NOTICED_S = 5.0
 """How long it may take to find that a process of this machine, which refuses connections, has gone."""
@@ -68,12 +79,23 @@ def make_loader(rank: int, port: int) -> DistNeighborLoader:
     )  # fmt: skip
 
 
+def train(_: int, rank: int, port: int, ending: str) -> None:
+    """What a process that torch's multiprocessing started does: it never closes its loader."""
+    loader = make_loader(rank, port)
+    batches = iter(loader)
+    sys.stdout.write(f"{next(batches).batch_size}\n")
+    sys.stdout.flush()
+    if ending == "error":
+        raise KeyError("no such column")
+    sys.exit(int(ending))
+
+
 @contextmanager
-def running(script: str, ranks: Sequence[int], port: int) -> Iterator[list[subprocess.Popen[str]]]:
+def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
     """A process per rank, which are ended."""
     begun = [
         subprocess.Popen(
-            [sys.executable, "-c", script, str(rank), str(port)], cwd=Path(__file__).parents[3], text=True,
+            [sys.executable, "-c", script, str(rank), str(port), *args], cwd=Path(__file__).parents[3], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for rank in ranks
@@ -139,3 +161,29 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
         told, errors = ranks[1 - wrong].communicate("go on\n", timeout=TOGETHER_S)
     assert ranks[1 - wrong].returncode == 1, told
     assert f"rank {1 - wrong} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in errors, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "words"), [("error", "KeyError: 'no such column'"), ("3", "SystemExit: 3"), ("0", None)]
+)
+def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(ending: str, words: str | None) -> None:
+    """One that ends well serves until the other leaves too."""
+    port = free_port()
+    with running(CHILD, [1], port, ending) as (other,):
+        loader = make_loader(0, port)
+        batches = iter(loader)
+        next(batches)
+        time.sleep(3)
+        try:
+            if words is None:
+                assert len(list(batches)) == 9
+            else:
+                with pytest.raises(StoreUnavailable) as told:
+                    list(batches)
+                assert f"rank 0 cannot go on: rank 1 gave up: {words}" in str(told.value)
+        finally:
+            loader.close(waits=words is None)
+        out, errors = other.communicate(timeout=TOGETHER_S)
+    assert out == "4\n", errors
+    assert (other.returncode == 0) == (words is None), errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from hopstream.compat.pyg import rpc
-from hopstream.compat.pyg.rpc import RpcMember, init_rpc, shutdown_rpc
-from hopstream.errors import StoreTimeout
+from hopstream.compat.pyg.rpc import RpcMember, _cause_of, init_rpc, shutdown_rpc
+from hopstream.errors import StoreTimeout, StoreUnavailable
 from hopstream.store import rendezvous
 from hopstream.store.rendezvous import Group, Membership
 from tests.compat.pyg.ranks import context, free_port
@@ -72,3 +73,46 @@ def test_who_tries_again_alone_is_told_the_number_of_the_meeting() -> None:
     for number in (1, 2):
         with pytest.raises(StoreTimeout, match=rf"to begin meeting {number} of 'dist-test'.*rank 1 did not come"):
             init_rpc(context(0, 2), "127.0.0.1", port, rpc_timeout=0.2)
+
+
+def cause_of(end: Any) -> BaseException | None:
+    """What the end of a block is taken for, after an error in it."""
+    try:
+        try:
+            raise KeyError("no such column")
+        except KeyError:
+            end()
+    except BaseException as error:
+        return _cause_of(error)
+    return None
+
+
+def fail() -> None:
+    raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize(("code", "is_error"), [(1, True), ("in vain", True), (0, False), (None, False)])
+def test_an_exit_is_an_error_where_it_says_so(code: Any, is_error: bool) -> None:
+    end = cause_of(lambda: sys.exit(code))
+    assert isinstance(end, KeyError) if is_error else end is None
+
+
+def test_what_ends_a_block_is_its_last_error() -> None:
+    assert isinstance(cause_of(fail), OSError)
+    assert isinstance(_cause_of(SystemExit(2)), SystemExit)
+    assert _cause_of(GeneratorExit()) is None
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+def test_a_shutdown_after_an_error_waits_for_nobody_and_tells_it(graceful: bool) -> None:
+    _, (group,), left = begin(1)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            raise KeyError("no such column")
+        except KeyError:
+            ending = pool.submit(group.gather, None, "at the barrier")
+            shutdown_rpc(graceful=graceful)
+        with pytest.raises(StoreUnavailable, match="rank 0 gave up: KeyError: 'no such column'"):
+            ending.result()
+    assert left == [(0, False)]
+    group.close()

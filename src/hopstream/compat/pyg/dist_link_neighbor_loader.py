@@ -21,6 +21,8 @@ from hopstream.store.settings import StoreSettings
 class DistLinkNeighborLoader(DistLoader):
     """Mini-batches of links with sampled neighbourhoods of their ends, over the partitions of all ranks."""
 
+    _makes_batches = True
+
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
         self,
         data: tuple[Any, Any],

@@ -49,6 +49,9 @@ class DistLoader:
     need this rank's partition.
     """
 
+    _makes_batches = False
+    """Whether a loader is built after the ranks have met."""
+
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
         self,
         current_ctx: DistContext,
@@ -102,6 +105,8 @@ class DistLoader:
             self.worker_init_fn(0)
             if self._member is None:  # a script's own worker_init_fn has called init_rpc
                 self._member = current_member()
+            if not self._makes_batches:
+                self._agree()
         except BaseException as error:
             begun = member_of_thread()
             if self._member is None and begun is not before:  # a script's own worker_init_fn has called init_rpc
@@ -171,26 +176,26 @@ class DistLoader:
         if entered is not None:
             entered.close()
 
-    def close(self, *, waits: bool = True) -> None:
+    def close(self, *, waits: bool | None = None) -> None:
         """End the epoch, wait until all ranks leave, and stop to serve; a second call does nothing.
 
         Args:
-            waits: False where this rank failed: the others hear of it at their next request.
+            waits: Wait for the others. None: unless an exception is being handled, as in ``finally`` after an error.
+                Where nobody is waited for, the others hear of the error at their next request.
 
         Raises:
             StoreTimeout: Some ranks did not leave in time; this one has left all the same.
+            StoreUnavailable: A rank gave up while this one waited; this one has left all the same.
         """
+        member, self._member = self._member, None
         loader, self._loader = self._loader, None
+        waits = member is not None and member.will_wait(waits)  # the others hear of an error before threads have ended
         try:
             if loader is not None:
                 loader.close()
         finally:
-            self._leave(waits)
-
-    def _leave(self, waits: bool) -> None:
-        member, self._member = self._member, None
-        if member is not None:
-            member.close(waits)
+            if member is not None:
+                member.end(waits)
 
     def _give_up(self, error: BaseException) -> None:
         """Tell the others, who may be waiting, of an error here, and leave."""
@@ -205,18 +210,21 @@ class DistLoader:
             make: Makes the loader.
             in_caller: Called with each batch by who asks for it, or None.
         """
-        group = None if self._member is None else self._member.group
         loader = None
         try:
             loader = make()
-            if group is not None:
-                group.gather(None, "for the loaders of all ranks")
+            self._agree()
         except BaseException as error:
             if loader is not None:
                 loader.close()
             self._give_up(error)
             raise
         self._loader, self._in_caller = loader, in_caller
+
+    def _agree(self) -> None:
+        """Wait for the loaders of all ranks, whatever kind they are of."""
+        if self._member is not None and self._member.group is not None:
+            self._member.group.gather(None, "for the loaders of all ranks")
 
     def __repr__(self) -> str:
         """The loader in one line."""

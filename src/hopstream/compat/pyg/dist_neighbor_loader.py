@@ -21,6 +21,8 @@ from hopstream.store.settings import StoreSettings
 class DistNeighborLoader(DistLoader):
     """Mini-batches of sampled neighbourhoods of nodes, over the partitions of all ranks."""
 
+    _makes_batches = True
+
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
         self,
         data: tuple[Any, Any],

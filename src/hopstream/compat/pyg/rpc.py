@@ -35,6 +35,7 @@ class RpcMember:
         group: The meeting; None where there is one rank.
         security: What this rank's servers show and ask for.
         settings: Deadline of requests, and what this rank shows to others.
+        before: The exception that was being handled when the rank came, which says nothing of how it leaves.
         closers: What to end with it; each is told whether to wait for the others.
     """
 
@@ -42,29 +43,55 @@ class RpcMember:
     group: Group | None
     security: ServerSecurity | None
     settings: StoreSettings | None
+    before: BaseException | None
     closers: list[Callable[[bool], None]] = field(default_factory=list)
 
-    def give_up(self, error: BaseException) -> None:
-        """Tell the others, who may be waiting, of an error here, and leave."""
+    def will_wait(self, waits: bool | None) -> bool:
+        """Whether to wait for the others when leaving; where not because of an error, they hear of it at once.
+
+        Args:
+            waits: What the caller wants; None: to wait, unless an exception is being handled.
+        """
+        error = sys.exc_info()[1]
+        error = None if error is self.before else _cause_of(error)
+        if waits is None:
+            waits = error is None
+        if error is not None and not waits:
+            self.tell(error)
+        return waits
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the others, who may be waiting, of an error here."""
         if self.group is not None:
             self.group.fail(f"{type(error).__name__}: {error}")
-        self._end(waits=False)
 
-    def close(self, waits: bool) -> None:
-        """End what was begun, in reverse, and leave; without waiting after an error, of which the others are told."""
-        error = sys.exc_info()[1]
-        if waits or error is None:
-            self._end(waits)
-        else:
-            self.give_up(error)
+    def give_up(self, error: BaseException) -> None:
+        """Tell the others of an error here, and leave."""
+        self.tell(error)
+        self.end(waits=False)
 
-    def _end(self, waits: bool) -> None:
+    def close(self, waits: bool | None = None) -> None:
+        """Leave; see ``will_wait``."""
+        self.end(self.will_wait(waits))
+
+    def end(self, waits: bool) -> None:
+        """End what was begun, in reverse, and leave."""
         _forget(self)
         with ExitStack() as stack:  # in reverse, and all of them also where one fails
             if self.group is not None:
                 stack.callback(self.group.close)
             while self.closers:
                 stack.callback(self.closers.pop(0), waits)
+
+
+def _cause_of(error: BaseException | None) -> BaseException | None:
+    """The error that ends a block or a process by an exception; None where it ends well.
+
+    Processes of multiprocessing that fail end by ``sys.exit(1)`` in the handler of their error.
+    """
+    if isinstance(error, SystemExit):
+        return None if error.code in (None, 0) else error.__context__ or error
+    return None if isinstance(error, GeneratorExit) else error
 
 
 _MEMBERS: list[RpcMember] = []
@@ -127,7 +154,8 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
         except BaseException:
             group.close()
             raise
-    member = RpcMember(f"{context.group_name}-{context.rank}", group, security, store_settings)
+    before = sys.exc_info()[1]
+    member = RpcMember(f"{context.group_name}-{context.rank}", group, security, store_settings, before)
     with _LOCK:
         if not _MEMBERS:
             Finalize(None, _close_all, exitpriority=100)  # in processes that multiprocessing started
@@ -184,7 +212,8 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
 
     Args:
         id: The name of the worker that leaves; None for all of this process.
-        graceful: Wait until all ranks leave, so that nobody misses this rank's part.
+        graceful: Wait until all ranks leave, so that nobody misses this rank's part. Where an exception is being
+            handled, nobody is waited for, and the others are told of it.
         timeout: Without effect: ``rpc_timeout`` of ``init_rpc`` says how long to wait.
 
     Raises:
@@ -192,7 +221,7 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
     """
     with _LOCK:
         leaving = [member for member in _MEMBERS if id is None or member.name == id]
-    _leave(leaving, lambda member: member.close(graceful))
+    _leave(leaving, lambda member: member.close(None if graceful else False))
 
 
 def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> None:
@@ -220,16 +249,20 @@ def _forget(member: RpcMember) -> None:
 def _close_all() -> None:
     """Leave when the process ends; one that fails does not wait for the others, but tells them why.
 
-    ``sys.exit`` cannot be told from an end without errors. The others are waited for once, not once per member.
+    ``sys.exit`` in a script cannot be told from an end without errors. The others are waited for once, not once per
+    member.
     """
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    error = _cause_of(sys.exc_info()[1] or getattr(sys, "last_value", None))
     with _LOCK:
         leaving = list(_MEMBERS)
     groups = [member.group for member in leaving if member.group is not None]
     ends = time.monotonic() + max((group.membership.timeout_s for group in groups), default=0.0)
     for group in groups:
         group.leave_by(ends)
+    if error is not None:
+        for member in leaving:  # before any is left, which may take a while
+            member.tell(error)
     try:
-        _leave(leaving, lambda member: member.close(waits=True) if error is None else member.give_up(error))
-    except StoreError as error:
-        LOG.warning("left without the others: %s", error)
+        _leave(leaving, lambda member: member.end(waits=error is None))
+    except StoreError as failure:
+        LOG.warning("left without the others: %s", failure)
