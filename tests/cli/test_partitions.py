@@ -37,15 +37,15 @@ def owners(graph: Graph) -> dict[str, np.ndarray]:
     return {t: rng.integers(0, 3, table.num_nodes).astype(np.int32) for t, table in graph.nodes.items()}
 
 
-@pytest.fixture(params=["pyg", "dgl", "dgl folder"])
+@pytest.fixture(params=["pyg", "pyg file", "dgl", "dgl folder"])
 def source(request: pytest.FixtureRequest, graph: Graph, owners: dict[str, np.ndarray], tmp_path: Path) -> Path:
     """A graph in four parts, in the files of others."""
     folder = tmp_path / "theirs"
-    if request.param == "pyg":
+    if request.param.startswith("pyg"):
         from hopstream.compat.pyg import write_partitions
 
         write_partitions(graph, folder, num_parts=NUM_PARTS, owners=owners)
-        return folder
+        return folder / "META.json" if request.param == "pyg file" else folder
     from hopstream.compat.dgl.distributed import partition_graph
 
     partition_graph(graph, "g", NUM_PARTS, str(folder), part_method="file", owners=owners)
@@ -97,8 +97,8 @@ def test_nothing_is_written_into_them(run_command, source: Path, tmp_path: Path)
     assert result.status == 2 and "which lies in" in result.err
 
 
-def test_read_graph_says_who_reads_them(source: Path):
-    door = "pyg" if (source / "META.json").exists() else "dgl.distributed"
+def test_read_graph_says_who_reads_them(source: Path, tmp_path: Path):
+    door = "pyg" if (tmp_path / "theirs" / "META.json").exists() else "dgl.distributed"
     with pytest.raises(FormatError, match=rf"hopstream\.compat\.{door}\.read_partitions reads"):
         read_graph(source)
 

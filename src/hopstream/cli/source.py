@@ -11,11 +11,10 @@ from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.described import (
+    are_partitions,
     check_data_path,
     description_of,
-    dgl_config_of,
     is_edge_list,
-    is_pyg_partitions,
     is_unigraph,
 )
 from hopstream.schema import EdgeType
@@ -199,7 +198,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         from hopstream.partition.read_back import read_dataset
 
         return Source(graph=read_dataset(path), kind="dataset")
-    if is_pyg_partitions(path) or dgl_config_of(path) is not None:
+    if are_partitions(path):
         from hopstream.compat.partitions import read_partitions
 
         found = read_partitions(path)
@@ -234,7 +233,7 @@ def is_tables(path: Path) -> bool:
     """Whether a path names tables, or a folder with the file that describes them."""
     from hopstream.ingest.chunked import is_chunked
 
-    if (path / "manifest.json").exists() or dgl_config_of(path) is not None:
+    if (path / "manifest.json").exists() or are_partitions(path):
         return False
     tables = description_of(path)
     if is_unigraph(tables):

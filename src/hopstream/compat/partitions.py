@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.described import dgl_config_of, is_pyg_partitions
+from hopstream.ingest.described import PYG_META, dgl_config_of, pyg_partitions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,15 +38,16 @@ def read_partitions(path: Path) -> Partitions:
         SchemaError: What they hold is no graph.
         IdRangeError: An edge names a node that is not there.
     """
-    if is_pyg_partitions(path):
+    folder = pyg_partitions_of(path)
+    if folder is not None:
         from hopstream.compat.pyg.partition_files import read_meta  # loads torch
         from hopstream.compat.pyg.partition_reading import read_partitions as read_pyg
 
-        graph, owners = read_pyg(path)
-        return Partitions(kind="pyg", graph=graph, owners=owners, num_parts=read_meta(path).num_parts)
+        graph, owners = read_pyg(folder)
+        return Partitions(kind="pyg", graph=graph, owners=owners, num_parts=read_meta(folder).num_parts)
     config = dgl_config_of(path)
     if config is None:
-        raise FormatError(f"{path} has neither PyG's META.json nor the JSON file of DGL's partition_graph")
+        raise FormatError(f"{path} has neither PyG's {PYG_META} nor the JSON file of DGL's partition_graph")
     from hopstream.compat.dgl.part_config import read_config
     from hopstream.compat.dgl.reading import read_partitions as read_dgl
 

@@ -42,6 +42,6 @@ def _folder_of_pieces(path: Path) -> Path | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     from hopstream.ingest.chunked import is_chunked  # only here: it loads Arrow, which not all who ask here need
-    from hopstream.ingest.described import dgl_config_of
+    from hopstream.ingest.described import are_partitions
 
-    return path.parent if is_chunked(path) or dgl_config_of(path) is not None else None
+    return path.parent if are_partitions(path) or is_chunked(path) else None

@@ -9,6 +9,7 @@ from hopstream.ingest.json_files import read_json
 from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
 
 METADATA = "metadata.json"
+PYG_META = "META.json"
 SCHEMA_SUFFIX = ".pbtxt"
 EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
@@ -23,9 +24,10 @@ def is_edge_list(path: Path) -> bool:
     return Path(path.name.lower().removesuffix(".gz")).suffix in EDGE_LISTS
 
 
-def is_pyg_partitions(path: Path) -> bool:
-    """Whether a path is the folder of PyG's partitions."""
-    return (path / "META.json").is_file()
+def pyg_partitions_of(path: Path) -> Path | None:
+    """The folder of PyG's partitions that a path is, or whose ``META.json`` it is; None for all else."""
+    meta = path if path.name == PYG_META else path / PYG_META
+    return meta.parent if meta.is_file() else None
 
 
 def dgl_config_of(path: Path) -> Path | None:
@@ -40,13 +42,18 @@ def dgl_config_of(path: Path) -> Path | None:
     return found[0] if isinstance(value, dict) and {"num_parts", "node_map", "part-0"} <= value.keys() else None
 
 
+def are_partitions(path: Path) -> bool:
+    """Whether a path is PyG's or DGL's partitions."""
+    return pyg_partitions_of(path) is not None or dgl_config_of(path) is not None
+
+
 def refuse_partitions(path: Path) -> None:
     """Say what reads the partitions of others.
 
     Raises:
         FormatError: The path is PyG's or DGL's.
     """
-    if is_pyg_partitions(path):
+    if pyg_partitions_of(path) is not None:
         raise FormatError(f"{path} holds PyG's partitions; hopstream.compat.pyg.read_partitions reads them")
     if (config := dgl_config_of(path)) is not None:
         raise FormatError(

@@ -20,7 +20,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
-from hopstream.ingest.described import check_data_path, description_of, dgl_config_of, is_unigraph, read_metadata
+from hopstream.ingest.described import are_partitions, check_data_path, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
@@ -240,7 +240,7 @@ def _metadata_of(source: Path) -> Path:
     metadata = description_of(source)
     is_dataset = (source / MANIFEST).is_file()
     is_described = (metadata.suffix == ".json" or is_unigraph(metadata)) and metadata.is_file()
-    if not is_described or dgl_config_of(source) is not None:
+    if not is_described or are_partitions(source):
         raise SettingsError(
             f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
             + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")

@@ -188,6 +188,12 @@ def test_tensors_are_put_got_and_removed():
     assert torch.equal(store.get_tensor("paper", "x", index=torch.tensor([2])), x[2:])
     assert torch.equal(store.get_tensor_from_global_id("paper", "x", torch.tensor([9, 5])), x[[2, 0]])
     assert store.get_tensor_from_global_id("paper", "x", torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+    for one in (torch.tensor(9), 9):
+        assert torch.equal(store.get_tensor_from_global_id("paper", "x", one), x[2])
+    assert torch.equal(store.get_tensor_from_global_id("paper", "x", [[9], [5]]), x[[2, 0]][:, None])
+    for wrong in (slice(2), "9", torch.tensor([9.0]), torch.tensor([True])):
+        with pytest.raises(SchemaError, match=r"index is .*wanted ids: int64\[n\]"):
+            store.get_tensor_from_global_id("paper", "x", wrong)
     with pytest.raises(IdRangeError, match=r"index\[1\] is 3, which is none of the 3 ids of this part"):
         store.get_tensor_from_global_id("paper", "x", torch.tensor([9, 3]))
     with pytest.raises(IdRangeError, match=r"index\[0\] is 10"):

@@ -187,16 +187,22 @@ def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_what_the_new_graph_has_not_goes(tmp_path):
+def test_what_the_new_graph_has_not_is_named_and_left(tmp_path):
     first = labelled(homogeneous)
     pyg_dist.write_partition_folders(first, tmp_path, "toy", num_parts=2, method="random")
     nodes = {t: replace(of, features={"x": of.features["x"]}) for t, of in first.nodes.items()}
     second = replace(first, nodes=nodes, splits={"node": {"train": np.arange(4)}})
-    with pytest.raises(SettingsError, match="holds tensor files; give overwrite=True"):
-        pyg_dist.write_partition_folders(second, tmp_path, "toy", num_parts=2, method="random")
+    (tmp_path / "toy-labels").mkdir()
+    wanted = r"toy-label, .*toy-labels, .*toy-test-partitions would be read as labels or splits of this graph"
+    for overwrite in (False, True):
+        with pytest.raises(SettingsError, match=wanted):
+            pyg_dist.write_partition_folders(second, tmp_path, "toy", num_parts=2, method="random", overwrite=overwrite)
+    (tmp_path / "toy-labels").rmdir()
+    assert pyg_dist.read_partition_folders(tmp_path, "toy")[0].fingerprint() == first.fingerprint()
+    for folder in ("toy-label", "toy-test-partitions"):
+        (tmp_path / folder).rename(tmp_path / f"old-{folder}")
     pyg_dist.write_partition_folders(second, tmp_path, "toy", num_parts=2, method="random", overwrite=True)
     assert pyg_dist.read_partition_folders(tmp_path, "toy")[0].fingerprint() == second.fingerprint()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy-partitions", "toy-train-partitions"]
 
 
 def test_names_that_begin_alike_are_apart(tmp_path):

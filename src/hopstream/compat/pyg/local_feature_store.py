@@ -104,6 +104,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
 
         Raises:
             UnknownNameError: There is no such tensor, or no ids of its group.
+            SchemaError: ``index`` is no id and no ids.
             IdRangeError: An id is of no row of this part.
         """
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
@@ -114,11 +115,12 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             raise SchemaError(
                 f"index is missing; give the ids of the rows of {key[1]!r} of {_label(key[0])} that are wanted"
             )
+        ids = _ids_of(attr.index)
         if key in self._of_all_nodes:
-            return self._tensors[key][_check_ids(attr.index, len(self._tensors[key]))]
+            return self._tensors[key][_check_ids(ids, len(self._tensors[key]))]
         if key[0] not in self._rows:
             raise UnknownNameError(f"{_label(key[0])} have no global ids; known: {list(self._rows)}; use put_global_id")
-        return self._tensors[key][self._rows[key[0]].find(attr.index)]
+        return self._tensors[key][self._rows[key[0]].find(ids)]
 
     def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
         """Every tensor that is held, by group and name."""
@@ -325,6 +327,17 @@ def _label(group: Any) -> str:
     return "edges" if group == EDGES else f"edges {type_label(group)}"
 
 
+def _ids_of(index: Any) -> Tensor:
+    """Ids, int64 of any shape, of what the user gave: a tensor, an array, a list or one integer."""
+    try:
+        ids = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SchemaError(f"index is {index!r}; wanted ids: int64[n]") from error
+    if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
+        raise SchemaError(f"index is {ids.dtype}{list(ids.shape)}; wanted ids: int64[n]")
+    return ids.long()
+
+
 def _check_ids(ids: Tensor, num_rows: int) -> Tensor:
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_rows:
         raise IdRangeError(f"index has ids in {int(ids.min())}..{int(ids.max())}; nodes are 0..{num_rows - 1}")
@@ -368,11 +381,12 @@ class _RowsOfIds:
         return cls(ids, ids if is_ascending else sorted_ids, None if is_ascending else order)
 
     def find(self, ids: Tensor) -> Tensor:
-        """int64[n], the row of each id; raises ``IdRangeError`` for one that has none."""
-        places = torch.from_numpy(find_sorted(self.sorted_ids.numpy(), ids.numpy()))
+        """The row of each id, int64 in their shape; raises ``IdRangeError`` for one that has none."""
+        flat = ids.reshape(-1)
+        places = torch.from_numpy(find_sorted(self.sorted_ids.numpy(), flat.numpy()))
         if bool((places < 0).any()):
             row = int(torch.nonzero(places < 0)[0])
             raise IdRangeError(
-                f"index[{row}] is {int(ids[row])}, which is none of the {len(self.ids)} ids of this part"
+                f"index[{row}] is {int(flat[row])}, which is none of the {len(self.ids)} ids of this part"
             )
-        return places if self.order is None else self.order[places]
+        return (places if self.order is None else self.order[places]).reshape(ids.shape)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from hopstream.errors import FormatError, IdRangeError
+from hopstream.ingest.described import PYG_META
 from hopstream.load.torch_files import read_torch_file
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 
-META = "META.json"
 NodeParts = Tensor | dict[str, Tensor]
 """int64[num_nodes], the part of each node; by node type where the graph has types."""
 EdgeParts = Tensor | dict[EdgeType, Tensor]
@@ -83,7 +83,7 @@ def read_meta(root: Path) -> PartitionMeta:
     Raises:
         FormatError: It is missing, no JSON object, or lacks a field.
     """
-    path = root / META
+    path = root / PYG_META
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -8,7 +8,6 @@ Spellings of PyG's document (``<name>-labels``, ``partion<i>.pt``) are read too.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,12 @@ from torch import Tensor
 
 from hopstream.arrays import IntArray
 from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
-from hopstream.compat.pyg.partition_files import META, ids_of
+from hopstream.compat.pyg.partition_files import ids_of
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
+from hopstream.ingest.described import pyg_partitions_of
 from hopstream.load.pyg import to_tensor
 from hopstream.load.torch_files import read_torch_file
 from hopstream.partition.assign import OwnersSource
@@ -59,11 +59,12 @@ def write_partition_folders(
         root: The folder of the folders.
         name: What their names start with.
         owners: The part of each node, as ``hopstream.write_parts`` takes it.
-        overwrite: Replace folders that are there, and remove those of labels and splits that the graph has not.
+        overwrite: Replace folders that are there.
         **options: Fields of ``PartitionSettings``; for a graph alone.
 
     Raises:
-        SettingsError: A folder holds something else, or is not to be overwritten.
+        SettingsError: A folder holds something else, or is not to be overwritten, or is of labels or of a split that
+            the graph has not, and would be read as the graph's.
         SchemaError: A feature is no tensor, a name cannot be that of a file, or nodes and links have a split of one
             name, and so one folder.
         FormatError: The dataset is damaged.
@@ -89,10 +90,13 @@ def write_partition_folders(
     written = {f"{name}-{split}-partitions" for split in (*of_nodes, *of_links)} | (
         {f"{name}-label"} if labels else set()
     )
-    left = [*(place / f"{name}-{folder}" for folder in LABEL_FOLDERS), *_split_folders(place, name).values()]
-    for folder in (folder for folder in left if folder.exists() and folder.name not in written):
-        _check_folder(folder, overwrite=overwrite)
-        shutil.rmtree(folder)  # of a graph that was here before
+    there = [*(place / f"{name}-{folder}" for folder in LABEL_FOLDERS), *_split_folders(place, name).values()]
+    strange = [str(folder) for folder in there if folder.exists() and folder.name not in written]
+    if strange:
+        raise SettingsError(
+            f"{', '.join(strange)} would be read as labels or splits of this graph, which has none such; move them "
+            "away, or give another name"
+        )
     if labels:
         _write_folder(place / f"{file_name(name)}-label", {"label.pt": labels}, overwrite)
     for split in (*of_nodes, *of_links):
@@ -149,12 +153,12 @@ def read_partition_folders(
 def _split_folders(place: Path, name: str) -> dict[str, Path]:
     """Split name to its folder; those of graphs whose names begin alike are left aside."""
     folders = sorted(place.iterdir()) if place.is_dir() else []
-    graphs = [folder.name.removesuffix(PARTITIONS) for folder in folders if (folder / META).is_file()]
+    graphs = [folder.name.removesuffix(PARTITIONS) for folder in folders if pyg_partitions_of(folder)]
     longer = tuple(f"{other}-" for other in graphs if other.startswith(f"{name}-"))
     found = {}
     for folder in folders:
         split = folder.name.removeprefix(f"{name}-").removesuffix(PARTITIONS)
-        is_named = folder.name == f"{name}-{split}{PARTITIONS}" and not (folder / META).exists()
+        is_named = folder.name == f"{name}-{split}{PARTITIONS}" and not pyg_partitions_of(folder)
         if is_named and folder.is_dir() and not folder.name.startswith(longer):
             found[split] = folder
     return found

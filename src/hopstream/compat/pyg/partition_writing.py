@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
-from hopstream.compat.pyg.partition_files import META, offsets_of_types
+from hopstream.compat.pyg.partition_files import offsets_of_types
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
+from hopstream.ingest.described import PYG_META
 from hopstream.load.pyg import to_tensor
 from hopstream.partition.assign import OwnersSource, assign_owners
 from hopstream.partition.layout import Dataset, open_dataset
@@ -141,7 +142,7 @@ def check_root(out: Path, *, overwrite: bool) -> None:
         return
     names = sorted(entry.name for entry in root.iterdir())
     foreign = [name for name in names if not _is_of_layout(name)]
-    if foreign or (names and META not in names):
+    if foreign or (names and PYG_META not in names):
         raise SettingsError(
             f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
             "or empty folder"
@@ -152,7 +153,7 @@ def check_root(out: Path, *, overwrite: bool) -> None:
 
 def _is_of_layout(name: str) -> bool:
     part = name.removeprefix("part").removeprefix("_")
-    return name == META or name.removesuffix(".pt") in MAP_NAMES or (name.startswith("part") and part.isdigit())
+    return name == PYG_META or name.removesuffix(".pt") in MAP_NAMES or (name.startswith("part") and part.isdigit())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,7 +200,7 @@ class _Contents:
             "is_hetero": is_hetero,
             "is_sorted": True,
         }
-        (folder / META).write_text(json.dumps(meta) + "\n", encoding="utf-8")
+        (folder / PYG_META).write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
     def _write_maps(self, folder: Path, is_hetero: bool) -> None:
         nodes = {t: np.asarray(owner, np.int64) for t, owner in self.cut.owners.items()}
