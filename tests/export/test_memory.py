@@ -18,8 +18,9 @@ from hopstream.tfgnn.spec_builder import SamplingSpecBuilder
 from tests.memory import peak_private_bytes
 
 MIB = 1 << 20
-SLACK = 40 * MIB
-"""Far less than what is written more; what is freed is not all given back at once. 4 to 29 MiB were measured."""
+SLACK = 52 * MIB
+"""Less than half of what is written more; what is freed is not all given back at once. 4 to 43 MiB were measured, the
+most where both cores had other work."""
 SAMPLED = 64 * MIB
 """What a thread takes to sample a block before it is cut: 300 bytes for each edge of tasks.DRAWN_AT_ONCE, and more."""
 NUM_SEEDS = (4000, 16_000)
@@ -49,7 +50,7 @@ def test_four_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: int
             export_subgraphs(tmp_path / "parts", tmp_path / "spec.pbtxt", tmp_path / "warm", seeds=[1], num_workers=0)
         peaks.append(peak_private_bytes(PROGRAM, *words))
     sizes = [(tmp_path / f"out-{n}-00000-of-00001").stat().st_size for n in NUM_SEEDS]
-    assert sizes[1] > 3 * sizes[0] and sizes[1] > 3 * SLACK
+    assert sizes[1] > 3 * sizes[0] and sizes[1] - sizes[0] > 2 * SLACK
     assert peaks[1] <= peaks[0] + SLACK, [peak / MIB for peak in peaks]
 
 
