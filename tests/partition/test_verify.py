@@ -90,7 +90,7 @@ FORGERIES = [
     (f"{RATES_IN}/time.npy", lambda times: times - 1, "rates__movie/in: time 0 is not that of the edge or its neighbo"),
     (f"{RATES_OUT}/time.npy", lambda times: times + 1, "rates__movie/out: time 0 is not that of the edge or its neigh"),
     (f"{RATES_IN}/weight_sums.npy", add(3, 1e-9), "rates__movie/in: weight sums are not the running sums"),
-    (f"{RATES_IN}/weight_alias.npy", put(1, 5), "alias tables are not those of the weights"),
+    (f"{RATES_IN}/weight_alias.npy", add(1, 1), "alias tables are not those of the weights"),
     (f"{RATES_OUT}/weight_sums.npy", put(0, np.nan), "rates__movie/out: weight sums are not the running sums"),
     (f"{RATES_IN}/weight_order.npy", put(2, 1 << 30), "weight order is not the order of the weights"),
     (f"{RATES_IN}/weight_order.npy", lambda order: order[[1, 0, *range(2, len(order))]], "weight order is not the ord"),
