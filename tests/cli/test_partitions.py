@@ -92,6 +92,13 @@ def test_what_is_read_piece_by_piece_is_not_this(run_command, source: Path, tmp_
     assert "is neither tables nor a chunked graph, which alone are read piece by piece" in result.err
 
 
+@pytest.mark.parametrize("flags", [("--on-dangling", "drop"), ("--on-duplicate", "drop"), ("--no-keep-raw-ids",)])
+def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: Path, flags: tuple[str, ...]):
+    result = run_command("ingest", source, "--out", tmp_path / "ours", *flags)
+    assert result.status == 2
+    assert result.err == f"error: {flags[0]} is for tables, and {source} is none; leave it out\n"
+
+
 def test_nothing_is_written_into_them(run_command, source: Path, tmp_path: Path):
     result = run_command("ingest", source, "--out", tmp_path / "theirs" / "ours")
     assert result.status == 2 and "which lies in" in result.err

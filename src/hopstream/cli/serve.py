@@ -235,7 +235,6 @@ class _StopRequests:
 def _listen(
     store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
 ) -> StoreServer:
-    from hopstream.kernels.compiling import compiling_told
     from hopstream.store.server import StoreServer
 
     security = access.read()
@@ -245,11 +244,10 @@ def _listen(
     if security.certificate is not None and not has_tls:
         raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
     try:
-        with compiling_told():
-            return StoreServer(
-                store, settings.location, security=security, limits=sampler.server_limits, path=dataset,
-                operations=sampler.operations,
-            )  # fmt: skip
+        return StoreServer(
+            store, settings.location, security=security, limits=sampler.server_limits, path=dataset,
+            operations=sampler.operations,
+        )  # fmt: skip
     except AccessDenied as error:  # where to listen is the user's choice
         raise SettingsError(str(error)) from error
 

@@ -87,8 +87,10 @@ class SourceSettings:
 
         Raises:
             SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data; or a
-                choice is for an edge list, or a folder of OGB's, and the path is none.
+                choice is for tables, an edge list, or a folder of OGB's, and the path is none.
         """
+        if not path.exists():  # which whoever reads it says
+            return
         for flag, is_given in (
             ("--raw-ids", self.raw_ids), ("--columns", bool(self.columns)),
             ("--edge-delimiter", self.edge_delimiter is not None),
@@ -104,6 +106,12 @@ class SourceSettings:
                 raise SettingsError(f"{flag} is for folders of OGB's, and {path} is none; leave it out")
         if self.ignore and path.suffix != ".npz":
             raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
+        for flag, is_given in (
+            ("--on-dangling", self.on_dangling != "error"), ("--on-duplicate", self.on_duplicate != "error"),
+            ("--no-keep-raw-ids", not self.keep_raw_ids),
+        ):  # fmt: skip
+            if is_given and not is_tables(path):
+                raise SettingsError(f"{flag} is for tables, and {path} is none; leave it out")
         if self.data_path is not None:
             check_data_path(description_of(path), self.data_path)
 
