@@ -210,7 +210,7 @@ def test_servers_of_another_dataset_are_refused(
             open_store(path, FAR)
 
 
-@pytest.mark.parametrize("num_silent", [40, 70])
+@pytest.mark.parametrize("num_silent", [pytest.param(40, marks=pytest.mark.slow), 70])
 def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silent: int) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]

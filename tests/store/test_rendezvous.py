@@ -226,13 +226,14 @@ def test_rank_zero_stays_until_those_who_are_there_know_who_gave_up(port: int) -
 @pytest.mark.parametrize("knows", [True, False])
 def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
     """Nor for those who know."""
-    monkeypatch.setattr(rendezvous_server, "LINGER_S", 0.5)
+    stays_s = 5.0 if knows else 0.5
+    monkeypatch.setattr(rendezvous_server, "LINGER_S", stays_s)
     groups = met(port)
+    start = time.monotonic()  # rank 0 counts from when it knows, which is before its own call to fail returns
     groups[1 if knows else 0].fail("the disk is full")
-    start = time.monotonic()
     groups[0].close()
     took = time.monotonic() - start
-    assert took < 0.4 if knows else 0.5 <= took < 3
+    assert took < stays_s if knows else stays_s <= took < 3
     assert groups[1].failure() == ""
     groups[1].close()
 
@@ -240,13 +241,13 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
 def test_rank_zero_stays_no_longer_than_some_seconds_from_when_it_knew(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous_server, "LINGER_S", 0.5)
+    monkeypatch.setattr(rendezvous_server, "LINGER_S", 1.0)
     groups = met(port)
     groups[0].fail("the disk is full")
-    time.sleep(0.4)
+    time.sleep(1.0)
     start = time.monotonic()
     groups[0].close()
-    assert time.monotonic() - start < 0.4
+    assert time.monotonic() - start < 1
     groups[1].close()
 
 
@@ -258,14 +259,14 @@ def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
     groups[0].fail("the disk is full")
     start = time.monotonic()
     others[0].close()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 2
     others[0] = Group(replace(member(port, 0), group="h"))  # the address stays in use
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(groups[0].close)
         time.sleep(0.3)
         assert not closing.done()
         assert groups[1].failure() == "rank 0 gave up: the disk is full"
-        closing.result(timeout=1)
+        closing.result(timeout=2)
     for group in (groups[1], *others):
         group.close()
 
