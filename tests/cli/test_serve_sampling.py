@@ -64,6 +64,7 @@ def fetch_one(source: Any) -> hopstream.NeighborLoader:
     return loader
 
 
+@pytest.mark.slow
 def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
     up = processes.start("up", parts, "--metrics-port", 0, "--json")
     processes.wait_for_fact(up, "stage", "ready")

@@ -142,6 +142,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(pool, tmp_path):
     assert got == [pid for pid in begun(tmp_path, 2) if pid in pool.pids]
 
 
+@pytest.mark.slow
 def test_a_worker_that_gives_no_sign_of_life_is_replaced(tmp_path):
     def stop() -> None:
         os.kill(begun(tmp_path, 1)[0], signal.SIGSTOP)

@@ -68,7 +68,7 @@ def records_of(out: str) -> list[bytes]:
     return [record for path in files_of(out) for record in read_records(path)]
 
 
-@pytest.mark.parametrize("strategy", ["RANDOM_UNIFORM", "TOP_K"])
+@pytest.mark.parametrize("strategy", ["RANDOM_UNIFORM", pytest.param("TOP_K", marks=pytest.mark.slow)])
 def test_a_unigraph_is_sampled_as_its_dataset(shop: Path, strategy: str):
     (shop.parent / "spec.pbtxt").write_text(SPEC.replace("STRATEGY", strategy))
     by_weight = "weight" if strategy == "TOP_K" else None
@@ -100,6 +100,7 @@ def test_the_context_is_that_of_each_sample(shop: Path):
     assert sorted(read_schema(bare.schema_path).context.features) == ["sample_id", "seed_id"]
 
 
+@pytest.mark.slow
 def test_the_schema_may_lie_elsewhere(shop: Path, capsys: pytest.CaptureFixture[str]):
     wanted = exported(shop, shop, "wanted")
     moved = (shop / "schema.pbtxt").rename(shop.parent / "graph.pbtxt")
@@ -169,6 +170,7 @@ export_subgraphs(shop, shop.parent / "spec.pbtxt", shop.parent / "got" / "x@4", 
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch):
     exported(shop, shop, "wanted")
     stages: list[str] = []

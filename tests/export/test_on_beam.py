@@ -73,6 +73,7 @@ def test_samples_do_not_depend_on_batches_and_order(papers, batch_size, seeds):
     run_within(pipeline)
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_in_processes_of_the_runner(papers, tmp_path):
     """And are records that others read: Beam writes them."""
     pipeline = beam.Pipeline(options=PipelineOptions(PROCESSES))

@@ -324,7 +324,7 @@ def test_memory_stays_flat_over_epochs(tmp_path):
     assert len(addresses) < 15  # of 100 batches, of which at most six are alive at once
 
 
-@pytest.mark.parametrize("collate", ["numpy", "pyg"])
+@pytest.mark.parametrize("collate", ["numpy", pytest.param("pyg", marks=pytest.mark.slow)])
 def test_private_memory_of_the_process_stays_flat_over_epochs(tmp_path, collate):
     rng = np.random.default_rng(0)
     store = local_store(make_plain_graph(rng, num_nodes=20_000, num_edges=200_000), tmp_path / "parts", 2)

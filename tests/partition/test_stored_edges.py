@@ -64,7 +64,7 @@ def check_links(parts: list[PartArrays], graph: Graph, edge_type, has_times: boo
         assert [link.splits[name].tolist() for link in links] == want
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rng_seed=st.integers(0, 1 << 32),
     timed=st.sampled_from(TIMED),

@@ -218,12 +218,12 @@ def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silen
         locations = [f"grpc://127.0.0.1:{each.getsockname()[1]}" for each in silent]
         started = time.monotonic()
         with pytest.raises(StoreTimeout, match=r"gave no answer in .* to hello"):
-            open_store(",".join(locations), StoreSettings(prefer_local=False, timeout_s=2))
-        assert time.monotonic() - started < 3.5
-        settings = StoreSettings(prefer_local=False, timeout_s=2)
+            open_store(",".join(locations), StoreSettings(prefer_local=False, timeout_s=1))
+        assert time.monotonic() - started < 5
+        settings = StoreSettings(prefer_local=False, timeout_s=1)
         with open_store(",".join([*locations, server.location]), settings) as store:
             check_answers(typed_case, store)
-        assert time.monotonic() - started < 7
+        assert time.monotonic() - started < 10
 
 
 def test_a_token_opens_a_cluster(typed_case: Case) -> None:

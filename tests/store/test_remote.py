@@ -86,6 +86,7 @@ def test_a_peer_that_is_no_hopstream_server_is_told() -> None:
         other.shutdown()
 
 
+@pytest.mark.slow
 def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as patient:
         store = patient.with_timeout(0.5)

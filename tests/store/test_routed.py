@@ -245,6 +245,7 @@ def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
             assert tuple(b - a for a, b in zip(before, after, strict=True)) == wanted
 
 
+@pytest.mark.slow
 def test_a_frozen_replica_leaves_time_for_the_next(typed_case: Case) -> None:
     settings = StoreSettings(timeout_s=6)
     with ServerProcess(typed_case.root) as process, StoreServer(typed_case.shared()) as other:

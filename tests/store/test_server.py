@@ -255,6 +255,7 @@ def test_sigterm_finishes_calls_under_way_and_exits_with_0(big: Path) -> None:
         assert process.wait() == 0
 
 
+@pytest.mark.slow
 def test_sigterm_exits_with_1_where_a_client_has_stopped_reading(big: Path) -> None:
     with ServerProcess(big, "--grace", 0.2) as process, flight.FlightClient(process.location) as client:
         stream = client.do_get(flight.Ticket(big_request(big, BIG_ROWS)), flight.FlightCallOptions(timeout=60))

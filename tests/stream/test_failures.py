@@ -188,6 +188,7 @@ def test_a_killed_clients_channels_are_gone_within_the_lease(
     kill_a_client(servers, wanted, dataset_id_of(timed_parts[2]))
 
 
+@pytest.mark.slow
 def test_a_stopped_server_is_told_in_time_and_then_goes_on(
     servers: list[SamplingProcess], wanted: list[Batches]
 ) -> None:
@@ -291,6 +292,7 @@ def test_a_server_that_comes_back_makes_what_is_still_needed(
                 assert described(server)["num_waiting"] == 0, described(server)
 
 
+@pytest.mark.slow
 def test_closing_a_loader_while_its_server_is_stopped_ends_soon(servers: list[SamplingProcess]) -> None:
     loader = ranked_loader(remote_graph(locations_of(servers)), 0)
     iterator = iter(loader)

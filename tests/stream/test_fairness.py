@@ -327,6 +327,7 @@ def sampling_s_of(scheduler: Scheduler) -> dict[int, float]:
     return {int(str(one["channel_id"])): float(str(one["sampling_s"])) for one in known}
 
 
+@pytest.mark.slow
 def test_in_real_time():
     """On a busy machine a batch may take far longer than it should, so the longest of all is allowed for."""
     real, gate = RealTime(wanted_s=4.0), Gate()

@@ -48,6 +48,7 @@ def check_flat(cycle: Callable[[int], None]) -> None:
     assert traced_bytes() - bytes_before < MAX_GROWTH_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_channels_leave_nothing():
     """One is read to its end, one is given up in mid-epoch, one fails, and one is never read."""
@@ -79,6 +80,7 @@ def test_channels_leave_nothing():
         assert not scheduler._reported
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_schedulers_leave_nothing():
     def cycle(n: int) -> None:
