@@ -155,7 +155,10 @@ def assign_nodes(
         UnknownNameError: What is to be even names a node type or feature that is not there.
     """
     if classes and settings.method == "hash":
-        raise SettingsError("classes are given and method 'hash' puts a node where its key says; choose another method")
+        raise SettingsError(
+            "method 'hash' puts a node where its key says, so it evens out no classes of nodes (DGL's balance_ntypes); "
+            "choose another method, or leave them out"
+        )
     source = source_of(graph)
     if settings.num_parts == 1:
         return Assignment(owners={t: np.zeros(num_nodes, np.int32) for t, num_nodes in source.num_nodes.items()})

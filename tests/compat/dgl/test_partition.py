@@ -17,6 +17,7 @@ from hopstream.compat.dgl.distributed import (
     partition_graph,
     read_partitions,
 )
+from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.partition.halo.around import around_part
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
@@ -213,6 +214,9 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
     ("options", "said"),
     [
         ({"num_hops": -1}, "num_hops is -1"),
+        ({"num_hops": 2**31}, "num_hops is 2147483648; it must be an integer from 0"),
+        ({"num_parts": None}, "num_parts is None"),
+        ({"num_parts": True}, "num_parts is True"),
         ({"num_trainers_per_machine": 0}, "num_trainers_per_machine is 0"),
         ({"objtype": "vol"}, "objtype is 'vol'"),
         ({"use_graphbolt": True}, "use_graphbolt"),
@@ -225,7 +229,7 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
 )
 def test_what_cannot_be_is_refused(tmp_path, options, said):
     with pytest.raises(SettingsError, match=said):
-        partition_graph(plain_graph(), "g", 2, tmp_path / "out", **options)
+        partition_graph(plain_graph(), **{"graph_name": "g", "num_parts": 2, "out_path": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
 
 
@@ -241,3 +245,30 @@ def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_pat
         partition_graph(plain_graph(), "a/b", 2, tmp_path)
     with pytest.raises(TypeError, match="unknown"):
         partition_graph(plain_graph(), "g", 2, tmp_path, unknown=1)
+
+
+def test_names_of_a_graph_without_types_stay_where_it_has_relations(tmp_path):
+    """``_N`` and ``_E`` are ``node`` and ``to`` of ours only where there is nothing else."""
+    ends = ([0, 1], [1, 2])
+    g = dgl.heterograph({("_N", "likes", "_N"): ends, ("_N", "_E", "_N"): ends}, num_nodes_dict={"_N": 4})
+    g.ndata["feat"] = torch.rand(4, 2)
+    classes = {"_N": torch.arange(4) % 2}
+    partition_graph(g, "g", 2, tmp_path, part_method="random", balance_ntypes=classes)
+    _, features, _, _, _, ntypes, etypes = load_partition(tmp_path / "g.json", 0)
+    assert list(features) == ["_N/feat"] and ntypes == ["_N"]
+    assert sorted(etypes) == [("_N", "_E", "_N"), ("_N", "likes", "_N")]
+    read, owners = read_partitions(tmp_path / "g.json")[:2]
+    assert set(read.edges) == {("_N", "_E", "_N"), ("_N", "likes", "_N")} and list(owners) == ["_N"]
+    assert np.array_equal(read.nodes["_N"].features["feat"], g.ndata["feat"].numpy())
+    (tmp_path / "owners").mkdir()
+    np.savetxt(tmp_path / "owners/_N.txt", owners["_N"], fmt="%d")
+    assert verify_part_files(tmp_path / "g.json", against=read, owners=tmp_path / "owners").is_ok
+
+
+def test_graphs_of_types_are_cut_by_hash(tmp_path):
+    graph = typed_graph()
+    partition_graph(graph, "g", 3, tmp_path / "a", part_method="hash")
+    assert read_partitions(tmp_path / "a/g.json")[0].fingerprint() == graph.fingerprint()
+    classes = {"a": np.zeros(graph.nodes["a"].num_nodes, np.int64)}
+    with pytest.raises(SettingsError, match=r"'hash' puts a node where .*balance_ntypes.* leave them out"):
+        partition_graph(graph, "g", 3, tmp_path / "b", part_method="hash", balance_ntypes=classes)

@@ -48,6 +48,14 @@ def test_nodes_and_edges_are_those_of_a_walk(graph, num_hops):
         assert all((np.diff(keys) > 0).all() for keys in around.edge_keys.values())
 
 
+def test_hops_end_where_no_node_is_found():
+    graph, owners = plain_graph(20, 30), {"node": np.arange(20) % 2}
+    near, far = (around_part(graph, owners, 0, num_hops) for num_hops in (20, 10**9))
+    assert np.array_equal(near.edge_keys["node", "to", "node"], far.edge_keys["node", "to", "node"])
+    is_near, is_far = ((around.hops["node"] >= 0) & (around.hops["node"] <= 20) for around in (near, far))
+    assert np.array_equal(is_near, is_far)
+
+
 def test_a_part_without_nodes_has_nothing_around_it():
     graph = plain_graph(5, 8)
     around = around_part(graph, {"node": np.zeros(5, np.int32)}, 1, 2)

@@ -67,19 +67,20 @@ def as_graph(g: Any) -> Graph:
         return read_dataset(g) if (Path(g) / MANIFEST).is_file() else read_graph(g)
     if not isinstance(g, DGLGraphLike):
         return read_graph(g)
-    data = {t: _arrays(g.nodes[t].data) for t in g.ntypes}
-    edge_data = {t: _arrays(g.edges[t].data) for t in g.canonical_etypes}
+    node_names, edge_names = our_names(g.ntypes, g.canonical_etypes)
+    data = {node_names[t]: _arrays(g.nodes[t].data) for t in g.ntypes}
+    edge_data = {edge_names[t]: _arrays(g.edges[t].data) for t in g.canonical_etypes}
     ends = {
-        our_edge_type(t): tuple(to_array(end, f"edges of {t!r}") for end in g.edges(etype=t, order="eid"))
+        edge_names[t]: tuple(to_array(end, f"edges of {t!r}") for end in g.edges(etype=t, order="eid"))
         for t in g.canonical_etypes
     }
     return graph_from_arrays(
         cast(Any, ends),
-        num_nodes={our_node_type(t): g.num_nodes(t) for t in g.ntypes},
-        node_features={our_node_type(t): _features(of) for t, of in data.items()},
-        edge_features={our_edge_type(t): _features(of) for t, of in edge_data.items()},
-        splits={our_node_type(t): _splits(of) for t, of in data.items()},
-        edge_splits={our_edge_type(t): _splits(of) for t, of in edge_data.items()},
+        num_nodes={node_names[t]: g.num_nodes(t) for t in g.ntypes},
+        node_features={t: _features(of) for t, of in data.items()},
+        edge_features={t: _features(of) for t, of in edge_data.items()},
+        splits={t: _splits(of) for t, of in data.items()},
+        edge_splits={t: _splits(of) for t, of in edge_data.items()},
     )
 
 
@@ -102,15 +103,15 @@ def is_mask(name: str, column: Column) -> bool:
     return column.dtype == np.bool_ or (column.dtype == np.uint8 and int(column.max(initial=0)) <= 1)
 
 
-def our_node_type(ntype: str) -> str:
-    """A node type of DGL."""
-    return NODE if ntype == DEFAULT_NTYPE else ntype
+def our_names(ntypes: Iterable[str], etypes: Iterable[EdgeType]) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
+    """What the node and edge types of a graph of DGL are called here: ``node`` and ``to`` in a graph without types.
 
-
-def our_edge_type(etype: EdgeType) -> EdgeType:
-    """An edge type of DGL."""
-    src_type, relation, dst_type = etype
-    return EDGE if etype == DEFAULT_ETYPE else (our_node_type(src_type), relation, our_node_type(dst_type))
+    The other way round: ``dgl_names``.
+    """
+    node_types, edge_types = list(ntypes), list(etypes)
+    if node_types == [DEFAULT_NTYPE] and set(edge_types) <= {DEFAULT_ETYPE}:
+        return {DEFAULT_NTYPE: NODE}, {DEFAULT_ETYPE: EDGE}
+    return {t: t for t in node_types}, {t: t for t in edge_types}
 
 
 def dgl_names(schema: GraphSchema) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.compat.dgl.convert import as_graph, our_node_type
+from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.numbering import number_by_owner
 from hopstream.compat.dgl.part_files import check_schema
@@ -20,7 +20,7 @@ from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.partition.assign import OwnersSource, assign_nodes, assign_owners
 from hopstream.partition.assign_balance import NodeClasses
-from hopstream.partition.settings import Method, PartitionSettings
+from hopstream.partition.settings import MAX_PARTS, Method, PartitionSettings
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Mapped = tuple["Tensor", "Tensor"] | tuple[dict[str, "Tensor"], dict[EdgeType, "Tensor"]]
 FORMATS = ("coo", "csr", "csc")
+MAX_HOPS = 2**31 - 1
 
 
 def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
@@ -76,7 +77,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         IdRangeError: An edge names a node that is not there.
     """
     _check_reshuffle(reshuffle, balance_ntypes)
-    _check(graph_name, num_hops, num_trainers_per_machine, (objtype, graph_formats, use_graphbolt))
+    _check(graph_name, num_parts, num_hops, num_trainers_per_machine)
+    _check_others(objtype, graph_formats, use_graphbolt)
     graph = as_graph(g)
     check_schema(graph.schema)
     settings = PartitionSettings(
@@ -110,13 +112,18 @@ def _check_reshuffle(reshuffle: object, balance_ntypes: object) -> None:
         )
 
 
-def _check(graph_name: str, num_hops: int, num_trainers: int, others: tuple[object, object, object]) -> None:
-    objtype, graph_formats, use_graphbolt = others
+def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) -> None:
     if not graph_name or "/" in graph_name or graph_name.startswith("."):
         raise SettingsError(f"graph_name is {graph_name!r}; it must be a name for a file")
-    for name, value, low in (("num_hops", num_hops, 0), ("num_trainers_per_machine", num_trainers, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise SettingsError(f"{name} is {value!r}; it must be an integer of {low} at least")
+    for name, value, low, high in (
+        ("num_parts", num_parts, 1, MAX_PARTS), ("num_hops", num_hops, 0, MAX_HOPS),
+        ("num_trainers_per_machine", num_trainers, 1, MAX_PARTS),
+    ):  # fmt: skip
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+
+
+def _check_others(objtype: object, graph_formats: object, use_graphbolt: object) -> None:
     if objtype != "cut":
         raise SettingsError(f"objtype is {objtype!r}; only 'cut' is there")
     if use_graphbolt:
@@ -135,14 +142,17 @@ def _assign(
                 "owners say the parts, and num_trainers_per_machine more than that; leave one of them out"
             )
         return dict(assign_owners(graph, replace(settings, method="file"), owners))
-    classes = _classes(graph, balance_ntypes)
+    classes = None
+    if balance_ntypes is not None or settings.method != "hash":  # which puts a node where its key says
+        classes = _classes(graph, balance_ntypes)
     return dict(assign_nodes(graph, settings, classes=classes).owners)
 
 
 def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
     """Node type to what it is balanced by: in a graph of several types each type is one class unless more is said."""
     if isinstance(balance_ntypes, Mapping):
-        given = {our_node_type(t): to_array(of, f"balance_ntypes[{t!r}]") for t, of in balance_ntypes.items()}
+        ours = {theirs: t for t, theirs in dgl_names(graph.schema)[0].items()}
+        given = {ours.get(t, t): to_array(of, f"balance_ntypes[{t!r}]") for t, of in balance_ntypes.items()}
         unknown = [t for t in given if t not in graph.nodes]
         if unknown:
             raise SchemaError(f"balance_ntypes name node type {unknown[0]!r}; known: {list(graph.nodes)}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import open_file
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
-from hopstream.compat.dgl.convert import is_mask, our_edge_type, our_node_type
+from hopstream.compat.dgl.convert import is_mask, our_names
 from hopstream.compat.dgl.graphs import EID, NID
 from hopstream.compat.dgl.loading import (
     check_integers,
@@ -70,6 +70,7 @@ class _Reader:
         self._nodes, self._edges = book._nodes, book._edges
         for part in range(config.num_parts):
             self._check_size(part)
+        self._node_names, self._edge_names = our_names(config.ntypes, config.etypes)
         self._keys = {t: np.full(self._nodes.typed[t][-1], -1, np.int64) for t in config.ntypes}
         self._edge_keys = {t: np.full(self._edges.typed[t][-1], -1, np.int64) for t in config.etypes}
         self._src = {t: np.full(len(of), -1, np.int64) for t, of in self._edge_keys.items()}
@@ -176,7 +177,7 @@ class _Reader:
         for ntype, keys in self._keys.items():
             owner = np.empty(len(keys), np.int32)
             owner[keys] = np.repeat(np.arange(self._config.num_parts), np.diff(self._nodes.typed[ntype]))
-            owners[our_node_type(ntype)] = owner
+            owners[self._node_names[ntype]] = owner
         return owners
 
     def graph(self) -> Graph:
@@ -193,20 +194,20 @@ class _Reader:
         read = edge_type_reader(self._config.etypes)
         return Graph(
             nodes={
-                our_node_type(t): NodeTable(num_nodes=len(keys), features=self._columns(t, t, splits[t]))
+                self._node_names[t]: NodeTable(num_nodes=len(keys), features=self._columns(t, t, splits[t]))
                 for t, keys in self._keys.items()
             },
             edges={
-                our_edge_type(t): EdgeTable(
+                self._edge_names[t]: EdgeTable(
                     src_keys=_by_key(self._src[t], keys), dst_keys=_by_key(self._dst[t], keys),
                     features=self._columns(t, etype_label(t), edge_splits[t]),
                 )
                 for t, keys in self._edge_keys.items()
             },
-            splits={our_node_type(t): self._split_keys(t, names) for t, names in splits.items() if names},
-            edge_splits={our_edge_type(t): self._split_keys(t, names) for t, names in edge_splits.items() if names},
+            splits={self._node_names[t]: self._split_keys(t, names) for t, names in splits.items() if names},
+            edge_splits={self._edge_names[t]: self._split_keys(t, names) for t, names in edge_splits.items() if names},
             label_types={
-                our_edge_type(read(label)): tuple(our_edge_type(read(other)) for other in of)
+                self._edge_names[read(label)]: tuple(self._edge_names[read(other)] for other in of)
                 for label, of in ours.get("label_types", {}).items()
             },
         ).check()  # fmt: skip

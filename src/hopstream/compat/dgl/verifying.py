@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
-from hopstream.compat.dgl.convert import our_edge_type, our_node_type
+from hopstream.compat.dgl.convert import our_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
 from hopstream.compat.dgl.loading import check_integers, read_part_graph
@@ -137,20 +137,20 @@ class _Verification:
     def _match_types(self) -> None:
         """Find each type in the source; tell of those that one of them lacks, or has in another number."""
         reference, findings = self.reference, self.findings
+        node_names, edge_names = our_names(self.config.ntypes, self.config.etypes)
         for ntype in self.config.ntypes:
-            name = ntype if ntype in reference.num_nodes else our_node_type(ntype)
+            name = ntype if ntype in reference.num_nodes else node_names[ntype]
             if self._is_same(ntype, int(self.nodes.typed[ntype][-1]), reference.num_nodes.get(name)):
                 self.node_names[ntype] = name
         for etype in self.config.etypes:
-            edge_name = etype if etype in reference.num_edges else our_edge_type(etype)
+            edge_name = etype if etype in reference.num_edges else edge_names[etype]
             label = etype_label(etype)
             if self._is_same(label, int(self.edges.typed[etype][-1]), reference.num_edges.get(edge_name)):
                 self.edge_names[etype] = edge_name
-        theirs = {**dict.fromkeys(self.config.ntypes), **dict.fromkeys(map(our_node_type, self.config.ntypes))}
+        nodes, edges = {*node_names, *node_names.values()}, {*edge_names, *edge_names.values()}
         for name in reference.num_nodes:
             findings.checked("schema")
-            findings.add("schema", name, "is a type of the source alone", name not in theirs)
-        edges = {*self.config.etypes, *map(our_edge_type, self.config.etypes)}
+            findings.add("schema", name, "is a type of the source alone", name not in nodes)
         for edge_name in reference.num_edges:
             findings.checked("schema")
             findings.add("schema", etype_label(edge_name), "is a type of the source alone", edge_name not in edges)

@@ -3,7 +3,7 @@
 Edges belong to the part of their destination. Around a part lie the sources of its edges, their sources, and so on,
 with the edges between them; and, one step only, the destinations of edges that leave the part.
 
-[Cost] A pass over all edges for each hop.
+[Cost] A pass over all edges for each hop that finds nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def around_part(graph: Graph, owners: Owners, part: int, num_hops: int) -> Aroun
                 leads &= ~is_inner[t[0]][edges.src_keys]
                 is_within[t] |= leads
             found.append((t[0], edges.src_keys[leads]))
-        _mark(hops, found, hop)
+        if not _mark(hops, found, hop):
+            break
     if num_hops:
         leaving = []
         for t, edges in graph.edges.items():
@@ -74,8 +75,11 @@ def around_part(graph: Graph, owners: Owners, part: int, num_hops: int) -> Aroun
     return Around(hops=hops, edge_keys={t: np.flatnonzero(within) for t, within in is_within.items()})
 
 
-def _mark(hops: Mapping[str, IntArray], found: list[tuple[str, IntArray]], hop: int) -> None:
-    """Give nodes that were not found before their hop, in place."""
+def _mark(hops: Mapping[str, IntArray], found: list[tuple[str, IntArray]], hop: int) -> bool:
+    """Give nodes that were not found before their hop, in place; returns whether there were any."""
+    any_new = False
     for node_type, keys in found:
         new = keys[hops[node_type][keys] == OUTSIDE]
         hops[node_type][new] = hop
+        any_new |= bool(len(new))
+    return any_new

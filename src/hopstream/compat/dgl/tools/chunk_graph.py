@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import Array, open_array
-from hopstream.compat.dgl.convert import as_graph, our_edge_type, our_node_type
-from hopstream.compat.dgl.graphs import DEFAULT_ETYPE
+from hopstream.compat.dgl.convert import as_graph
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
@@ -25,7 +25,7 @@ from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
 from hopstream.load.files import read_graph
 from hopstream.partition.paths import MANIFEST
-from hopstream.schema import EDGE, EdgeType
+from hopstream.schema import EDGE, NODE, EdgeType
 
 Paths = Mapping[str, str | os.PathLike[str]]
 """Feature name to the ``.npy`` file that holds it."""
@@ -103,19 +103,18 @@ def _by_type(paths: Mapping[Any, Any], types: Iterable[object]) -> Mapping[Any, 
 
 
 def _node_type(graph: Graph, node_type: str) -> str:
-    if our_node_type(node_type) not in graph.nodes:
+    name = NODE if node_type == DEFAULT_NTYPE and node_type not in graph.nodes else node_type
+    if name not in graph.nodes:
         raise UnknownNameError(f"ndata_paths name node type {node_type!r}; known: {list(graph.nodes)}")
-    return our_node_type(node_type)
+    return name
 
 
 def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
     """An edge type by its tuple, its text, or its relation where only one has it."""
     names = tuple(given.split(":")) if isinstance(given, str) else given
-    if len(names) == 3:
-        found = [t for t in graph.edges if t == our_edge_type(names)]
-    else:
-        relation = EDGE[1] if given == DEFAULT_ETYPE[1] else given
-        found = [t for t in graph.edges if t[1] == relation]
+    found = [t for t in graph.edges if names in (t, (t[1],))]
+    if not found and given in (DEFAULT_ETYPE, ":".join(DEFAULT_ETYPE), DEFAULT_ETYPE[1]):
+        found = [t for t in graph.edges if t == EDGE]
     if len(found) != 1:
         what = "is the relation of several edge types" if found else "is no edge type"
         raise UnknownNameError(f"edata_paths name {given!r}, which {what}; known: {[':'.join(t) for t in graph.edges]}")
