@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from hopstream.checks import check_choice, check_int
 from hopstream.engine.settings import Progress as Progress
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType
@@ -89,12 +90,12 @@ class PartitionSettings:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_int("num_parts", self.num_parts, 1, MAX_PARTS)
-        _check_choice("method", self.method, get_args(Method))
-        _check_choice("balance", self.balance, get_args(Balance))
-        _check_choice("direction", self.direction, get_args(Sides))
-        _check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
-        _check_int("num_threads", self.num_threads, 1, 1024)
+        check_int("num_parts", self.num_parts, 1, MAX_PARTS)
+        check_choice("method", self.method, get_args(Method))
+        check_choice("balance", self.balance, get_args(Balance))
+        check_choice("direction", self.direction, get_args(Sides))
+        check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
+        check_int("num_threads", self.num_threads, 1, 1024)
         if not isinstance(self.imbalance, (int, float)) or not 0 < self.imbalance <= 1:
             raise SettingsError(f"imbalance is {self.imbalance!r}; it must be above 0 and at most 1, for example 0.03")
         for name in ("keep_edge_keys", "neighbor_keys", "recursive"):
@@ -105,7 +106,7 @@ class PartitionSettings:
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
         object.__setattr__(self, "links", _checked_links(self.links))
-        _check_int("passes", self.passes, 1, 100)
+        check_int("passes", self.passes, 1, 100)
         if self.recursive and self.method != "metis":
             raise SettingsError(f"recursive is given and method is {self.method!r}; only metis can: leave it out")
         self._check_balance()
@@ -195,16 +196,6 @@ class PartitionOptions(TypedDict, total=False):
 
 def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def _checked_links(links: object) -> tuple[EdgeType | str, ...]:

@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hopstream.checks import check_int
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.channel import Channel
 from hopstream.store.rendezvous_server import FAILED, MAX_RANKS, TURN_S, host_rendezvous, leave_rendezvous
@@ -70,9 +71,7 @@ class Membership:
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         for name, low, high in (("world_size", 1, MAX_RANKS), ("master_port", 1, 65535)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+            check_int(name, getattr(self, name), low, high)
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or not 0 <= self.rank < self.world_size:
             raise SettingsError(
                 f"rank is {self.rank!r}; of world_size {self.world_size} it is 0..{self.world_size - 1}"

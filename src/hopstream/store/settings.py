@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hopstream.checks import check_int
 from hopstream.errors import SettingsError
 from hopstream.store.security import ClientSecurity
 
@@ -34,7 +35,7 @@ class StoreSettings:
     def __post_init__(self) -> None:
         """Check every field."""
         _check_seconds("timeout_s", self.timeout_s)
-        _check_int("first_replica", self.first_replica, 0, 1 << 31)
+        check_int("first_replica", self.first_replica, 0, 1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,11 @@ class ServerLimits:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_int("max_ids", self.max_ids, 1, 1 << 32)
-        _check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
-        _check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
-        _check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
-        _check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
+        check_int("max_ids", self.max_ids, 1, 1 << 32)
+        check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
+        check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
+        check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
+        check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
 
 
 def check_store_settings(settings: object) -> StoreSettings:
@@ -81,11 +82,6 @@ def check_store_settings(settings: object) -> StoreSettings:
             f"settings is a {type(settings).__name__}; it must be a StoreSettings: hopstream.StoreSettings({shown})"
         )
     return settings
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
 
 
 def _check_seconds(name: str, value: object) -> None:

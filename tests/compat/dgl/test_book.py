@@ -108,7 +108,17 @@ def test_what_is_not_there_is_refused():
         book.nid2partid([0], "T2")
     with pytest.raises(SettingsError, match="part_id is 3"):
         book_of(3)
-    with pytest.raises(SchemaError, match="not sorted"):
-        RangePartitionBook(0, 2, {"a": [[5, 9], [0, 5]]}, {}, {"a": 0}, {})
+    for ranges in ([[5, 9], [0, 5]], [[0, 1], [5, 9]], [[1, 5], [5, 9]]):
+        with pytest.raises(SchemaError, match="do not go on from 0, by part, then by type"):
+            RangePartitionBook(0, 2, {"a": ranges}, {}, {"a": 0}, {})
+    with pytest.raises(SchemaError, match=r"ranges of 'a' are float64\[1, 2\]; wanted integers\[1, 2\]"):
+        RangePartitionBook(0, 1, {"a": [[0, 1.5]]}, {}, {"a": 0}, {})
+    for partid in ("0", None, 1.5, True):
+        for call in (book_of, book.partid2nids, book.partid2eids, lambda at: book.nid2localnid([0], at)):
+            with pytest.raises(SettingsError, match=r"part_?id is .*; it must be an integer"):
+                call(partid)
+    assert len(book.partid2nids(np.int64(1))) == len(book.partid2nids(1))
+    with pytest.raises(SchemaError, match="ids are at most 9223372036854775807"):
+        book.nid2partid(np.array([1 << 63], np.uint64))
     with pytest.raises(SchemaError, match=r"ids 0\.\.n-1"):
         RangePartitionBook(0, 1, {"a": [[0, 5]]}, {}, {"a": 1}, {})

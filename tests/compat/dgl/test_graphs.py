@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hopstream.compat.dgl as dgl
-from hopstream.errors import IdRangeError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 
 TYPED = {("u", "r", "v"): ([0, 1, 1, 4], [0, 0, 1, 1]), ("v", "s", "u"): ([1, 0], [2, 2])}
 
@@ -39,6 +39,37 @@ def test_degrees_are_numbers_of_edges():
 def test_the_node_that_is_not_there_is_named_with_its_edge(make, said):
     with pytest.raises(IdRangeError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: dgl.graph(([0, [1, 2]], [1])), "is a list that is no array"),
+        (lambda: dgl.graph(([0.5], [1])), "is float64"),
+        (lambda: dgl.heterograph({"abc": ([0], [1])}), "edge type is 'abc'; wanted"),
+        (lambda: dgl.heterograph({("a", "b"): ([0], [1])}), r"edge type is \('a', 'b'\); wanted"),
+        (lambda: dgl.heterograph({(1, 2, 3): ([0], [1])}), r"edge type is \(1, 2, 3\); wanted"),
+        (lambda: dgl.heterograph(None), "a NoneType and a NoneType are given"),
+        (lambda: dgl.heterograph(TYPED, [5, 3]), "a dict and a list are given"),
+        (lambda: dgl.graph(([0], [1])).ndata.update(q=["a", "b"]), "an array of <U1 is given; tensors hold numbers"),
+    ],
+)
+def test_what_makes_no_graph_is_told(make, said):
+    with pytest.raises(SchemaError, match=said):
+        make()
+
+
+def test_ends_are_a_pair():
+    for data in (5, None, [], ([0],), ([0], [1], [2]), torch.zeros(3, 4), [(0, 1), (2, 3)]):
+        with pytest.raises(SchemaError, match=r"edges of \('_N', '_E', '_N'\) are .*; wanted \(sources"):
+            dgl.graph(data)
+    assert dgl.graph(torch.tensor([[0, 1], [1, 2]])).num_nodes() == 3
+
+
+@pytest.mark.parametrize("number", [1.5, -1, "3", True])
+def test_numbers_of_nodes_are_integers(number):
+    with pytest.raises(SettingsError, match=rf"the number of nodes of '_N' is {number!r}; it must be an integer"):
+        dgl.graph(([], []), num_nodes=number)
 
 
 def test_what_graphs_do_not_have_is_said_with_where_it_is():

@@ -223,6 +223,10 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
         ({"graph_formats": ["coo", "dense"]}, "graph_formats"),
         ({"part_method": "parmetis"}, "method is 'parmetis'"),
         ({"part_method": "file"}, "owners are not given"),
+        ({"owners": {"node": np.zeros(40, np.int64)}}, "method is 'metis' and owners are given; .* method='file'"),
+        ({"graph_name": 5}, "graph_name is 5"),
+        ({"graph_name": "a\0b"}, "graph_name"),
+        ({"graph_formats": [["csr"]]}, "graph_formats"),
         ({"reshuffle": False}, "reshuffle is False; .* leave it out, and take old numbers from orig_id"),
         ({"balance_ntypes": True}, "balance_ntypes is True; older versions of DGL had reshuffle in this place"),
     ],
@@ -234,6 +238,8 @@ def test_what_cannot_be_is_refused(tmp_path, options, said):
 
 
 def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(SchemaError, match=r"node type 'zz'; known: \['_N'\]"):
+        partition_graph(plain_graph(), "g", 2, tmp_path / "out", balance_ntypes={"zz": np.zeros(40, np.int64)})
     with pytest.raises(SchemaError, match="neither a PyG Data"):
         partition_graph(object(), "g", 2, tmp_path)
     slashed = hopstream.graph_from_arrays([[0], [1]], num_nodes=2, node_features={"a/b": np.arange(2)})
@@ -263,6 +269,14 @@ def test_names_of_a_graph_without_types_stay_where_it_has_relations(tmp_path):
     (tmp_path / "owners").mkdir()
     np.savetxt(tmp_path / "owners/_N.txt", owners["_N"], fmt="%d")
     assert verify_part_files(tmp_path / "g.json", against=read, owners=tmp_path / "owners").is_ok
+
+
+def test_owners_may_be_given_by_the_name_of_dgl(tmp_path):
+    graph = plain_graph()
+    owners = np.arange(graph.nodes["node"].num_nodes, dtype=np.int32) % 2
+    for name in ("_N", "node"):
+        partition_graph(graph, "g", 2, tmp_path, part_method="file", owners={name: owners})
+        assert np.array_equal(read_partitions(tmp_path / "g.json")[1]["node"], owners)
 
 
 def test_graphs_of_types_are_cut_by_hash(tmp_path):

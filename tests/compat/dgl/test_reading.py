@@ -11,12 +11,13 @@ import hopstream
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
+    load_partition_feats,
     partition_graph,
     read_partitions,
 )
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
 from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
-from hopstream.errors import FormatError, UnknownNameError
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 
@@ -145,6 +146,10 @@ def test_a_part_in_the_place_of_another_is_refused(tmp_path):
 
 def test_parts_must_be_there_and_whole(tmp_path):
     path = parts_of(plain_graph(), tmp_path / "a")
+    for load in (load_partition, load_partition_feats, load_partition_book):
+        for part in ("0", None, 1.0, True):
+            with pytest.raises(SettingsError, match=r"part_id is .*; it must be an integer"):
+                load(path, part)
     with pytest.raises(UnknownNameError, match="no part 2"):
         load_partition(path, 2)
     feats = path.parent / "part1/node_feat.dgl"

@@ -79,10 +79,16 @@ def test_trainers_that_do_not_fit_are_refused(books):
     for options, error, said in (
         ({"num_trainers": 4}, SettingsError, "4 trainers"), ({"rank": 3}, SettingsError, "rank is 3"),
         ({"num_trainers": 6, "node_trainer_ids": np.arange(16)}, SchemaError, r"\[16\]"),
+        ({"num_trainers": 6, "node_trainer_ids": -np.arange(17)}, SchemaError, "start with -16; wanted none below 0"),
+        ({"num_trainers": 6, "node_trainer_ids": ["a"] * 17}, SchemaError, "trainer ids are <U1"),
+        ({"num_trainers": 0}, SettingsError, "num_trainers is 0"), ({"rank": "1"}, SettingsError, "rank is '1'"),
     ):  # fmt: skip
         with pytest.raises(error, match=said):
             node_split(mask, books[0], "a", **options)
     with pytest.raises(SchemaError, match=r"\[17\]"):
         node_split(mask, books[0], "b")
+    for wrong in (["a"] * 17, np.full(17, np.nan)):
+        with pytest.raises(SchemaError, match=r"nodes are .*\[17\]; wanted a mask of all nodes: 17"):
+            node_split(wrong, books[0], "a")
     with pytest.raises(SettingsError, match="partition_book"):
         node_split(mask)

@@ -239,6 +239,14 @@ def test_files_as_dgls_own_scripts_leave_them(whole, parts):
                 label: data["orig_id"][(data[inner] != 0) & (data["_TYPE"] == row)] for row, label in enumerate(types)
             }
             write_tensor_file(path.with_name(name), keys)
+        if not part:
+            assert verify(whole, parts).is_ok
+            saved = read_tensor_file(path.with_name("orig_nids.dgl"))
+            for changed, said in ((saved["a"][::-1], "other keys of a than"), (saved["a"][1:], "9 keys of a; the")):
+                write_tensor_file(path.with_name("orig_nids.dgl"), {**saved, "a": changed.copy()})
+                report = verify(whole, parts)
+                assert report.kinds == ("files",) and f"part0/orig_nids.dgl: has {said}" in told(report), told(report)
+            write_tensor_file(path.with_name("orig_nids.dgl"), saved)
         data = [{n: a for n, a in of.items() if n not in ("orig_id", "part_id")} for of in (graph.ndata, graph.edata)]
         write_graph_file(path, replace(graph, ndata=data[0], edata=data[1]))
     report = verify(whole, parts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
+from hopstream.checks import to_index
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, numbered
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
@@ -33,16 +34,18 @@ class _Ranges:
         by_id = sorted(ids, key=ids.__getitem__)
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
             raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")
-        self.ranges: dict[Any, IntArray] = {
-            of: to_array(ranges[of], f"ranges of {of!r}").astype(np.int64) for of in by_id
-        }
-        for of, array in self.ranges.items():
-            if array.shape != (num_parts, 2):
-                raise SchemaError(f"ranges of {of!r} have shape {list(array.shape)}; wanted [{num_parts}, 2]")
+        self.ranges: dict[Any, IntArray] = {}
+        for of in by_id:
+            array = to_array(ranges[of], f"ranges of {of!r}")
+            if array.shape != (num_parts, 2) or array.dtype.kind not in "iu":
+                raise SchemaError(
+                    f"ranges of {of!r} are {array.dtype}{list(array.shape)}; wanted integers[{num_parts}, 2]"
+                )
+            self.ranges[of] = array.astype(np.int64)
         stacked = np.stack(list(self.ranges.values()), axis=1) if by_id else np.zeros((num_parts, 0, 2), np.int64)
         flat = stacked.reshape(-1, 2)
-        if (flat[1:, 0] < flat[:-1, 1]).any() or (flat[:, 1] < flat[:, 0]).any():
-            raise SchemaError(f"ranges of {what}s are not sorted by part, then by type: {flat.tolist()}")
+        if (flat[:1, 0] != 0).any() or (flat[1:, 0] != flat[:-1, 1]).any() or (flat[:, 1] < flat[:, 0]).any():
+            raise SchemaError(f"ranges of {what}s do not go on from 0, by part, then by type: {flat[:20].tolist()}")
         self.starts, self.stops = flat[:, 0], flat[:, 1]
         self.typed = {of: offsets_of(array[:, 1] - array[:, 0]) for of, array in self.ranges.items()}
         ends = stacked[:, :, 1].max(axis=1) if by_id else np.zeros(num_parts, np.int64)
@@ -105,6 +108,7 @@ class RangePartitionBook:
             SettingsError: There is no such part.
             SchemaError: Types have no ids 0..n-1, or ranges are not sorted.
         """
+        part_id = to_index("part_id", part_id)
         if not 0 <= part_id < num_parts:
             raise SettingsError(f"part_id is {part_id} of {num_parts} parts; parts are numbered 0..{num_parts - 1}")
         self._part_id = part_id
@@ -204,6 +208,7 @@ class RangePartitionBook:
         return self._of_part(self._edges.offsets(self._edge_type(etype)), partid)
 
     def _of_part(self, offsets: IntArray, partid: int) -> Tensor:
+        partid = to_index("partid", partid)
         if not 0 <= partid < self._num_parts:
             raise IdRangeError(f"partid is {partid}; parts are numbered 0..{self._num_parts - 1}")
         return to_tensor(np.arange(offsets[partid], offsets[partid + 1]))
@@ -225,6 +230,7 @@ class RangePartitionBook:
         return self._local(self._edges.offsets(self._edge_type(etype)), to_ids(eids, "eids"), partid)
 
     def _local(self, offsets: IntArray, ids: IntArray, partid: int) -> Tensor:
+        partid = to_index("partid", partid)
         if partid != self._part_id:
             raise SettingsError(f"partid is {partid} and this is the book of part {self._part_id}; load the other's")
         first, stop = offsets[partid : partid + 2].tolist()

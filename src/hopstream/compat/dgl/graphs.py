@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_int
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.ingest.columns import MAX_KEY
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -290,7 +292,7 @@ def graph(data: Any, *, num_nodes: int | None = None) -> DGLGraph:
     """A graph of one node type and one edge type.
 
     Args:
-        data: Sources and destinations: a pair of int tensors, arrays or lists.
+        data: Sources and destinations: a pair of int tensors, arrays or lists, or an array of two rows.
         num_nodes: How many nodes; one more than the largest number in an edge if it is not given.
 
     Raises:
@@ -311,12 +313,8 @@ def heterograph(data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, 
         SchemaError: Ends are not integers of one length.
         IdRangeError: An edge names a node that is not there.
     """
-    ends: dict[EdgeType, tuple[IntArray, IntArray]] = {}
-    for etype in sorted(data_dict):
-        src, dst = (to_ids(end, f"edges of {etype!r}") for end in data_dict[etype])
-        if len(src) != len(dst):
-            raise SchemaError(f"edges of {etype!r} have {len(src)} sources and {len(dst)} destinations")
-        ends[etype] = (src, dst)
+    _check_types(data_dict, num_nodes_dict)
+    ends = {etype: _ends_of(etype, data_dict[etype]) for etype in sorted(data_dict)}
     if num_nodes_dict is None:
         num_nodes: dict[str, int] = {}
         for (src_type, _, dst_type), pair in ends.items():
@@ -328,3 +326,29 @@ def heterograph(data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, 
     if missing:
         raise UnknownNameError(f"num_nodes_dict has no node type {missing[0]!r}; it has {list(num_nodes)}")
     return DGLGraph({t: num_nodes[t] for t in sorted(num_nodes)}, ends)
+
+
+def _check_types(data_dict: object, num_nodes_dict: object) -> None:
+    if not isinstance(data_dict, Mapping) or not isinstance(num_nodes_dict, Mapping | None):
+        raise SchemaError(
+            f"a {type(data_dict).__name__} and a {type(num_nodes_dict).__name__} are given; wanted a dict of edges by "
+            "edge type, and one of numbers of nodes by node type, or None"
+        )
+    for etype in data_dict:
+        if not isinstance(etype, tuple) or len(etype) != 3 or not all(isinstance(name, str) for name in etype):
+            raise SchemaError(f"edge type is {etype!r}; wanted (source type, relation, destination type)")
+    for ntype, number in (num_nodes_dict or {}).items():
+        check_int(f"the number of nodes of {ntype!r}", number, 0, MAX_KEY)
+
+
+def _ends_of(etype: EdgeType, data: Any) -> tuple[IntArray, IntArray]:
+    is_list_of_pairs = isinstance(data, list) and any(isinstance(item, tuple) for item in data)
+    if is_list_of_pairs or not hasattr(data, "__len__") or len(data) != 2:
+        raise SchemaError(
+            f"edges of {etype!r} are a {type(data).__name__}; wanted (sources, destinations), two int tensors, arrays "
+            "or lists of one length; a list of pairs becomes that by tuple(zip(*pairs))"
+        )
+    src, dst = (to_ids(end, f"edges of {etype!r}") for end in data)
+    if len(src) != len(dst):
+        raise SchemaError(f"edges of {etype!r} have {len(src)} sources and {len(dst)} destinations")
+    return src, dst

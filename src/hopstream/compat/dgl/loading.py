@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import to_index
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
@@ -48,7 +49,7 @@ def load_partition(part_config: str | Path, part_id: int, load_feats: bool = Tru
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    config = read_config(part_config)
+    config, part_id = read_config(part_config), to_index("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)
     node_feats, edge_feats = _feats(config, part_id) if load_feats else ({}, {})
@@ -78,7 +79,7 @@ def load_partition_feats(
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    config = read_config(part_config)
+    config, part_id = read_config(part_config), to_index("part_id", part_id)
     nodes = to_tensors(read_node_feats(config, part_id)) if load_nodes else None
     return nodes, to_tensors(read_edge_feats(config, part_id)) if load_edges else None
 

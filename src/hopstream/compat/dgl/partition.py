@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_int
 from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.numbering import number_by_owner
@@ -113,14 +113,11 @@ def _check_reshuffle(reshuffle: object, balance_ntypes: object) -> None:
 
 
 def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) -> None:
-    if not graph_name or "/" in graph_name or graph_name.startswith("."):
+    if not isinstance(graph_name, str) or not graph_name or set("/\0") & set(graph_name) or graph_name.startswith("."):
         raise SettingsError(f"graph_name is {graph_name!r}; it must be a name for a file")
-    for name, value, low, high in (
-        ("num_parts", num_parts, 1, MAX_PARTS), ("num_hops", num_hops, 0, MAX_HOPS),
-        ("num_trainers_per_machine", num_trainers, 1, MAX_PARTS),
-    ):  # fmt: skip
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+    check_int("num_parts", num_parts, 1, MAX_PARTS)
+    check_int("num_hops", num_hops, 0, MAX_HOPS)
+    check_int("num_trainers_per_machine", num_trainers, 1, MAX_PARTS)
 
 
 def _check_others(objtype: object, graph_formats: object, use_graphbolt: object) -> None:
@@ -129,7 +126,7 @@ def _check_others(objtype: object, graph_formats: object, use_graphbolt: object)
     if use_graphbolt:
         raise SettingsError("use_graphbolt is given; GraphBolt's files are not written: leave it out")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
-    if formats is not None and (not isinstance(formats, Sequence) or not set(formats) <= set(FORMATS)):
+    if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
         raise SettingsError(f"graph_formats is {graph_formats!r}; known: {', '.join(FORMATS)}")
 
 
@@ -141,7 +138,9 @@ def _assign(
             raise SettingsError(
                 "owners say the parts, and num_trainers_per_machine more than that; leave one of them out"
             )
-        return dict(assign_owners(graph, replace(settings, method="file"), owners))
+        if isinstance(owners, Mapping):
+            owners = _by_our_type(graph, owners)
+        return dict(assign_owners(graph, settings, owners))
     classes = None
     if balance_ntypes is not None or settings.method != "hash":  # which puts a node where its key says
         classes = _classes(graph, balance_ntypes)
@@ -151,11 +150,11 @@ def _assign(
 def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
     """Node type to what it is balanced by: in a graph of several types each type is one class unless more is said."""
     if isinstance(balance_ntypes, Mapping):
-        ours = {theirs: t for t, theirs in dgl_names(graph.schema)[0].items()}
-        given = {ours.get(t, t): to_array(of, f"balance_ntypes[{t!r}]") for t, of in balance_ntypes.items()}
+        given = {t: to_array(of, f"balance_ntypes[{t!r}]") for t, of in _by_our_type(graph, balance_ntypes).items()}
         unknown = [t for t in given if t not in graph.nodes]
         if unknown:
-            raise SchemaError(f"balance_ntypes name node type {unknown[0]!r}; known: {list(graph.nodes)}")
+            known = list(dgl_names(graph.schema)[0].values())
+            raise SchemaError(f"balance_ntypes name node type {unknown[0]!r}; known: {known}")
         return {t: given.get(t) for t in graph.nodes}
     if len(graph.nodes) > 1:
         if balance_ntypes is not None:
@@ -164,6 +163,12 @@ def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
     if balance_ntypes is None:
         return None
     return {t: to_array(balance_ntypes, "balance_ntypes") for t in graph.nodes}
+
+
+def _by_our_type(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given by DGL's node types, by ours."""
+    ours = {theirs: t for t, theirs in dgl_names(graph.schema)[0].items()}
+    return {ours.get(t, t): of for t, of in given.items()}
 
 
 def _mapping(cut: Partitioned) -> Mapped:

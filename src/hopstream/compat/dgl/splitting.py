@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.checks import check_int, to_index
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tensors import to_array, to_tensor
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MAX_TRAINERS = 1 << 31
+
+
 def node_split(  # noqa: PLR0913  DGL's
     nodes: Any, partition_book: RangePartitionBook | None = None, ntype: str = DEFAULT_NTYPE, rank: int | None = None,
     force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
@@ -27,7 +31,7 @@ def node_split(  # noqa: PLR0913  DGL's
     """The nodes of a mask that one trainer takes; all trainers together take each once.
 
     Args:
-        nodes: bool[num_nodes] or integers, which are taken where they are not 0, by number in the type.
+        nodes: bool[num_nodes] or numbers, which are taken where they are not 0, by number in the type.
         partition_book: The book of the trainer's part.
         ntype: The node type.
         rank: The trainer; what ``torch.distributed`` says, or the first one of the part, if it is not given.
@@ -77,8 +81,11 @@ def _checked(book: RangePartitionBook | None) -> RangePartitionBook:
 
 def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
     mask = to_array(value, what)
-    if mask.shape != (num_rows,):
-        raise SchemaError(f"{what} has shape {list(mask.shape)}; wanted a mask of {num_rows}")
+    if mask.shape != (num_rows,) or mask.dtype.kind not in "biuf" or np.isnan(mask).any():
+        raise SchemaError(
+            f"{what} are {mask.dtype}{list(mask.shape)}; wanted a mask of all {what}: {num_rows} booleans or numbers, "
+            "without NaN"
+        )
     return cast("NDArray[np.bool_]", mask != 0)
 
 
@@ -107,23 +114,30 @@ class _Asked:
         if trainer_ids is None:
             return to_tensor(_dealt(chosen, place, per_part, self.book.partid))
         trainers = to_array(trainer_ids, "trainer ids")
-        if trainers.shape != mask.shape:
+        if trainers.shape != mask.shape or trainers.dtype.kind not in "iu":
             raise SchemaError(
-                f"trainer ids have shape {list(trainers.shape)}; wanted [{len(mask)}], one for each of {self.what}"
+                f"trainer ids are {trainers.dtype}{list(trainers.shape)}; wanted integers[{len(mask)}], one for each "
+                f"of {self.what}"
             )
+        if (trainers < 0).any():
+            raise SchemaError(f"trainer ids start with {trainers.min()}; wanted none below 0")
         return to_tensor(self._by_trainer(chosen, trainers, place, per_part))
 
     def _place(self) -> tuple[int, int]:
         """The trainer's place in its part, and the trainers of a part."""
         num_parts = self.book.num_partitions()
         group = _distributed()
-        num_trainers = self.num_trainers or (group.get_world_size() if group else num_parts)
+        num_trainers = self.num_trainers
+        if num_trainers is None:
+            num_trainers = group.get_world_size() if group else num_parts
+        check_int("num_trainers", num_trainers, 1, MAX_TRAINERS)
         if num_trainers % num_parts:
             raise SettingsError(f"{num_trainers} trainers cannot be shared evenly by {num_parts} parts; use a multiple")
         per_part = num_trainers // num_parts
         rank = self.rank
         if rank is None:
             rank = group.get_rank() if group else self.book.partid * per_part
+        rank = to_index("rank", rank)
         if not 0 <= rank < num_trainers:
             raise SettingsError(f"rank is {rank} of {num_trainers} trainers; ranks are 0..{num_trainers - 1}")
         return rank % per_part, per_part

@@ -8,7 +8,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import MissingDependencyError, SchemaError
-from hopstream.ingest.columns import as_array
+from hopstream.ingest.columns import MAX_KEY, as_array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,10 @@ def to_tensor(array: Array) -> Tensor:
 
     Raises:
         MissingDependencyError: torch is not installed.
+        SchemaError: It holds no numbers.
     """
+    if array.dtype.kind not in "biufc":
+        raise SchemaError(f"an array of {array.dtype} is given; tensors hold numbers and booleans")
     try:
         import torch
     except ImportError as error:
@@ -38,7 +41,12 @@ def to_array(value: Any, where: str) -> Array:
     Raises:
         SchemaError: It is none of these.
     """
-    return np.asarray(value) if isinstance(value, list | tuple | range | int) else as_array(value, where)
+    if not isinstance(value, list | tuple | range | int):
+        return as_array(value, where)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, tensors among numbers
+        raise SchemaError(f"{where} is a {type(value).__name__} that is no array: {error}") from error
 
 
 def to_ids(value: Any, where: str) -> IntArray:
@@ -50,4 +58,6 @@ def to_ids(value: Any, where: str) -> IntArray:
     array = np.atleast_1d(to_array(value, where))
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; wanted integers in one dimension")
+    if array.dtype == np.uint64 and int(array.max(initial=0)) > MAX_KEY:
+        raise SchemaError(f"{where} has {array.max()}; ids are at most {MAX_KEY}")
     return array.astype(np.int64, copy=False)

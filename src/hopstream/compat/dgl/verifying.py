@@ -200,33 +200,50 @@ class _Verification:
         self, local: _Local, of: str | EdgeType, rows: IntArray, places: IntArray
     ) -> IntArray | None:  # fmt: skip
         """Keys of what a part owns of a type, by its place in the part's graph and its row; None where nobody says."""
-        is_node = isinstance(of, str)
-        data = local.graph.ndata if is_node else local.graph.edata
-        if "orig_id" in data:
-            return data["orig_id"][places].astype(np.int64)
-        name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
-        path = self.config.file(local.part, "part_graph").parent / name
-        where = str(Path(local.where).with_name(name))
+        data = local.graph.ndata if isinstance(of, str) else local.graph.edata
+        of_graph = data["orig_id"][places].astype(np.int64) if "orig_id" in data else None
         if not len(rows):
             return np.empty(0, np.int64)
-        if not path.is_file():
-            why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {label}"
-            self.findings.skip(("nodes", "features") if is_node else ("edges", "ownership", "features"), why)
+        where = str(Path(local.where).with_name("orig_nids.dgl" if isinstance(of, str) else "orig_eids.dgl"))
+        beside = self._keys_beside(local, of, where, may_lack=of_graph is not None)
+        if beside is None:
+            return of_graph
+        is_own = (rows >= 0) & (rows < len(beside))
+        if of_graph is not None:
+            own = rows[is_own]
+            wrong = own[beside[own] != of_graph[is_own]]
+            told = (f"row {row} ({beside[row]})" for row in wrong)
+            self.findings.add("files", where, f"has other keys of {_label(of)} than the graph", len(wrong), told)
+            return of_graph
+        if not is_own.all():
+            told = (f"row {row}" for row in rows[~is_own][:9])
+            self.findings.add("files", where, f"lacks keys of {_label(of)} that the graph has", sum(~is_own), told)
             return None
+        return beside[rows]
+
+    def _keys_beside(self, local: _Local, of: str | EdgeType, where: str, *, may_lack: bool) -> IntArray | None:
+        """Keys of a type, by row of the part, as the file beside the part's graph says; None where it does not."""
+        path = self.config.file(local.part, "part_graph").with_name(Path(where).name)
+        if not path.is_file():
+            if not may_lack:
+                why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {_label(of)}"
+                of_nodes = isinstance(of, str)
+                self.findings.skip(("nodes", "features") if of_nodes else ("edges", "ownership", "features"), why)
+            return None
+        ranges = self.nodes if isinstance(of, str) else self.edges
+        num_rows = int(np.diff(ranges.typed[of])[local.part])
         try:
             found = read_tensor_file(path)
-            keys = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
+            keys = found.get(_label(of), found.get(of[1]) if not isinstance(of, str) else None)
             if keys is None:
-                raise FormatError(f"{path} has no {label!r}; it has {list(found)}")
-            check_integers(path, label, keys)
+                raise FormatError(f"{path} has no {_label(of)!r}; it has {list(found)}")
+            check_integers(path, _label(of), keys)
+            if len(keys) != num_rows:
+                raise FormatError(f"{path} has {len(keys)} keys of {_label(of)}; the part has {num_rows}")
         except FormatError as error:
             self.findings.add("files", where, self._told(error, where))
             return None
-        if not 0 <= rows.min() <= rows.max() < len(keys):
-            told = f"has {len(keys)} keys of {label}; the part has rows {rows.min()}..{rows.max()}"
-            self.findings.add("files", where, told)
-            return None
-        return keys[rows].astype(np.int64)
+        return keys.astype(np.int64)
 
     def _in_range(self, keys: IntArray, limit: int, where: str) -> IntArray:
         """Keys, ``UNKNOWN`` in place of those that nothing has; tells of these."""
@@ -341,3 +358,7 @@ class _Verification:
         num_rows = np.diff(self.edges.typed[etype])[local.part]
         is_row = held.is_inner & (held.rows >= 0) & (held.rows < num_rows)
         return HeldRows(part=local.part, keys=held.keys[is_row], rows=held.rows[is_row])
+
+
+def _label(of: str | EdgeType) -> str:
+    return of if isinstance(of, str) else etype_label(of)

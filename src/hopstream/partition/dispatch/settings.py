@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from hopstream.checks import check_int
 from hopstream.engine.settings import WorkOptions, WorkSettings
-from hopstream.errors import SettingsError
 from hopstream.partition.settings import MAX_PARTS, PartitionSettings, Sides
 from hopstream.schema import EdgeType
 
@@ -37,7 +37,7 @@ class DispatchSettings(WorkSettings):
         """Check every field."""
         WorkSettings.__post_init__(self)
         if self.num_parts is not None:
-            _check_int("num_parts", self.num_parts, 1, MAX_PARTS)
+            check_int("num_parts", self.num_parts, 1, MAX_PARTS)
         object.__setattr__(self, "links", self.partition_settings(1).links)
 
     def partition_settings(self, num_parts: int) -> PartitionSettings:
@@ -56,8 +56,3 @@ class DispatchOptions(WorkOptions, total=False):
     weight_attr: str | None
     neighbor_keys: bool
     links: tuple[EdgeType | str, ...]
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")

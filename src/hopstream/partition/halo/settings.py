@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from hopstream.checks import check_int
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import GraphSchema
@@ -43,13 +44,13 @@ class HaloSettings:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_int("hops", self.hops, 0, MAX_HOPS)
-        _check_int("batch_size", self.batch_size, 1, 1 << 40)
+        check_int("hops", self.hops, 0, MAX_HOPS)
+        check_int("batch_size", self.batch_size, 1, 1 << 40)
         fanouts: object = self.fanouts
         if not isinstance(fanouts, list | tuple) or not 1 <= len(fanouts) <= MAX_HOPS:
             raise SettingsError(f"fanouts is {fanouts!r}; it must be one integer for each hop of training")
         for fanout in fanouts:
-            _check_int("fanouts", fanout, -1, MAX_FANOUT)
+            check_int("fanouts", fanout, -1, MAX_FANOUT)
         object.__setattr__(self, "fanouts", tuple(fanouts))
         _ = self.budget_bytes, self.feature_names
         if self.budget is not None and not self.feature_names:
@@ -125,8 +126,3 @@ class HaloOptions(TypedDict, total=False):
     budget: str | int | None
     fanouts: Sequence[int]
     batch_size: int
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
