@@ -49,7 +49,11 @@ def source(request: pytest.FixtureRequest, graph: Graph, owners: dict[str, np.nd
     from hopstream.compat.dgl.distributed import partition_graph
 
     partition_graph(graph, "g", NUM_PARTS, str(folder), part_method="file", owners=owners)
-    return folder / "g.json" if request.param == "dgl" else folder
+    if request.param == "dgl":
+        return folder / "g.json"
+    (folder / "g.json").rename(folder / "metadata.json")  # as DGL's pipeline leaves them
+    (folder / "cluster.json").write_text("{}")
+    return folder
 
 
 def test_ingest_keeps_the_parts(run_command, owners: dict[str, np.ndarray], source: Path, tmp_path: Path):

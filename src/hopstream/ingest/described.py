@@ -11,6 +11,8 @@ from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
 METADATA = "metadata.json"
 PYG_META = "META.json"
 SCHEMA_SUFFIX = ".pbtxt"
+MAX_JSON = 16
+"""How many JSON files of a folder are looked into."""
 EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
@@ -31,15 +33,21 @@ def pyg_partitions_of(path: Path) -> Path | None:
 
 
 def dgl_config_of(path: Path) -> Path | None:
-    """The JSON file of DGL's partitions that a path is, or the only JSON file of a folder; None for all else."""
+    """The JSON file of DGL's partitions that a path is, or the only such file of a folder; None for all else."""
     found = [path] if path.suffix == ".json" and path.is_file() else sorted(path.glob("*.json"))
-    if len(found) != 1:
+    if len(found) > MAX_JSON:  # none of DGL's folders
         return None
+    configs = [one for one in found if is_dgl_config(one)]
+    return configs[0] if len(configs) == 1 else None
+
+
+def is_dgl_config(path: Path) -> bool:
+    """Whether a file is the JSON file of DGL's partitions."""
     try:
-        value = read_json(found[0])
+        value = read_json(path)
     except FormatError:  # whoever reads it next says what is wrong with it
-        return None
-    return found[0] if isinstance(value, dict) and {"num_parts", "node_map", "part-0"} <= value.keys() else None
+        return False
+    return isinstance(value, dict) and "part-0" in value
 
 
 def are_partitions(path: Path) -> bool:

@@ -17,7 +17,7 @@ def test_degrees_are_numbers_of_edges():
     typed = dgl.heterograph(TYPED, {"u": 5, "v": 3})
     assert typed.in_degrees(etype="r").tolist() == [2, 2, 0] and typed.out_degrees(4, etype="r") == 1
     assert typed.in_degrees([2, 0], ("v", "s", "u")).tolist() == [2, 0]
-    with pytest.raises(UnknownNameError, match="names 2 types"):
+    with pytest.raises(UnknownNameError, match=r"edge type has to be given; known: "):
         typed.in_degrees()
     for wrong in (3, -1):
         with pytest.raises(IdRangeError, match=rf"node {wrong} in place 1 is not there; nodes of 'v' are 0\.\.2"):
@@ -70,6 +70,14 @@ def test_ends_are_a_pair():
 def test_numbers_of_nodes_are_integers(number):
     with pytest.raises(SettingsError, match=rf"the number of nodes of '_N' is {number!r}; it must be an integer"):
         dgl.graph(([], []), num_nodes=number)
+
+
+def test_a_type_has_to_be_given_where_there_are_several():
+    typed = dgl.heterograph(TYPED)
+    for call in (typed.nodes, lambda: typed.ndata):
+        with pytest.raises(UnknownNameError, match=r"node type has to be given; known: \['u', 'v'\]"):
+            call()
+    assert typed.nodes("v").tolist() == [0, 1]
 
 
 def test_what_graphs_do_not_have_is_said_with_where_it_is():

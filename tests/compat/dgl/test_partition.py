@@ -1,6 +1,7 @@
 """Are nodes and edges numbered as DGL says, and do files hold what belongs to them?"""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -269,6 +270,25 @@ def test_names_of_a_graph_without_types_stay_where_it_has_relations(tmp_path):
     (tmp_path / "owners").mkdir()
     np.savetxt(tmp_path / "owners/_N.txt", owners["_N"], fmt="%d")
     assert verify_part_files(tmp_path / "g.json", against=read, owners=tmp_path / "owners").is_ok
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64])
+def test_masks_of_zeros_and_ones_are_splits(tmp_path, dtype):
+    g = dgl.graph(([0, 1, 2], [1, 2, 3]), num_nodes=6)
+    g.ndata["train_mask"] = (torch.arange(6) % 2).to(dtype)
+    g.ndata["val_mask"] = torch.arange(6)  # numbers of something else
+    partition_graph(g, "g", 2, tmp_path, part_method="random")
+    read = read_partitions(tmp_path / "g.json")[0]
+    assert read.splits["node"]["train"].tolist() == [1, 3, 5] and list(read.splits["node"]) == ["train"]
+    assert list(read.nodes["node"].features) == ["val_mask"]
+
+
+def test_features_called_masks_stay_features(tmp_path):
+    graph = plain_graph()
+    features = {**graph.nodes["node"].features, "test_mask": np.arange(graph.nodes["node"].num_nodes) % 2}
+    graph = replace(graph, nodes={"node": replace(graph.nodes["node"], features=features)}, splits={})
+    partition_graph(graph, "g", 2, tmp_path, part_method="random")
+    assert read_partitions(tmp_path / "g.json")[0].fingerprint() == graph.fingerprint()
 
 
 def test_owners_may_be_given_by_the_name_of_dgl(tmp_path):

@@ -150,6 +150,9 @@ def test_parts_must_be_there_and_whole(tmp_path):
         for part in ("0", None, 1.0, True):
             with pytest.raises(SettingsError, match=r"part_id is .*; it must be an integer"):
                 load(path, part)
+    assert load_partition(path, 0, use_graphbolt=False)[4] == "g"
+    with pytest.raises(SettingsError, match="use_graphbolt is given"):
+        load_partition(path, 0, use_graphbolt=True)
     with pytest.raises(UnknownNameError, match="no part 2"):
         load_partition(path, 2)
     feats = path.parent / "part1/node_feat.dgl"

@@ -97,10 +97,10 @@ def _splits(data: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def is_mask(name: str, column: Column) -> bool:
-    """Whether data say which nodes or edges are in a split: DGL's own files hold them as 0 and 1."""
+    """Whether data say which nodes or edges are in a split: booleans, or integers 0 and 1, as in DGL's files."""
     if name not in MASKS or not isinstance(column, np.ndarray) or column.ndim != 1:
         return False
-    return column.dtype == np.bool_ or (column.dtype == np.uint8 and int(column.max(initial=0)) <= 1)
+    return column.dtype == np.bool_ or (column.dtype.kind in "iu" and bool(((column == 0) | (column == 1)).all()))
 
 
 def our_names(ntypes: Iterable[str], etypes: Iterable[EdgeType]) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:

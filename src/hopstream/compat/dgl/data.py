@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.tensors import to_array, to_tensors
+from hopstream.errors import SchemaError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,9 @@ def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Any]) -> None:
     """Write tensors or arrays by name, such that DGL reads them; a bool becomes uint8, as in DGL.
 
     Raises:
-        SchemaError: A value is no tensor, or of a dtype that DGL does not know.
+        SchemaError: A value is no tensor, or of a dtype that DGL does not know, or a name is no text.
+        OSError: The file cannot be written.
     """
+    if not isinstance(tensor_dict, Mapping) or not all(isinstance(name, str) for name in tensor_dict):
+        raise SchemaError(f"tensor_dict is {type(tensor_dict).__name__}; wanted a dict of tensors by name")
     write_tensor_file(Path(filename), {name: to_array(value, name) for name, value in tensor_dict.items()})

@@ -98,7 +98,7 @@ class NodeView:
 
     def __call__(self, ntype: str | None = None) -> Tensor:
         """int64[n], the numbers of the nodes of a type."""
-        return to_tensor(np.arange(self._graph.num_nodes(ntype)))
+        return to_tensor(np.arange(self._graph.node_frame(ntype).num_rows))
 
 
 class EdgeView:
@@ -234,7 +234,8 @@ class DGLGraph:
         """
         found = [t for t in self._ends if etype in (None, t[1]) or t == etype]
         if len(found) != 1:
-            raise UnknownNameError(f"edge type {etype!r} names {len(found)} types; known: {self.canonical_etypes}")
+            what = "has to be given" if etype is None else f"{etype!r} names {len(found)} types"
+            raise UnknownNameError(f"edge type {what}; known: {self.canonical_etypes}")
         return found[0]
 
     def ends(self, etype: EdgeType | str | None = None) -> tuple[IntArray, IntArray]:
@@ -250,7 +251,8 @@ class DGLGraph:
         if ntype is None and len(self._node_frames) == 1:
             return next(iter(self._node_frames.values()))
         if ntype not in self._node_frames:
-            raise UnknownNameError(f"node type {ntype!r} is not known; known: {self.ntypes}")
+            what = "has to be given" if ntype is None else f"{ntype!r} is not known"
+            raise UnknownNameError(f"node type {what}; known: {self.ntypes}")
         return self._node_frames[ntype]
 
     def edge_frame(self, etype: EdgeType | str | None = None) -> Frame:

@@ -18,7 +18,7 @@ from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, 
 from hopstream.compat.dgl.part_config import PartConfig, etype_label, read_config
 from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -28,13 +28,16 @@ Feats = dict[str, "Tensor"]
 Loaded = tuple[Any, Feats, Feats, RangePartitionBook, str, list[str], list[EdgeType]]
 
 
-def load_partition(part_config: str | Path, part_id: int, load_feats: bool = True) -> Loaded:
+def load_partition(
+    part_config: str | Path, part_id: int, load_feats: bool = True, use_graphbolt: bool = False
+) -> Loaded:  # fmt: skip
     """Load one part, with its features unless they are not wanted.
 
     Args:
         part_config: The JSON file.
         part_id: The part.
         load_feats: Whether features are loaded; else both dicts are empty.
+        use_graphbolt: False: GraphBolt's files are not read.
 
     Returns:
         The part's graph: a ``dgl.DGLGraph`` where DGL can be imported, else one of this package. It has no types;
@@ -46,9 +49,12 @@ def load_partition(part_config: str | Path, part_id: int, load_feats: bool = Tru
 
     Raises:
         FormatError: A file is missing, damaged, or not what it should be.
+        SettingsError: The part is no integer, or GraphBolt is asked for.
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
+    if use_graphbolt:
+        raise SettingsError("use_graphbolt is given; GraphBolt's files are not read: leave it out")
     config, part_id = read_config(part_config), to_index("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)

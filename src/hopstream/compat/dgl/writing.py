@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from hopstream.compat.dgl.part_config import PartConfig
 from hopstream.compat.dgl.part_files import PartSource, check_schema, edge_data, node_data, part_graph, unsaid
 from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.errors import SettingsError
+from hopstream.ingest.described import is_dgl_config
 
 NODE_FEATS, EDGE_FEATS, GRAPH = "node_feat.dgl", "edge_feat.dgl", "graph.dgl"
 FILES = {"node_feats": NODE_FEATS, "edge_feats": EDGE_FEATS, "part_graph": GRAPH}
@@ -76,7 +76,7 @@ def _old_parts(out: Path, stem: str) -> list[Path]:
         SettingsError: They are another graph's, or nobody's.
     """
     folders = [folder for folder in out.glob("part*") if folder.name[4:].isdecimal()] if out.is_dir() else []
-    others = [path.name for path in out.glob("*.json") if path.stem != stem and is_part_config(path)]
+    others = [path.name for path in out.glob("*.json") if path.stem != stem and is_dgl_config(path)]
     if folders and others:
         raise SettingsError(f"{out} holds the parts of {others[0]}; give another folder")
     for folder in folders:
@@ -84,12 +84,3 @@ def _old_parts(out: Path, stem: str) -> list[Path]:
         if foreign:
             raise SettingsError(f"{folder} holds {foreign[0]!r}, which is no file of DGL; give another out_path")
     return folders
-
-
-def is_part_config(path: Path) -> bool:
-    """Whether a file is the JSON file of a partitioned graph."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and "part-0" in value

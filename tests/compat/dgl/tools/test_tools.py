@@ -87,6 +87,10 @@ def test_chunks_of_a_graphs_own_features(folder, tmp_path, capsys):
     capsys.readouterr()
     assert chunk_graph.main([str(source), "--output-path", str(tmp_path / "c"), "--ndata", "paper.x"]) == 2
     assert "--ndata is 'paper.x'; wanted type/name=file.npy" in capsys.readouterr().err
+    gone = str(tmp_path / "gone.npy")
+    given = ["--ndata", f"paper/x={gone}", "--edata", f"paper:cites:paper/x={gone}"]
+    assert chunk_graph.main([str(source), "--output-path", str(tmp_path / "c"), *given]) == 2
+    assert f"{gone} is no file; it was given for feature 'x'" in capsys.readouterr().err
 
 
 def test_a_graph_of_one_type_takes_paths_by_name(tmp_path):

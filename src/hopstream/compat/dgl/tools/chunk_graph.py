@@ -16,7 +16,7 @@ from hopstream.arrays import Array, open_array
 from hopstream.compat.dgl.convert import as_graph
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
-from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays
 from hopstream.ingest.apart import check_apart
@@ -122,6 +122,9 @@ def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
 
 
 def _open(paths: Paths) -> dict[str, Array]:
+    missing = [(name, path) for name, path in paths.items() if not Path(path).is_file()]
+    if missing:
+        raise FormatError(f"{missing[0][1]} is no file; it was given for feature {missing[0][0]!r}")
     return {name: open_array(Path(path)) for name, path in paths.items()}
 
 

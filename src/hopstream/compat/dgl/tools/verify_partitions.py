@@ -13,8 +13,8 @@ from pathlib import Path
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, OUR_FAULT, Flags, run_tool, say
 from hopstream.compat.dgl.tools.dgl_files import JSON_STEM
 from hopstream.compat.dgl.verifying import verify_part_files
-from hopstream.compat.dgl.writing import is_part_config
 from hopstream.ingest.chunked import open_chunked
+from hopstream.ingest.described import is_dgl_config
 from hopstream.partition.audit.report import NOTHING, VerifyReport
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.paths import MANIFEST
@@ -45,7 +45,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _part_configs(folder: Path) -> list[Path]:
     """The JSON files of DGL's parts; the one that should be there where only the parts are."""
-    found = sorted(path for path in folder.glob("*.json") if is_part_config(path))
+    found = sorted(path for path in folder.glob("*.json") if is_dgl_config(path))
     return found or [folder / f"{JSON_STEM}.json"] * any(folder.glob("part[0-9]*/graph.dgl"))
 
 
