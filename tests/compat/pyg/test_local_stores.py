@@ -12,7 +12,7 @@ from torch_geometric.data import EdgeAttr, TensorAttr
 
 import hopstream
 import hopstream.compat.pyg as pyg_dist
-from hopstream.errors import IdRangeError, SchemaError, StateError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, UnknownNameError
 from tests.compat.pyg.graphs import CITES, NUM_NODES, WRITES, heterogeneous, homogeneous
 
 NUM_PARTS = 3
@@ -222,8 +222,56 @@ def test_tensors_have_a_row_for_each_id():
     with pytest.raises(UnknownNameError, match=r"there is no type 'author'"):
         store.lookup_features(torch.tensor([0]), input_type="author")
     for index in ([4], [-1]):
-        with pytest.raises(IdRangeError, match=r"index holds"):
+        with pytest.raises(IdRangeError, match=r"index has ids in .*; nodes are 0\.\.3"):
             store.lookup_features(torch.tensor(index), input_type="paper")
+
+
+NO_IDS = [None, "x", torch.tensor([0.5]), torch.tensor([True]), [[0], [1, 2]]]
+
+
+@pytest.mark.parametrize("wrong", NO_IDS, ids=["none", "text", "float", "bool", "ragged"])
+def test_what_is_no_ids_is_refused(wrong):
+    graph, features = pyg_dist.LocalGraphStore(), pyg_dist.LocalFeatureStore()
+    graph.node_pb = graph.edge_pb = torch.zeros(4, dtype=torch.int64)
+    for call in (
+        graph.get_partition_ids_from_nids, graph.get_partition_ids_from_eids, features.lookup_features,
+        lambda ids: graph.put_edge_id(ids, edge_type=None, layout="coo"),
+        lambda ids: features.put_global_id(ids, group_name=None),
+        lambda ids: pyg_dist.LocalGraphStore.from_data(ids, torch.zeros((2, 1), dtype=torch.int64), 1),
+        lambda ids: pyg_dist.LocalGraphStore.from_data(torch.arange(1), ids, 1),
+    ):  # fmt: skip
+        with pytest.raises(SchemaError, match=r"wanted (ids|\[2, number of ids)"):
+            call(wrong)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([4]), torch.tensor([0, -1]), [9], 4])
+def test_parts_of_what_is_not_there_are_not_told(ids):
+    store = pyg_dist.LocalGraphStore()
+    store.node_pb = store.edge_pb = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(IdRangeError, match=r"index has ids in .*; nodes are 0\.\.3"):
+        store.get_partition_ids_from_nids(ids)
+    with pytest.raises(IdRangeError, match=r"index has ids in .*; edges are 0\.\.3"):
+        store.get_partition_ids_from_eids(ids)
+    assert store.get_partition_ids_from_nids([0, 3]).tolist() == [0, 0]
+
+
+def test_what_is_no_tensor_of_rows_or_no_pair_of_ends_is_refused():
+    features, graph = pyg_dist.LocalFeatureStore(), pyg_dist.LocalGraphStore()
+    for wrong in (5, None, "x", [1, 2], torch.tensor(3)):
+        with pytest.raises(SchemaError, match=r"'x' of nodes is .*; wanted a tensor with a row for each"):
+            features.put_tensor(wrong, group_name=None, attr_name="x")
+    with pytest.raises(SchemaError, match=r"'x' of nodes is int; wanted a tensor"):
+        pyg_dist.LocalFeatureStore.from_data(torch.arange(2), 5)
+    features.put_tensor(np.ones((2, 3), np.float32), group_name=None, attr_name="x")
+    assert torch.equal(features.get_tensor(group_name=None, attr_name="x", index=None), torch.ones(2, 3))
+    ends = torch.arange(3)
+    for wrong in ("x", None, (ends,), (ends, torch.arange(2)), (ends, 0.5)):
+        with pytest.raises(SchemaError, match="edge_index of the graph"):
+            graph.put_edge_index(wrong, edge_type=None, layout="coo")
+    assert graph.put_edge_index((ends, torch.arange(2)), edge_type=None, layout="csc")
+    for number in (None, "3", -1, True, 1.5):
+        with pytest.raises(SettingsError, match=r"num_nodes of the graph is .*; it must be an integer from 0"):
+            pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number)
 
 
 def test_names_are_listed():

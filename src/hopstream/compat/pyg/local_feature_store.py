@@ -13,6 +13,7 @@ from torch_geometric.data import FeatureStore, TensorAttr
 from torch_geometric.data.feature_store import _FieldStatus
 
 from hopstream.arrays import find_sorted
+from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given, rows_given
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
@@ -115,9 +116,9 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             raise SchemaError(
                 f"index is missing; give the ids of the rows of {key[1]!r} of {_label(key[0])} that are wanted"
             )
-        ids = _ids_of(attr.index)
+        ids = ids_given(attr.index, "index")
         if key in self._of_all_nodes:
-            return self._tensors[key][_check_ids(ids, len(self._tensors[key]))]
+            return self._tensors[key][check_ids(ids, len(self._tensors[key]), "index", "nodes")]
         if key[0] not in self._rows:
             raise UnknownNameError(f"{_label(key[0])} have no global ids; known: {list(self._rows)}; use put_global_id")
         return self._tensors[key][self._rows[key[0]].find(ids)]
@@ -145,10 +146,11 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
 
         Raises:
             StateError: Rows of other parts are wanted and ``remote_lookup`` is not set.
+            SchemaError: ``index`` is no list of ids.
             UnknownNameError: There is no such type or tensor.
             IdRangeError: An id is of no node or edge.
         """
-        group = self._group(is_node_feat, input_type)
+        group, index = self._group(is_node_feat, input_type), id_list_given(index, "index")
         is_here = self._owners(index, is_node_feat, input_type) == self.partition_idx
         if bool(is_here.all()):
             found: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -193,18 +195,12 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         parts = self.node_feat_pb if is_node_feat else self.edge_feat_pb
         if parts is None and self.num_partitions == 1:
             return torch.full((len(index),), self.partition_idx, dtype=torch.int64)
-        what = "node_feat" if is_node_feat else "edge_feat"
-        if len(index) and int(index.min()) < 0:
-            raise IdRangeError(f"index holds {int(index.min())}; ids are 0 or more")
-        try:
-            return parts_of(parts, what, index, input_type)
-        except IndexError as error:
-            raise IdRangeError(f"index holds {int(index.max())}, which {what}_pb does not know: {error}") from error
+        return parts_of(parts, "node_feat" if is_node_feat else "edge_feat", index, input_type)
 
     def _put_tensor(self, tensor: Tensor, attr: TensorAttr) -> bool:
         if attr.index is not None:
             raise SchemaError(f"index is given for {self.key(attr)}; tensors are put as a whole")
-        self._tensors[self.key(attr)] = tensor
+        self._tensors[self.key(attr)] = rows_given(tensor, f"{attr.attr_name!r} of {_label(attr.group_name)}")
         self._of_all_nodes.discard(self.key(attr))
         return True
 
@@ -230,7 +226,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
                 continue
             if ids is None:
                 raise SchemaError(f"{name!r} of {_label(group)} is given without ids; give the id of each row too")
-            if len(tensor) != len(ids):
+            if len(rows_given(tensor, f"{name!r} of {_label(group)}")) != len(ids):
                 raise SchemaError(f"{name!r} of {_label(group)} has {len(tensor)} rows and there are {len(ids)} ids")
             self.put_tensor(tensor, group_name=group, attr_name=name)
 
@@ -327,23 +323,6 @@ def _label(group: Any) -> str:
     return "edges" if group == EDGES else f"edges {type_label(group)}"
 
 
-def _ids_of(index: Any) -> Tensor:
-    """Ids, int64 of any shape, of what the user gave: a tensor, an array, a list or one integer."""
-    try:
-        ids = torch.as_tensor(index)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SchemaError(f"index is {index!r}; wanted ids: int64[n]") from error
-    if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
-        raise SchemaError(f"index is {ids.dtype}{list(ids.shape)}; wanted ids: int64[n]")
-    return ids.long()
-
-
-def _check_ids(ids: Tensor, num_rows: int) -> Tensor:
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_rows:
-        raise IdRangeError(f"index has ids in {int(ids.min())}..{int(ids.max())}; nodes are 0..{num_rows - 1}")
-    return ids
-
-
 def _parts_of(where: str, parts: Any, of_type: Any) -> Tensor:
     """The map of parts of one type."""
     if isinstance(parts, Tensor):
@@ -369,11 +348,10 @@ class _RowsOfIds:
     order: Tensor | None
 
     @classmethod
-    def of(cls, ids: Tensor, group: Any) -> _RowsOfIds:
+    def of(cls, given: Any, group: Any) -> _RowsOfIds:
         """Those of a group."""
-        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
-            raise SchemaError(f"ids of {_label(group)} are {ids.dtype}{list(ids.shape)}; wanted int64[n]")
-        sorted_ids, order = torch.sort(ids.long())
+        ids = id_list_given(given, f"the ids of {_label(group)}")
+        sorted_ids, order = torch.sort(ids)
         is_repeated = sorted_ids[1:] == sorted_ids[:-1]
         if bool(is_repeated.any()):
             raise SchemaError(f"ids of {_label(group)} name {int(sorted_ids[1:][is_repeated][0])} twice")

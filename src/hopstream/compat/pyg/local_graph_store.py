@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import EdgeAttr, GraphStore
+from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils import sort_edge_index
 
+from hopstream.checks import check_int
+from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
     NodeParts,
@@ -24,6 +27,8 @@ from hopstream.compat.pyg.partition_files import (
 )
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
 from hopstream.schema import EdgeType
+
+MAX_NODES = (1 << 63) - 1
 
 
 class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has no types
@@ -69,6 +74,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         Raises:
             StateError: The parts of nodes are not known.
             UnknownNameError: There is no such node type.
+            SchemaError: ``ids`` are no ids.
+            IdRangeError: An id is of no node.
         """
         return parts_of(self.node_pb, "node", ids, node_type)
 
@@ -78,7 +85,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Keep the ids of edges, int64[num_edges], in the order of their edge index."""
-        self._edge_id[self.key(self._edge_attr_cls.cast(*args, **kwargs))] = edge_id
+        self._edge_id[self.key(self._edge_attr_cls.cast(*args, **kwargs))] = id_list_given(edge_id, "edge_id")
         return True
 
     def get_edge_id(self, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -94,6 +101,12 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         return list(self._edge_attr.values())
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        what = f"edge_index of {edge_attr.edge_type or 'the graph'}"
+        if not isinstance(edge_index, tuple | list | Tensor) or len(edge_index) != 2:
+            raise SchemaError(f"{what} is {type(edge_index).__name__}; wanted two tensors")
+        first, second = (id_list_given(ends, what) for ends in edge_index)
+        if edge_attr.layout == EdgeLayout.COO and len(first) != len(second):
+            raise SchemaError(f"{what} has {len(first)} sources and {len(second)} destinations")
         self._edge_index[self.key(edge_attr)] = edge_index
         self._edge_attr[self.key(edge_attr)] = edge_attr
         return True
@@ -116,7 +129,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             is_sorted: Whether edges already lie by destination; they are brought into that order otherwise.
 
         Raises:
-            SchemaError: There is not one id for each edge.
+            SchemaError: There is not one id for each edge, or they are no ids.
+            SettingsError: A number of nodes is none.
         """
         store = cls()
         store.meta = {"is_hetero": False}
@@ -134,7 +148,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         """Hold the edges of a graph with types; arguments are those of ``from_data``, by type.
 
         Raises:
-            SchemaError: There is not one id for each edge.
+            SchemaError: There is not one id for each edge, or they are no ids.
+            SettingsError: A number of nodes is none.
             UnknownNameError: Ids or numbers of nodes are missing for a type that has edges.
         """
         store = cls()
@@ -197,11 +212,15 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         self, edge_id: Tensor, edge_index: Tensor, size: tuple[int, ...], is_sorted: bool,
         edge_type: EdgeType | None = None,
     ) -> None:  # fmt: skip
+        of = f"of {edge_type or 'the graph'}"
+        edge_id, edge_index = id_list_given(edge_id, f"edge_id {of}"), ids_given(edge_index, f"edge_index {of}")
         if edge_index.shape != (2, len(edge_id)):
             raise SchemaError(
-                f"edge_index of {edge_type or 'the graph'} is {list(edge_index.shape)} and there are {len(edge_id)} "
-                "edge ids; wanted [2, number of ids]"
+                f"edge_index {of} is {list(edge_index.shape)} and there are {len(edge_id)} edge ids; wanted [2, number "
+                "of ids]"
             )
+        for number in size:  # PyG's own page gives fewer nodes than edges name, so they are not compared
+            check_int(f"num_nodes {of}", number, 0, MAX_NODES)
         if not is_sorted:
             edge_index, edge_id = sort_edge_index(edge_index, edge_id, sort_by_row=False)
         attr = {"edge_type": edge_type, "layout": "coo", "size": size, "is_sorted": True}
@@ -222,11 +241,14 @@ def parts_of(parts: Any, what: str, ids: Tensor, of_type: Any) -> Tensor:
     Raises:
         StateError: Nothing is known.
         UnknownNameError: There is no such type.
+        SchemaError: ``ids`` are no ids.
+        IdRangeError: An id is of no node or edge.
     """
     if parts is None:
         raise StateError(f"the parts of {what}s are not known; use from_partition, or set {what}_pb")
     if isinstance(parts, Mapping):
         parts = _of_type(parts, of_type, f"the parts of {what}s")
+    ids = check_ids(ids_given(ids, "index"), len(parts), "index", f"{what.removesuffix('_feat')}s")
     found: Tensor = parts[ids]
     return found
 

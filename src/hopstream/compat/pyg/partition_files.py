@@ -111,7 +111,7 @@ def read_meta(root: Path) -> PartitionMeta:
 
 def check_part(root: Path, meta: PartitionMeta, part: int) -> None:
     """Raise ``IdRangeError`` unless there is such a part."""
-    if not isinstance(part, int) or not 0 <= part < meta.num_parts:
+    if not isinstance(part, int) or isinstance(part, bool) or not 0 <= part < meta.num_parts:
         raise IdRangeError(f"part is {part!r}; {root} has the parts 0..{meta.num_parts - 1}")
 
 
