@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -17,6 +18,17 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check that a setting is a finite number of seconds above 0.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+        raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hopstream.checks import check_int
+from hopstream.checks import check_int, check_seconds
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.channel import Channel
 from hopstream.store.rendezvous_server import FAILED, MAX_RANKS, TURN_S, host_rendezvous, leave_rendezvous
@@ -76,8 +76,9 @@ class Membership:
             raise SettingsError(
                 f"rank is {self.rank!r}; of world_size {self.world_size} it is 0..{self.world_size - 1}"
             )
-        if not self.timeout_s > 0:
-            raise SettingsError(f"the time to wait is {self.timeout_s!r}; it must be a number of seconds above 0")
+        if not isinstance(self.master_addr, str) or not self.master_addr:
+            raise SettingsError(f"master_addr is {self.master_addr!r}; it must be a host name or IP address of rank 0")
+        check_seconds("the time to wait", self.timeout_s)
 
 
 class Group:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
-from hopstream.checks import check_int
+from hopstream.checks import check_int, check_seconds
 from hopstream.errors import SettingsError
 from hopstream.store.security import ClientSecurity
 
@@ -34,7 +33,7 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_seconds("timeout_s", self.timeout_s)
+        check_seconds("timeout_s", self.timeout_s)
         check_int("first_replica", self.first_replica, 0, 1 << 31)
 
 
@@ -82,9 +81,3 @@ def check_store_settings(settings: object) -> StoreSettings:
             f"settings is a {type(settings).__name__}; it must be a StoreSettings: hopstream.StoreSettings({shown})"
         )
     return settings
-
-
-def _check_seconds(name: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
-        raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")

@@ -310,6 +310,31 @@ def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Gra
         load(graph, 0, free_port(), num_parts=1, input_nodes=torch.tensor([40]))
 
 
+@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"master_port": 0}, "master_port is 0; it must be an integer from 1 to 65535"),
+        ({"master_port": 1.5}, "master_port is 1.5; it must be an integer"),
+        ({"master_port": True}, "master_port is True; it must be an integer"),
+        ({"master_addr": ""}, "master_addr is ''; it must be a host name or IP address of rank 0"),
+        ({"master_addr": 5}, "master_addr is 5; it must be"),
+        ({"rpc_timeout": 0}, "the time to wait is 0; it must be a number of seconds above 0"),
+        ({"rpc_timeout": "5"}, "the time to wait is '5'; it must be"),
+        ({"rpc_timeout": float("inf")}, "the time to wait is inf; it must be"),
+        ({"data": None}, r"data is NoneType; give \(feature_store, graph_store\)"),
+        ({"data": (1,)}, r"data is tuple; give \(feature_store, graph_store\)"),
+    ],
+)
+def test_what_makes_no_meeting_is_refused_by_one_rank_too(
+    graph: Graph, num_parts: int, options: dict[str, Any], message: str
+) -> None:
+    given = {"data": partition(graph, owners_of(graph, num_parts), 0, num_parts), "master_addr": "127.0.0.1",
+             "master_port": free_port(), **options}  # fmt: skip
+    with pytest.raises(SettingsError, match=message):
+        DistNeighborLoader(num_neighbors=[-1], current_ctx=context(0, num_parts), input_nodes=torch.arange(4), **given)
+
+
 def test_times_of_links_come_with_time_attr(graph: Graph) -> None:
     data = partition(graph, owners_of(graph, 1), 0, 1, "time")
     with pytest.raises(SettingsError, match="time_attr is given and edge_label_time is not"):

@@ -19,7 +19,7 @@ from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.one_hop import OneHop
 from hopstream.compat.pyg.outputs import Output
-from hopstream.compat.pyg.own_part import read_own_part, to_array
+from hopstream.compat.pyg.own_part import read_own_part, store_pair, to_array
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError
@@ -100,7 +100,7 @@ class DistNeighborSampler:
         self.current_ctx = check_context(current_ctx)
         check_device(device)
         check_concurrency(concurrency)
-        self.feature_store, self.graph_store = data
+        self.feature_store, self.graph_store = store_pair(data)
         self.num_neighbors = num_neighbors
         self.channel = channel
         self.replace = replace

@@ -58,6 +58,21 @@ def read_own_part(data: Any, time_attr: str | None = None, label_type: str | Non
     return part
 
 
+def store_pair(data: Any) -> tuple[Any, Any]:
+    """The feature store and the graph store of ``data``.
+
+    Raises:
+        SettingsError: They are not two such stores.
+    """
+    is_pair = isinstance(data, tuple | list) and len(data) == 2
+    if not is_pair or not hasattr(data[0], "get_all_tensor_attrs") or not hasattr(data[1], "get_all_edge_attrs"):
+        shown = tuple(type(one).__name__ for one in data) if is_pair else type(data).__name__
+        raise SettingsError(
+            f"data is {shown}; give (feature_store, graph_store): a LocalFeatureStore, a LocalGraphStore"
+        )
+    return data[0], data[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stores:
     """The two stores, and what they say in the first place.
@@ -80,13 +95,7 @@ class _Stores:
 
     @classmethod
     def of(cls, data: Any) -> _Stores:
-        is_pair = isinstance(data, tuple | list) and len(data) == 2
-        if not is_pair or not hasattr(data[0], "get_all_tensor_attrs") or not hasattr(data[1], "get_all_edge_attrs"):
-            shown = tuple(type(one).__name__ for one in data) if is_pair else type(data).__name__
-            raise SettingsError(
-                f"data is {shown}; give (feature_store, graph_store): a LocalFeatureStore, a LocalGraphStore"
-            )
-        features, graph = data
+        features, graph = store_pair(data)
         if getattr(graph, "node_pb", None) is None:
             raise SettingsError(f"graph_store.node_pb is None; it says which partition owns each node; {_REMEDY}")
         meta = graph.meta or {}

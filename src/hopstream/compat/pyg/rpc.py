@@ -17,8 +17,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 
+from hopstream.checks import to_index
 from hopstream.compat.pyg.dist_context import DistContext, check_context
-from hopstream.errors import SettingsError, StateError, StoreError
+from hopstream.errors import StateError, StoreError
 from hopstream.store.rendezvous import Group, Membership
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
@@ -134,16 +135,16 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     """
     context = check_context(current_ctx)
     port = _read_port(master_port)
-    group = None
-    if context.world_size > 1:
-        with _LOCK:
-            place = (str(master_addr), port, str(context.group_name), context.rank)
-            number = _COUNTS[place]
-            _COUNTS[place] += 1
+    place = (master_addr, port, str(context.group_name), context.rank)
+    with _LOCK:
+        number = _COUNTS[place]
         membership = Membership(
             group=f"{context.group_name}/{number}", rank=context.rank, world_size=context.world_size,
-            master_addr=str(master_addr), master_port=port, timeout_s=rpc_timeout,
+            master_addr=master_addr, master_port=port, timeout_s=rpc_timeout,
         )  # fmt: skip
+        _COUNTS[place] += 1
+    group = None
+    if context.world_size > 1:
         group = Group(membership, security=security, settings=store_settings)
         try:
             group.gather(
@@ -232,10 +233,9 @@ def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> 
 
 
 def _read_port(port: object) -> int:
-    try:
-        return int(port)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"master_port is {port!r}; it must be the number of a free port of rank 0") from error
+    if isinstance(port, str) and port.isdecimal():  # as environments hold it
+        return int(port)
+    return to_index("master_port", port)
 
 
 def _forget(member: RpcMember) -> None:
