@@ -247,6 +247,19 @@ def test_parts_that_dgl_wrote_are_verified(dgl, tmp_path, is_typed):
     assert report.checks["features"].num_checked == (450 if is_typed else 360)
 
 
+def test_relations_of_untyped_nodes_have_the_names_that_dgl_gives(dgl, tmp_path):
+    ends = (torch.arange(4), torch.arange(1, 5))
+    g = dgl.heterograph({("_N", "likes", "_N"): ends, ("_N", "_E", "_N"): ends}, num_nodes_dict={"_N": 6})
+    g.ndata["feat"], g.ndata["train_mask"] = torch.rand(6, 2), torch.arange(6) % 2
+    ours.partition_graph(g, "g", 2, tmp_path / "ours", part_method="random")
+    dgl.distributed.partition_graph(g, "g", 2, str(tmp_path / "theirs"), part_method="random")
+    both = [dgl.distributed.load_partition(str(tmp_path / f"{whose}/g.json"), 0) for whose in ("ours", "theirs")]
+    assert set(both[0][1]) == set(both[1][1]) == {"_N/feat", "_N/train_mask"} and both[0][5:] == both[1][5:]
+    for whose in ("ours", "theirs"):
+        read = ours.read_partitions(tmp_path / f"{whose}/g.json")[0]
+        assert set(read.edges) == {("_N", "likes", "_N"), ("_N", "_E", "_N")} and len(read.splits["_N"]["train"]) == 3
+
+
 def random_typed_graph():
     rng = np.random.default_rng(4)
     return hopstream.graph_from_arrays(
