@@ -319,6 +319,7 @@ def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Gra
         ({"master_port": True}, "master_port is True; it must be an integer"),
         ({"master_addr": ""}, "master_addr is ''; it must be a host name or IP address of rank 0"),
         ({"master_addr": 5}, "master_addr is 5; it must be"),
+        ({"master_addr": ["127.0.0.1"]}, r"master_addr is \[.127.0.0.1.\]; it must be"),
         ({"rpc_timeout": 0}, "the time to wait is 0; it must be a number of seconds above 0"),
         ({"rpc_timeout": "5"}, "the time to wait is '5'; it must be"),
         ({"rpc_timeout": float("inf")}, "the time to wait is inf; it must be"),

@@ -135,7 +135,7 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     """
     context = check_context(current_ctx)
     port = _read_port(master_port)
-    place = (master_addr, port, str(context.group_name), context.rank)
+    place = (str(master_addr), port, str(context.group_name), context.rank)
     with _LOCK:
         number = _COUNTS[place]
         membership = Membership(
