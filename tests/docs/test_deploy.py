@@ -200,6 +200,7 @@ def test_a_host_whose_trainers_fail_serves_those_of_others_until_they_end(hosts,
     assert len(keys) == len(set(keys)) == 60, said_failed
 
 
+@pytest.mark.slow
 def test_a_host_that_is_told_to_stop_leaves_nothing(hosts, tmp_path):
     first, second = hosts("train.py", torchrun=f"echo > {tmp_path}/runs-$$; exec sleep 600")
     wait_until(lambda: len(list(tmp_path.glob("runs-*"))) == 2, "both have started trainers", DEADLINE_S)

@@ -35,6 +35,7 @@ def test_tasks_run_in_processes_of_the_runner(tmp_path):
     assert len(pids) == 2
 
 
+@pytest.mark.slow
 def test_a_task_past_its_deadline_is_an_error(tmp_path):
     try:
         with beam_engine(settings=SHORT) as engine, pytest.raises(TaskTimeout, match="no task was done in 1 s; 1 are"):

@@ -190,6 +190,7 @@ def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch
     assert left_beside(shop.parent / "got") == []
 
 
+@pytest.mark.slow
 def test_the_verb_writes_what_the_function_does(shop: Path, capsys: pytest.CaptureFixture[str]):
     exported(shop, shop, "wanted", readout=True, labels=["age"])
     words = [

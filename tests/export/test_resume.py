@@ -55,6 +55,7 @@ def check_done(world: Path) -> None:
     assert left_beside(world / "got") == []
 
 
+@pytest.mark.slow
 def test_a_killed_export_goes_on(world: Path):
     assert run_until(PROGRAM, (world, 0), 4) == -signal.SIGKILL
     there = digests(world / "got")

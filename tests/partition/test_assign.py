@@ -40,6 +40,7 @@ def test_every_node_gets_one_part_and_the_same_one_again(graph: Graph, num_parts
         assert owner.tolist() == again[node_type].tolist()
 
 
+@pytest.mark.slow
 def test_another_process_assigns_alike():
     code = (
         "import zlib, numpy as np; from tests.partition.graphs import community_graph\n"

@@ -20,7 +20,9 @@ from tests.timed_worlds import BOUGHT, BUYS, LIKE, Sight, World, worlds
 STRATEGIES = {"uniform": (), "last": (BUYS, LIKE), "weighted": (BUYS,), "top_k": (BUYS,), "labor": (BUYS, LIKE, BOUGHT)}
 
 
-@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+@pytest.mark.parametrize(
+    "subgraph_type", ["directional", *(pytest.param(of, marks=pytest.mark.slow) for of in ("bidirectional", "induced"))]
+)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(
     max_examples=15,

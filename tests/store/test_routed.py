@@ -262,6 +262,7 @@ def test_a_frozen_replica_leaves_time_for_the_next(typed_case: Case) -> None:
             process.thaw()
 
 
+@pytest.mark.slow
 def test_servers_killed_in_mid_run_are_replaced_by_their_replicas(typed_case: Case) -> None:
     wanted = answers_of(typed_case.shared(), typed_case)
     with ExitStack() as stack:

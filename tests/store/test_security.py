@@ -125,6 +125,7 @@ def test_client_certificates_are_asked_for(typed_case: Case, authority: Authorit
         assert server.stats.num_requests == 1
 
 
+@pytest.mark.slow
 def test_a_guarded_server_process_is_started_from_files(
     typed_case: Case, authority: Authority, server_identity: Identity, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_servers_memory_does_not_grow_with_its_answers(
             raise_error(last, "the server", "a test")
 
 
+@pytest.mark.slow
 def test_all_edges_of_a_hub_come_in_stored_order(heavy: Path) -> None:
     request = SampleRequest(edge_type=LINKS, direction="in", ids=HUB.astype(np.int64), count=-1, wants_edge_ids=True)
     with LocalStore(open_dataset(heavy)) as local, StoreServer(local) as server, RemoteStore(server.location) as store:

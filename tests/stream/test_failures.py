@@ -138,7 +138,8 @@ def dataset_id_of(folder: Path) -> str:
     return open_dataset(folder).manifest.dataset_id
 
 
-@pytest.mark.parametrize("victims", [[1], pytest.param([0, 1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [[1], [0, 1]])
 def test_a_killed_server_that_is_started_again_costs_no_batch(
     mortal_servers: list[SamplingProcess], wanted_digests: list[list[str]], victims: list[int]
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_stopped_server_is_told_in_time_and_then_goes_on(
             assert got + [flat(batch) for batch in patient] == wanted[0]
 
 
+@pytest.mark.slow
 def test_the_server_that_another_one_waits_for_is_named(
     servers: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

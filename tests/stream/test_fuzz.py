@@ -148,6 +148,7 @@ def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
             assert call("describe_channels")
 
 
+@pytest.mark.slow
 def test_mutated_requests_are_refused_and_harm_nobody(served: Served) -> None:
     fuzz(served, 3000, 1).check()
 

@@ -162,6 +162,7 @@ def test_a_server_that_comes_back_does_not_make_again_what_was_given_out(timed_p
         assert int(str(described["num_made"])) <= 10 + 4
 
 
+@pytest.mark.slow
 def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=1)) as served:
         graph = remote_graph(served.locations, timeout_s=1.0)
@@ -320,6 +321,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
         infer_layerwise(graph, layer, tmp_path / "no", num_layers=1, store_settings=StoreSettings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_what_is_dropped_without_being_closed_leaves_nothing(
     timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int

@@ -52,6 +52,7 @@ def check_done(folder: Path) -> None:
     assert left_beside(folder) == []
 
 
+@pytest.mark.slow
 def test_killed_work_goes_on(source: Path):
     for limit in (20, 60):
         assert run_until(PROGRAM, words(source), limit) == -signal.SIGKILL

@@ -53,7 +53,9 @@ def check_done(folder: Path) -> None:
     assert left_beside(folder) == []
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
+)
 def test_killed_again_and_again(folder: Path, num_kills: int):
     def again() -> None:
         shutil.rmtree(folder / "got")

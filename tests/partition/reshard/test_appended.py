@@ -38,7 +38,7 @@ def grown():
 
 
 @pytest.mark.parametrize(("num_parts", "num_appends", "gap"), [(1, 3, 1), (3, 1, 1 << 14), (2, 3, 64)])
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_bytes_are_those_of_one_go(tmp_path, monkeypatch, num_parts, num_appends, gap, keeps):
     monkeypatch.setattr(newest, "GAP_BYTES", gap)
     monkeypatch.setattr(newest, "BLOCK_ITEMS", 7)

@@ -73,6 +73,7 @@ def test_every_dtype_and_rank(tmp_path, monkeypatch, rng, dtype):
     check_reshard(graph, tmp_path, 3, 4, rng, direction="both")
 
 
+@pytest.mark.slow
 def test_hubs_and_many_parts(tmp_path, monkeypatch, rng):
     """One node with most edges, which are moved in pieces; more parts than nodes of a type."""
     ends = rng.integers(0, 60, 1000), np.where(rng.random(1000) < 0.7, 17, rng.integers(0, 60, 1000))

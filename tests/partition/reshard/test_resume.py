@@ -51,6 +51,7 @@ def check_done(folder: Path) -> None:
     assert left_beside(folder) == []
 
 
+@pytest.mark.slow
 def test_killed_and_gone_on_with(folder: Path):
     for limit in (4, 25):
         assert run_until(PROGRAM, words(folder), limit) == -signal.SIGKILL
