@@ -75,6 +75,17 @@ def test_who_tries_again_alone_is_told_the_number_of_the_meeting() -> None:
             init_rpc(context(0, 2), "127.0.0.1", port, rpc_timeout=0.2)
 
 
+def test_more_and_fewer_ranks_meet_at_one_port_one_after_the_other() -> None:
+    port = free_port()
+
+    def meet(rank: int, world_size: int) -> None:
+        init_rpc(context(rank, world_size), "127.0.0.1", port, rpc_timeout=5).close()
+
+    for world_size in (1, 2, 3, 2, 1):
+        with ThreadPoolExecutor(world_size) as pool:
+            list(pool.map(meet, range(world_size), [world_size] * world_size))
+
+
 def cause_of(end: Any) -> BaseException | None:
     """What the end of a block is taken for, after an error in it."""
     try:

@@ -96,7 +96,7 @@ def _cause_of(error: BaseException | None) -> BaseException | None:
 
 
 _MEMBERS: list[RpcMember] = []
-_COUNTS: Counter[tuple[str, int, str, int]] = Counter()
+_COUNTS: Counter[tuple[str, int, str, int, int]] = Counter()
 _LOCK = threading.Lock()
 _CURRENT = threading.local()
 
@@ -135,7 +135,8 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     """
     context = check_context(current_ctx)
     port = _read_port(master_port)
-    place = (str(master_addr), port, str(context.group_name), context.rank)
+    # ranks that come and go between groups have not met as often: those of each number of ranks count for themselves
+    place = (str(master_addr), port, str(context.group_name), context.rank, context.world_size)
     with _LOCK:
         number = _COUNTS[place]
         membership = Membership(
