@@ -11,9 +11,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tests.processes import POOLED
 
@@ -52,10 +54,9 @@ class RayCluster:
 
 @contextmanager
 def two_nodes() -> Iterator[RayCluster]:
-    """Start two nodes, and end them by their handles. Nothing is kept in ``/dev/shm`` or in the user's own folders."""
+    """Start two nodes, and end them by their handles. They keep nothing in shared memory or in the user's own folders."""
     # Not under pytest's folder: Ray makes sockets there, whose paths may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    in_shared_memory = set(Path("/dev/shm").iterdir())
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     environment = {
@@ -76,10 +77,21 @@ def two_nodes() -> Iterator[RayCluster]:
         for name, process in zip(("head", "node"), nodes, strict=True):
             _wait_for(folder / name / "log", process)
         yield RayCluster(address, {**environment, "RAY_ADDRESS": address}, nodes, folder)
+        in_shared_memory = {line for process in nodes for line in _shared_memory_of(psutil.Process(process.pid))}
     finally:
         _end(nodes)
         shutil.rmtree(folder)
-    assert set(Path("/dev/shm").iterdir()) <= in_shared_memory
+    assert not in_shared_memory
+
+
+def _shared_memory_of(node: psutil.Process) -> Iterator[str]:
+    """What a node and all that it started have in ``/dev/shm``, also under names that were removed.
+
+    The folder itself says nothing of them: other tests, in other processes, may have something there meanwhile.
+    """
+    for process in [node, *node.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            yield from (mapped.path for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm/"))
 
 
 def _end(nodes: list[subprocess.Popen[bytes]]) -> None:

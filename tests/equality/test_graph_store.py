@@ -28,8 +28,7 @@ from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat
 from tests.stream.serving import locations_of, remote_graph, serve_processes, write_timed_parts
 
 NUMS_SERVERS = (1, 2, 4)
-MOST = (4, 4)
-FEWER = ((1, 1), (2, 4), (4, 1))
+SERVED = ((4, 4), (1, 1), (2, 4), (4, 1))
 """Numbers of servers and threads."""
 COMMON = {"shuffle": True, "collate": "numpy"}
 RNG = np.random.default_rng(3)
@@ -118,9 +117,9 @@ def graphs(folders: dict[int, Path]) -> Iterator[dict[int, RemoteGraph]]:
 
 def _in_turn() -> Iterator[Any]:
     for number, way in enumerate(WAYS):
-        for num_servers, num_threads in (MOST, *FEWER):
-            is_slow = (num_servers, num_threads) not in (MOST, FEWER[number % len(FEWER)])
-            marks = [pytest.mark.slow] if is_slow else []
+        for num_servers, num_threads in SERVED:
+            is_default = (num_servers, num_threads) == SERVED[number % len(SERVED)]
+            marks = [] if is_default else [pytest.mark.slow]
             yield pytest.param(
                 way, num_servers, num_threads, marks=marks, id=f"{way}-{num_servers} servers-{num_threads} threads"
             )

@@ -24,7 +24,7 @@ def owners_of(root):
     }
 
 
-@pytest.mark.parametrize(("num_parts", "num_appends"), [(1, 3), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("num_parts", "num_appends"), [pytest.param(1, 3, marks=pytest.mark.slow), (3, 1), (2, 3)])
 def test_bytes_are_those_of_one_go(tmp_path, num_parts, num_appends):
     before = written(tmp_path / "d", num_parts, num_appends)
     old = owners_of(tmp_path / "d")
