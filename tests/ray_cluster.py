@@ -54,7 +54,7 @@ class RayCluster:
 
 @contextmanager
 def two_nodes() -> Iterator[RayCluster]:
-    """Start two nodes, and end them by their handles. They keep nothing in shared memory or in the user's own folders."""
+    """Start two nodes, and end them by their handles. They keep nothing in shared memory or the user's own folders."""
     # Not under pytest's folder: Ray makes sockets there, whose paths may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     token = folder / "token"

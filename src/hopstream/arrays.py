@@ -192,6 +192,11 @@ class FileRecord:
             raise FormatError(f"not a file record ({error!r}): {value!r}") from error
 
 
+def to_array(values: Any) -> Array:
+    """An array of what may be a tensor on any device, which numpy alone would refuse."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
 def offsets_of(lengths: NDArray[Any]) -> IntArray:
     """int64[n + 1] running sum of lengths, starting at 0."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -1,11 +1,18 @@
-"""Is a setting what it may be?"""
+"""Is a setting what it may be?
+
+Python takes ``batch_size=True`` and ``shuffle="no"`` without a word, and much later something else breaks, or nothing
+does. So every setting is checked at the door, before anything is opened, and the message says its name.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Collection
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from hopstream.errors import SettingsError
 
@@ -37,7 +44,7 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     Raises:
         SettingsError: It is not.
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
@@ -53,3 +60,34 @@ def to_index(name: str, value: Any) -> int:
     except TypeError:
         pass
     raise SettingsError(f"{name} is {value!r}; it must be an integer")
+
+
+def read_integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    """The value as an ``int``; it may be an integer of numpy, or a tensor of one integer that has no dimensions.
+
+    Raises:
+        SettingsError: It is no integer (True and 1.0 are none), or outside ``low`` to ``high``.
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or int(value) < low or (high is not None and int(value) > high):  # type: ignore[call-overload]
+        wanted = f"{low} or above" if high is None else f"{low} to {high}"
+        raise SettingsError(f"{name} is {value!r}; it must be an integer, {wanted}")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def is_number(value: object) -> bool:
+    """The value is a real number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def read_flag(name: str, value: object) -> bool:
+    """The value as a ``bool``.
+
+    Raises:
+        SettingsError: It is neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise SettingsError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)

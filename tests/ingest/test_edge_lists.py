@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -207,6 +208,21 @@ def test_what_is_no_edge_list_is_refused(tmp_path, text, options, error, message
     path.write_text(text)
     with pytest.raises(error, match=message):
         hopstream.read_graph(path, **options)
+
+
+@pytest.mark.parametrize("begin", [b"", b"0 1\n1 2\n2 3\n"])
+def test_a_line_without_an_end_takes_no_memory(tmp_path, begin):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(begin + b"0" * (64 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            FormatError, match=r"a\.txt\.gz cannot be read as an edge list \(a line has more than 1048576"
+        ):
+            hopstream.read_graph(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_damaged_and_missing_files(tmp_path):

@@ -198,7 +198,7 @@ def test_a_state_of_other_files_is_refused(files, tmp_path, graphs):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"strings": "no"}, SettingsError, "strings is 'no'; choose one of text, bytes, drop"),
+        ({"strings": "no"}, SettingsError, "strings is 'no'; it must be one of text, bytes, drop"),
         ({"window": 0}, SettingsError, "window is 0"),
         ({"seed_set": "_readout"}, UnknownNameError, "seed_set: there is no node set '_readout'"),
         ({"node_features": {"x": []}}, UnknownNameError, "node_features: there is no set 'x'"),

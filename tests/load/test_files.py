@@ -14,6 +14,7 @@ import hopstream
 from hopstream.cli import main
 from hopstream.errors import FormatError, HopstreamError, SchemaError, SettingsError
 from hopstream.ingest.data import graph_from_data
+from hopstream.load import torch_files
 from hopstream.load.files import read_data_file
 from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EDGE, NODE
@@ -205,6 +206,22 @@ def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
     assert torch.serialization.get_safe_globals() == allowed
     with pytest.raises(FormatError, match="what is not read"):
         read_torch_file(tmp_path / "data.pt", tensors_only=True)
+
+
+class OfAnotherThread:
+    """What a user allows files to name while one is read."""
+
+
+@pytest.mark.parametrize("beside_others", [True, False])
+def test_what_is_allowed_meanwhile_stays_allowed(beside_others):
+    allowed = torch.serialization.get_safe_globals()
+    with torch_files._named([Data, dict], beside_others=beside_others), ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.serialization.add_safe_globals, [OfAnotherThread]).result()
+    try:
+        assert set(torch.serialization.get_safe_globals()) == {*allowed, OfAnotherThread}
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(allowed)
 
 
 def test_a_tensor_is_not_larger_than_what_is_stored_of_it(tmp_path):

@@ -151,7 +151,7 @@ def test_unshuffled_seeds_keep_their_order():
         ({"drop_last": None}, "drop_last is None"),
         ({"rank": True, "world_size": 2}, "rank is True"),
         ({"world_size": 0}, "world_size is 0"),
-        ({"remainder": "share"}, "'share'; choose one of spread, pad, drop, uneven"),
+        ({"remainder": "share"}, "'share'; it must be one of spread, pad, drop, uneven"),
         ({"num_seeds": 3, "world_size": 4}, "3 seeds in batches of 4 make no batch for each of 4 ranks.*fewer ranks"),
         ({"num_seeds": 3, "drop_last": True}, "smaller batch_size or drop_last=False"),
         ({"batch_size": 1, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),

@@ -68,7 +68,7 @@ def test_facts_change_with_every_setting():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "both"}, "mode is 'both'; choose one of binary, triplet"),
+        ({"mode": "both"}, "mode is 'both'; it must be one of binary, triplet"),
         ({"amount": 0}, "amount is 0; it must be a number above 0"),
         ({"amount": -1.5}, "amount is -1.5; it must be a number above 0"),
         ({"amount": float("nan")}, "amount is nan; it must be a number above 0"),

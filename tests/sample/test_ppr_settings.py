@@ -43,7 +43,7 @@ def store(tmp_path_factory):
         ({"enable_residual_topup": 1}, "enable_residual_topup is 1; it must be True or False"),
         ({"limit_per_type": None}, "limit_per_type is None"),
         ({"include_sampled_edges": "no"}, "include_sampled_edges is 'no'"),
-        ({"direction": "both"}, "direction is 'both'; choose one of in, out"),
+        ({"direction": "both"}, "direction is 'both'; it must be one of in, out"),
         ({"edge_types": "paper__cites__paper"}, "edge_types is 'paper__cites__paper'; give a list of edge types"),
         ({"edge_types": 3}, "edge_types is 3; give a list"),
         ({"edge_types": []}, "edge_types is empty, so no edge would be followed"),

@@ -18,7 +18,7 @@ import pytest
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store import rendezvous, rendezvous_server
 from hopstream.store.rendezvous import Group, Membership, is_silent
-from hopstream.store.rendezvous_server import _HOSTED, _standing
+from hopstream.store.rendezvous_server import _HOSTED, MAX_LEFT, _standing
 from hopstream.store.security import ServerSecurity
 
 
@@ -425,6 +425,31 @@ def test_groups_that_rank_zero_did_not_open_take_no_memory(port: int) -> None:
     assert list(hosted.server._rooms) == ["g"]
     for one in (group, with_zero):
         one.close()
+
+
+def test_groups_that_were_left_are_forgotten_though_another_is_open(port: int) -> None:
+    kept = met(port)
+    for number in range(2 * MAX_LEFT):
+
+        def leave(rank: int, number: int = number) -> None:
+            group = Group(replace(member(port, rank), group=f"g{number % (MAX_LEFT + 2)}"))  # names come again
+            assert group.gather(rank, "to begin") == [0, 1]
+            group.leave([])
+
+        assert on_ranks(2, leave) == [None] * 2
+    (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    assert len(hosted.server._rooms) == 1 + MAX_LEFT
+    assert on_ranks(2, lambda rank: kept[rank].gather(rank, "for values")) == [[0, 1]] * 2
+    on_ranks(2, lambda rank: kept[rank].leave([]))
+
+
+def test_who_wants_a_token_is_not_served_without(port: int) -> None:
+    """The groups of one port have one server."""
+    group = Group(member(port, 0))
+    with pytest.raises(SettingsError, match=r"listens at .* already, with another token, certificate"):
+        Group(replace(member(port, 0), group="guarded"), security=ServerSecurity(token="a-token-of-its-own"))
+    Group(replace(member(port, 0), group="as it is"), security=ServerSecurity()).close()
+    group.close()
 
 
 @pytest.mark.parametrize("change", [{"rank": 2}, {"rank": -1}, {"world_size": 0}, {"master_port": 0}, {"timeout_s": 0}])

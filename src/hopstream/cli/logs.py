@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from hopstream.checks import check_choice
 from hopstream.cli.units import printable_text
-from hopstream.errors import SettingsError
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_LINE = 2000
@@ -34,8 +34,7 @@ class LogSettings:
 
     def __post_init__(self) -> None:
         """Check the level."""
-        if self.log_level not in LEVELS:
-            raise SettingsError(f"log_level is {self.log_level!r}; it must be one of {', '.join(LEVELS)}")
+        check_choice("log_level", self.log_level, LEVELS)
 
 
 class TextFormatter(logging.Formatter):

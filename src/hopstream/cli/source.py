@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hopstream.checks import check_choice
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
@@ -74,13 +75,10 @@ class SourceSettings:
 
     def __post_init__(self) -> None:
         """Check the choice."""
-        if self.inverse_edges not in ("by-name", "yes", "no"):
-            raise SettingsError(f"inverse_edges is {self.inverse_edges!r}; it must be one of by-name, yes, no")
-        if self.header not in ("guess", "yes", "no"):
-            raise SettingsError(f"header is {self.header!r}; it must be one of guess, yes, no")
+        check_choice("inverse_edges", self.inverse_edges, ("by-name", "yes", "no"))
+        check_choice("header", self.header, ("guess", "yes", "no"))
         for name in ("on_dangling", "on_duplicate"):
-            if getattr(self, name) not in ("error", "drop"):
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be one of error, drop")
+            check_choice(name, getattr(self, name), ("error", "drop"))
 
     def check_source(self, path: Path) -> None:
         """Refuse what is not for such a source.

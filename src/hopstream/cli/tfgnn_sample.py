@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from hopstream.checks import check_choice
 from hopstream.cli.export import export_and_show
 from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Output
@@ -128,10 +129,8 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler; what was ended goes on."""
     del artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
     del sample_size, max_num_edges, remove_parallel_edges
-    if edge_aggregation_method not in EDGES:
-        raise SettingsError(f"--edge_aggregation_method is {edge_aggregation_method!r}; it must be one of edge, node")
-    if on_dangling not in get_args(OnDangling):
-        raise SettingsError(f"--on_dangling is {on_dangling!r}; it must be one of {', '.join(get_args(OnDangling))}")
+    check_choice("--edge_aggregation_method", edge_aggregation_method, EDGES)
+    check_choice("--on_dangling", on_dangling, get_args(OnDangling))
     if beam_options and runner is None:
         raise SettingsError(f"{beam_options} are options of a Beam pipeline; give --runner too")
     options = () if runner in (None, "DirectRunner") else (f"--runner={runner}",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from hopstream.checks import check_choice
 from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.settings import EngineName, EngineSettings, Progress
 from hopstream.engine.tasks import Task, kind_of, task
@@ -34,8 +35,7 @@ def open_engine(
         EngineError: The cluster cannot be reached.
     """
     # Imported when they are needed: a worker imports this room too, and needs none of them.
-    if name not in get_args(EngineName):
-        raise SettingsError(f"engine is {name!r}; it must be one of {', '.join(get_args(EngineName))}")
+    check_choice("engine", name, get_args(EngineName))
     if address is not None and name != "ray":
         raise SettingsError(f"address is {address!r}; the engine {name} has none")
     if beam_options and name != "beam":

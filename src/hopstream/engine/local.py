@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.checks import check_int
 from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.losses import Losses
-from hopstream.engine.settings import EngineSettings, check_num_workers
+from hopstream.engine.settings import MAX_WORKERS, EngineSettings
 from hopstream.engine.tasks import Task, check_names, outcome, run_task
 from hopstream.engine.worker_process import WorkerProcess
 from hopstream.errors import TaskTimeout
@@ -30,7 +31,7 @@ def local_engine(num_workers: int = 0, *, settings: EngineSettings | None = None
     Raises:
         SettingsError: ``num_workers`` is outside what can be had.
     """
-    check_num_workers(num_workers)
+    check_int("num_workers", num_workers, 0, MAX_WORKERS)
     return WorkerPool(num_workers, settings or EngineSettings()) if num_workers else InProcessEngine()
 
 

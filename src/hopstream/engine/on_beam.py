@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import write_text
+from hopstream.checks import check_int
 from hopstream.engine.contract import Engine, OnDone
-from hopstream.engine.settings import EngineSettings, check_num_workers
+from hopstream.engine.settings import MAX_WORKERS, EngineSettings
 from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, SettingsError, TaskTimeout
 
@@ -47,7 +48,7 @@ def beam_engine(
         SettingsError: The options name no runner that there is, or ``num_workers`` is outside what can be had.
     """
     if num_workers is not None:
-        check_num_workers(num_workers, 1)
+        check_int("num_workers", num_workers, 1, MAX_WORKERS)
     try:
         from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
         from apache_beam.runners.runner import create_runner

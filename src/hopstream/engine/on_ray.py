@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopstream.checks import check_int
 from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.losses import Losses
-from hopstream.engine.settings import EngineSettings, check_num_workers
+from hopstream.engine.settings import MAX_WORKERS, EngineSettings
 from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, TaskTimeout
 
@@ -43,7 +44,7 @@ def ray_engine(
         SettingsError: ``num_workers`` is outside what can be had.
     """
     if num_workers is not None:
-        check_num_workers(num_workers, 1)
+        check_int("num_workers", num_workers, 1, MAX_WORKERS)
     try:
         import ray
     except ImportError as error:

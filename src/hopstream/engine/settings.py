@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict, get_args
 
+from hopstream.checks import check_choice, check_int
 from hopstream.errors import SettingsError
 
 EngineName = Literal["local", "ray", "beam"]
@@ -58,8 +59,7 @@ class EngineSettings:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be above 0 and at most 1e9")
         if self.silence_s < MIN_SILENCE_S:
             raise SettingsError(f"silence_s is {self.silence_s!r}; it must be at least {MIN_SILENCE_S}")
-        if not isinstance(self.retries, int) or not 0 <= self.retries <= MAX_RETRIES:
-            raise SettingsError(f"retries is {self.retries!r}; it must be an integer from 0 to {MAX_RETRIES}")
+        check_int("retries", self.retries, 0, MAX_RETRIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,8 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         """Check every field."""
         if self.num_workers is not None:
-            check_num_workers(self.num_workers)
-        if self.engine not in get_args(EngineName):
-            raise SettingsError(f"engine is {self.engine!r}; it must be one of {', '.join(get_args(EngineName))}")
+            check_int("num_workers", self.num_workers, 0, MAX_WORKERS)
+        check_choice("engine", self.engine, get_args(EngineName))
 
     @property
     def worker_count(self) -> int:
@@ -125,12 +124,6 @@ class WorkOptions(WorkerOptions, total=False):
     """The fields of ``WorkSettings`` as keyword arguments."""
 
     memory: str
-
-
-def check_num_workers(num_workers: object, low: int = 0) -> None:
-    """Raise ``SettingsError`` where a number of workers is none that can be had."""
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or not low <= num_workers <= MAX_WORKERS:
-        raise SettingsError(f"num_workers is {num_workers!r}; it must be an integer from {low} to {MAX_WORKERS}")
 
 
 def memory_bytes(text: object) -> int:

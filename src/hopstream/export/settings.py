@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
+from hopstream.checks import check_choice, check_int
 from hopstream.engine.settings import EngineName, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.tfgnn.tfrecord import MAX_SHARDS
@@ -92,25 +93,16 @@ class ExportSettings(WorkerSettings):
             ("file_format", FileFormat), ("compression", Compression), ("subgraph_type", ExportedEdges),
             ("on_dangling", OnDangling),
         ):  # fmt: skip
-            if getattr(self, name) not in get_args(choices):
-                raise SettingsError(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(choices))}"
-                )
+            check_choice(name, getattr(self, name), get_args(choices))
         if self.num_shards is not None:
-            _check_count("num_shards", self.num_shards, MAX_SHARDS)
+            check_int("num_shards", self.num_shards, 1, MAX_SHARDS)
         memory_bytes(self.memory)
-        _check_count("num_threads", self.num_threads, MAX_THREADS)
-        if isinstance(self.rng_seed, bool) or not isinstance(self.rng_seed, int) or not 0 <= self.rng_seed < 1 << 64:
-            raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to 2**64 - 1")
+        check_int("num_threads", self.num_threads, 1, MAX_THREADS)
+        check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
         for name in ("leave_out", "labels", "beam_options"):
             if isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; give a list of names")
             object.__setattr__(self, name, tuple(getattr(self, name)))
-
-
-def _check_count(name: str, value: object, limit: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-        raise SettingsError(f"{name} is {value!r}; it must be an integer from 1 to {limit}")
 
 
 class ExportOptions(TypedDict, total=False):

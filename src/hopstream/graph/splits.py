@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import check_int
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.hashing import derive_seed, hash_keys
@@ -79,8 +80,7 @@ class SplitSettings:
         shares = [share for share in (self.val, self.test, self.train) if isinstance(share, float)]
         if sum(shares) > 1 + 1e-9:
             raise SettingsError(f"val {self.val}, test {self.test} and train {self.train} are more than all")
-        if not isinstance(self.rng_seed, int) or isinstance(self.rng_seed, bool) or not 0 <= self.rng_seed < 1 << 64:
-            raise SettingsError(f"rng_seed is {self.rng_seed!r}; it must be an integer from 0 to {(1 << 64) - 1}")
+        check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
         names = self.names
         if not isinstance(names, list | tuple) or len(names) != 3 or len(set(names)) != 3:
             raise SettingsError(f"names is {names!r}; give three, for training, validation and testing")

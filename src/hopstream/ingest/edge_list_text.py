@@ -31,6 +31,7 @@ OTHER_END_NAMES = (("u", "v"), ("i", "j"), ("node1", "node2"), ("node_1", "node_
 """The same, where the line is known to be a header."""
 MATRIX_MARKET = b"%%MatrixMarket"
 BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 _INTEGER = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.IGNORECASE)
 _RUNS = ((re.compile(rb"[ \t]+"), b" "), (re.compile(rb" ?(\r?\n) ?"), rb"\1"))
@@ -64,7 +65,7 @@ class EdgeListText:
             if self.header is not None:
                 next(lines)
             first = (line for _, line in islice(lines, 1))
-            blocks = chain(first, iter(lambda: file.read(BLOCK_BYTES) + file.readline(), b""))
+            blocks = chain(first, iter(lambda: file.read(BLOCK_BYTES) + _read_line(file), b""))
             yield Joined(map(_with_single_blanks if self.delimiter == BLANKS else _with_an_end, blocks))
 
     def line_where(self, is_wrong: Callable[[list[str]], bool]) -> tuple[int, list[str]] | None:
@@ -137,7 +138,7 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
             yield file
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing") from error
-    except (OSError, EOFError, csv.Error) as error:
+    except (OSError, EOFError, csv.Error, _TooLong) as error:
         raise FormatError(f"{path} cannot be read as an edge list ({error})") from error
 
 
@@ -152,6 +153,18 @@ def cells_of(line: bytes, delimiter: str) -> list[str]:
 def is_integer(cell: str) -> bool:
     """Whether a cell is an integer, of any size."""
     return _INTEGER.fullmatch(cell) is not None
+
+
+class _TooLong(Exception):
+    """A line that nobody would write an edge on."""
+
+
+def _read_line(file: IO[bytes]) -> bytes:
+    """The rest of a line, and its end."""
+    line = file.readline(MAX_LINE_BYTES + 1)
+    if len(line) > MAX_LINE_BYTES:
+        raise _TooLong(f"a line has more than {MAX_LINE_BYTES} bytes; wanted an edge on each line")
+    return line
 
 
 class Joined:
@@ -187,7 +200,7 @@ class Joined:
 def _lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Lines and their numbers, from 1, behind the comments at the begin, but for empty ones."""
     is_begin = True
-    for number, line in enumerate(iter(file.readline, b""), 1):
+    for number, line in enumerate(iter(lambda: _read_line(file), b""), 1):
         text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
         if text.strip() and not (is_begin and text.startswith(COMMENTS)):
             is_begin = False

@@ -72,8 +72,8 @@ def graph_from_scipy(
     ends: dict[EdgeType, tuple[Array, Array]] = {}
     values: dict[EdgeType, dict[str, Array]] = {}
     for edge_type, matrix in by_type.items():
-        if not isinstance(edge_type, tuple) or len(edge_type) != 3:
-            raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple")
+        if not isinstance(edge_type, tuple) or len(edge_type) != 3 or not all(isinstance(n, str) for n in edge_type):
+            raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple of names")
         label = type_label(edge_type)
         if not isinstance(matrix, SparseLike) or isinstance(matrix, type) or len(matrix.shape) != 2:
             raise SchemaError(f"{label} is {type(matrix).__name__}; wanted a sparse matrix of two dimensions")
@@ -156,5 +156,5 @@ def _unpacked(where: object, indptr: Array, indices: Array, size: int, *, is_csc
     is_whole = indptr.shape == (size + 1,) and indptr.dtype.kind in "iu"
     if not is_whole or indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
         raise FormatError(f"{where}: indptr does not fit shape and indices; write it again")
-    packed = np.repeat(np.arange(size), np.diff(indptr))
+    packed = np.repeat(np.arange(size), np.diff(indptr).astype(np.int64))
     return (indices, packed) if is_csc else (packed, indices)

@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 
 from hopstream.arrays import IntArray, find_sorted, offsets_of
+from hopstream.checks import check_choice
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
@@ -27,7 +28,6 @@ from hopstream.sample.options import Sampling, SamplingOptions
 from hopstream.sample.plan import NumNeighbors, SeedNodes, counts_per_edge_type
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.sample.slots import SlotMap
-from hopstream.sample.values import check_choice
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store import Source
 from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store

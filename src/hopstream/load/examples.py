@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_choice
 from hopstream.errors import FormatError, MissingDependencyError, SettingsError, UnknownNameError
 from hopstream.load.epochs import EpochLoader, Transform
 from hopstream.load.example_order import ExampleOrder
@@ -203,8 +204,7 @@ def open_examples(files: Files, batch_size: int, options: ExampleOptions) -> Ope
     if transform is not None and not callable(transform):
         raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
     strings = options.get("strings", "text")
-    if strings not in get_args(Strings):
-        raise SettingsError(f"strings is {strings!r}; choose one of {', '.join(get_args(Strings))}")
+    check_choice("strings", strings, get_args(Strings))
     window = read_integer("window", options.get("window", 1024), 1)
     rank, world_size = read_rank(options.get("rank"), options.get("world_size", 1))
     paths = example_paths(files)
@@ -242,8 +242,7 @@ def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
 
 def _collator(options: ExampleOptions, spec: GraphSpec, strings: Strings) -> Convert:
     collate, pin_memory = options.get("collate", "pyg"), read_flag("pin_memory", options.get("pin_memory", False))
-    if collate not in get_args(Collate):
-        raise SettingsError(f"collate is {collate!r}; choose one of {', '.join(get_args(Collate))}")
+    check_choice("collate", collate, get_args(Collate))
     if collate == "numpy":
         if pin_memory:
             raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")

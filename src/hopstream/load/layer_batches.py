@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import read_integer
 from hopstream.errors import SettingsError
 from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
@@ -22,7 +23,6 @@ from hopstream.load.service import BatchService
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
-from hopstream.sample.values import read_integer
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source
 from hopstream.store.contract import MAX_COUNT

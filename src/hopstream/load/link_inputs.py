@@ -15,10 +15,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, to_array
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.load.times import read_times
-from hopstream.sample.values import to_array
 from hopstream.schema import EdgeType, GraphSchema, type_label
 from hopstream.store.contract import Links, Store
 

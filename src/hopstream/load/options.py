@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import ParamSpec
 
+from hopstream.checks import is_number
+from hopstream.checks import read_flag as read_flag
+from hopstream.checks import read_integer as read_integer
 from hopstream.errors import SettingsError
-from hopstream.sample.values import is_number
-from hopstream.sample.values import read_flag as read_flag
-from hopstream.sample.values import read_integer as read_integer
 from hopstream.store import check_source as check_source
 
 P = ParamSpec("P")

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_choice
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
@@ -154,8 +155,7 @@ class OneBatch(SeedOrder):
 
 
 def _check_kinds(order: SeedOrder) -> None:
-    if order.remainder not in get_args(Remainder):
-        raise SettingsError(f"remainder is {order.remainder!r}; choose one of {', '.join(get_args(Remainder))}")
+    check_choice("remainder", order.remainder, get_args(Remainder))
     if order.num_seeds < 1:
         raise SettingsError("there are no seeds; give at least one")
     read_integer("batch_size", order.batch_size, 1)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_choice
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
@@ -128,9 +129,8 @@ def _checked(rank: int, world_size: int, by: str, remainder: str, rng_seed: int)
     rank, world_size = read_rank(rank, world_size)
     if rank >= world_size:
         raise SettingsError(f"rank is {rank} of world_size {world_size}; ranks are 0..world_size - 1")
-    for name, value, choices in (("by", by, get_args(SplitBy)), ("remainder", remainder, get_args(RankRemainder))):
-        if value not in choices:
-            raise SettingsError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+    check_choice("by", by, get_args(SplitBy))
+    check_choice("remainder", remainder, get_args(RankRemainder))
     return rank, world_size, rng_seed
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
 
+from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.batch import ATTRIBUTE_NAMES, Convert, MiniBatch, SubgraphReader
 from hopstream.load.buffers import BufferPool, Buffers
@@ -319,8 +320,7 @@ def _open_source(
 
 
 def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None) -> bool:
-    if direction not in get_args(Direction):
-        raise SettingsError(f"direction is {direction!r}; choose one of {', '.join(get_args(Direction))}")
+    check_choice("direction", direction, get_args(Direction))
     if direction not in store.directions:
         raise SettingsError(
             f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
@@ -341,8 +341,7 @@ def _check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: fro
 
 def _collator(schema: GraphSchema, collate: Collate, pin_memory: bool, pool: BufferPool) -> tuple[Convert, Buffers]:
     """What a batch is turned into, and where its arrays come from."""
-    if collate not in get_args(Collate):
-        raise SettingsError(f"collate is {collate!r}; choose one of {', '.join(get_args(Collate))}")
+    check_choice("collate", collate, get_args(Collate))
     if collate == "numpy":
         if pin_memory:
             raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, to_array
 from hopstream.errors import SettingsError
 from hopstream.sample.options import Sampling
 from hopstream.sample.seeds import Seeds
-from hopstream.sample.values import to_array
 from hopstream.store.contract import FetchRequest, Store
 
 

@@ -81,8 +81,10 @@ def _named(names: list[Any], *, beside_others: bool) -> Iterator[None]:
             serialization.add_safe_globals([*others, *names] if beside_others else names)
             yield
         finally:
+            own = [*others, *names]
+            meanwhile = [one for one in serialization.get_safe_globals() if one not in own]  # by other threads
             serialization.clear_safe_globals()
-            serialization.add_safe_globals(others)
+            serialization.add_safe_globals([*others, *meanwhile])
 
 
 def _tensors_in(value: Any) -> Iterable[Any]:

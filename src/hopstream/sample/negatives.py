@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hopstream.arrays import to_array
+from hopstream.checks import check_choice, is_number, read_flag
 from hopstream.errors import SettingsError
-from hopstream.sample.values import check_choice, is_number, read_flag, to_array
 
 NegativeMode = Literal["binary", "triplet"]
 MAX_AMOUNT = 1 << 20

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict, cast, get_args
 
+from hopstream.checks import check_choice, read_flag, read_integer
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.sample.plan import NumNeighbors, SamplePlan, SubgraphType, plan_from_num_neighbors
-from hopstream.sample.values import check_choice, read_flag, read_integer
 from hopstream.schema import Direction, EdgeType, GraphSchema, reverse_by_name, timed_edge_types, type_label
 from hopstream.store.contract import LaborSeeds, Store, Strategy
 

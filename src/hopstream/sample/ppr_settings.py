@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.checks import check_choice, is_number, read_flag, read_integer
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
-from hopstream.sample.values import check_choice, is_number, read_flag, read_integer
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_COUNT, Store
 

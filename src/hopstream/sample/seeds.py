@@ -14,9 +14,8 @@ from typing import Any, TypeGuard, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, to_array
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from hopstream.sample.values import to_array
 from hopstream.schema import NODE
 from hopstream.store.contract import Store
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from hopstream.checks import is_number, read_integer
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
-from hopstream.sample.values import is_number, read_integer
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import MAX_TREES, Store
 from hopstream.store.requests import SEED_STOP

@@ -9,6 +9,7 @@ import math
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ FAILED = "failed"
 """The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
 LINGER_S = 3.0
 """How long rank 0 listens on since it knows that a rank gave up, so that those who miss it then hear why."""
+MAX_LEFT = 8
+"""How many groups that rank 0 has left are known yet, to ranks that ask late."""
 MAX_RANKS = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -83,8 +86,8 @@ class _Room:
 class RendezvousServer:
     """Where ranks meet. It listens until it is closed.
 
-    Kept are, for each group that was opened, a token per rank and the values of at most two rounds. Others' groups are
-    not known here: who asks for one waits for rank 0 to open it.
+    Kept are, for each group that is open and the last ones that were left, a token per rank and the values of at most
+    two rounds. Others' groups are not known here: who asks for one waits for rank 0 to open it.
     """
 
     def __init__(self, location: Location, security: ServerSecurity) -> None:
@@ -95,7 +98,9 @@ class RendezvousServer:
             StoreUnavailable: The address cannot be listened at.
         """
         security.check_bind(location)
+        self.security = security
         self._rooms: dict[str, _Room] = {}
+        self._left: deque[str] = deque()
         self._lock = threading.Lock()
         self._opened = threading.Condition(self._lock)
         try:
@@ -109,8 +114,18 @@ class RendezvousServer:
     def open(self, group: str, world_size: int) -> None:
         """Let the ranks of a group in."""
         with self._lock:
+            if group in self._left:
+                self._left.remove(group)
+                del self._rooms[group]
             self._rooms.setdefault(group, _Room(world_size, threading.Condition(self._lock)))
             self._opened.notify_all()
+
+    def forget(self, group: str) -> None:
+        """Let a group go that rank 0 has left, when others were left after it."""
+        with self._lock:
+            self._left.append(group)
+            if len(self._left) > MAX_LEFT:
+                del self._rooms[self._left.popleft()]
 
     def answer(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """The record batch that answers a request."""
@@ -254,12 +269,18 @@ def host_rendezvous(location: Location, security: ServerSecurity, group: str, wo
 
     Raises:
         AccessDenied: Others could reach the address, and TLS or a token is missing.
+        SettingsError: It listens already, with another token or certificate.
         StoreUnavailable: The address cannot be listened at.
     """
     with _HOSTING:
         hosted = _HOSTED.get(str(location))
         if hosted is None:
             hosted = _HOSTED[str(location)] = _Hosted(RendezvousServer(location, security))
+        elif hosted.server.security != security:
+            raise SettingsError(
+                f"rank 0 listens at {location} already, with another token, certificate or is_insecure; give groups "
+                "that share master_port the same security, or a port each"
+            )
         hosted.num_groups += 1
         hosted.server.open(group, world_size)
 
@@ -272,6 +293,7 @@ def leave_rendezvous(location: Location, group: str) -> None:
     with _HOSTING:
         hosted.num_groups -= 1
         if hosted.num_groups:
+            hosted.server.forget(group)
             return
         del _HOSTED[str(location)]
     hosted.server.close()

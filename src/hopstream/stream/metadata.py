@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of, to_array
+from hopstream.checks import check_choice
 from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.graph.splits import only_of
 from hopstream.load.ablp import read_labels
 from hopstream.load.options import MAX_RNG_SEED, read_integer, read_rank
 from hopstream.partition.book import ends_of
-from hopstream.sample.values import check_choice, to_array
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store

@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array
+from hopstream.arrays import Array, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
-from hopstream.sample.values import to_array
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
 

@@ -32,9 +32,11 @@ def test_arrays_come_back(tmp_path, dtype, shape):
     found["a/x"][...] = 0  # its memory is the reader's own
 
 
-def test_text_has_no_place_there(tmp_path):
+def test_text_and_long_floats_have_no_place_there(tmp_path):
     with pytest.raises(SchemaError, match="<U1"):
         write_tensor_file(tmp_path / "t.dgl", {"a": np.array(["x"])})
+    with pytest.raises(SchemaError, match=np.dtype(np.longdouble).name):
+        write_tensor_file(tmp_path / "t.dgl", {"a": np.zeros(2, np.longdouble)})
 
 
 def a_graph():

@@ -76,6 +76,27 @@ def test_relations_without_their_ends_are_found_in_the_parts(tmp_path):
         load_partition_book(path, 0)
 
 
+@pytest.mark.parametrize(
+    ("of", "types", "said"),
+    [
+        ("ndata", [-1, 1], r"node types -1\.\.1; the JSON file has 2 of them"), ("ndata", [7, 1], r"node types 1\.\.7"),
+        ("ndata", [[0], [1]], r"types of nodes or edges int64\[2, 1\]"), ("ndata", [0.0, 1.0], "wanted integers"),
+        ("edata", [[0], [0]], r"types of nodes or edges int64\[2, 1\]"), ("edata", [0.0, 0.0], "wanted integers"),
+    ],
+)  # fmt: skip
+def test_types_that_are_none_name_no_ends(tmp_path, of, types, said):
+    graph = hopstream.graph_from_arrays({("a", "r", "b"): [[0, 0], [0, 0]]}, num_nodes={"a": 1, "b": 1})
+    partition_graph(graph, "g", 1, tmp_path)
+    path = tmp_path / "g.json"
+    change(path, edge_map={"r": [[0, 2]]}, etypes={"r": 0})
+    assert load_partition_book(path, 0)[3] == {("a", "r", "b"): 0}
+    file = tmp_path / "part0" / "graph.dgl"
+    part = read_graph_file(file)
+    write_graph_file(file, replace(part, **{of: {**getattr(part, of), "_TYPE": np.array(types)}}))
+    with pytest.raises(FormatError, match=said):
+        load_partition_book(path, 0)
+
+
 def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_path):
     graph = typed_graph()
     path = parts_of(graph, tmp_path)

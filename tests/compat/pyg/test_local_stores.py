@@ -215,6 +215,12 @@ def test_tensors_have_a_row_for_each_id():
         pyg_dist.LocalFeatureStore.from_data(torch.arange(3), torch.rand(2, 4))
     with pytest.raises(SchemaError, match=r"'edge_attr' of edges is given without ids"):
         pyg_dist.LocalFeatureStore.from_data(torch.arange(3), edge_attr=torch.rand(2, 4))
+    for ids in ([5, 9], [1, 2, 5, 9]):
+        apart = pyg_dist.LocalFeatureStore()
+        apart.put_tensor(torch.rand(3, 2), group_name=None, attr_name="x")
+        apart.put_global_id(torch.tensor(ids), group_name=None)
+        with pytest.raises(SchemaError, match=rf"'x' of nodes has 3 rows and there are {len(ids)} global ids"):
+            apart.get_tensor_from_global_id(group_name=None, attr_name="x", index=torch.tensor([9]))
     store = pyg_dist.LocalFeatureStore.from_hetero_data({t: torch.arange(n) for t, n in NUM_NODES.items()})
     with pytest.raises(UnknownNameError, match=r"input_type is missing; the graph has the types \['author', 'paper'"):
         store.lookup_features(torch.tensor([0]))
@@ -270,8 +276,12 @@ def test_what_is_no_tensor_of_rows_or_no_pair_of_ends_is_refused():
             graph.put_edge_index(wrong, edge_type=None, layout="coo")
     assert graph.put_edge_index((ends, torch.arange(2)), edge_type=None, layout="csc")
     for number in (None, "3", -1, True, 1.5):
-        with pytest.raises(SettingsError, match=r"num_nodes of the graph is .*; it must be an integer from 0"):
+        with pytest.raises(SettingsError, match=r"num_nodes of the graph is .*; it must be an integer"):
             pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number)
+    for number in (3, np.int64(3), torch.tensor(3)):
+        assert pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number).get_all_edge_attrs()[
+            0
+        ].size == (3, 3)
 
 
 def test_names_are_listed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch_geometric.index import index2ptr
 from torch_geometric.loader.utils import get_input_nodes
 
 import hopstream
-from hopstream.compat.pyg import DatasetFeatureStore, DatasetGraphStore, open_stores
+from hopstream.compat.pyg import DatasetFeatureStore, DatasetGraphStore, open_stores, stores
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.build import graph_from_arrays
@@ -142,6 +143,17 @@ def test_nothing_is_changed(plain):
         edges.remove_edge_index(None, "coo")
     with pytest.raises(SettingsError, match="store=True is not possible"):
         edges.csr(store=True)
+
+
+def test_a_slice_takes_memory_for_its_own_rows():
+    tracemalloc.start()
+    try:
+        assert stores._keys(slice(5, 50, 7), 1 << 40, "node").tolist() == list(range(5, 50, 7))
+        assert stores._keys(slice(-3, None), 1 << 40, "node").tolist() == [(1 << 40) - 3, (1 << 40) - 2, (1 << 40) - 1]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert stores._keys(None, 3, "node").tolist() == [0, 1, 2]
 
 
 def test_what_cannot_be_answered(plain, ratings):

@@ -93,7 +93,7 @@ class DglWriter:
         Raises:
             SchemaError: DGL has no such dtype.
         """
-        if array.dtype.kind not in KINDS:
+        if _dtype_of(KINDS.get(array.dtype.kind, -1), array.dtype.itemsize * 8, 1) is None:
             raise SchemaError(f"{where} is {array.dtype}, which DGL's files do not hold; leave it out")
         dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype.newbyteorder("<")
         kind, shape = KINDS[array.dtype.kind], array.shape

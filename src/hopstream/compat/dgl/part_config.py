@@ -260,8 +260,8 @@ def _edge_types(
     relations = {number: label for label, number in labels.items() if label not in named}
     for part, files in enumerate(parts):
         if relations:
-            graph = read_graph_file(_file(path, files, part, "part_graph"))
-            _find_ends(graph, list(ntypes), relations, named)
+            file = _file(path, files, part, "part_graph")
+            _find_ends(file, read_graph_file(file), list(ntypes), relations, named)
     if relations:
         raise FormatError(
             f"{path} names the relation {next(iter(relations.values()))!r} without its node types, and no part has an "
@@ -270,14 +270,25 @@ def _edge_types(
     return named
 
 
-def _find_ends(graph: PlainGraph, ntypes: list[str], relations: dict[int, str], named: dict[str, EdgeType]) -> None:
+def _find_ends(
+    path: Path, graph: PlainGraph, ntypes: list[str], relations: dict[int, str], named: dict[str, EdgeType]
+) -> None:
     """Take the ends of each relation from its first edge, and leave it out of ``relations``."""
     if ETYPE not in graph.edata or NTYPE not in graph.ndata:
         return
+    node_types, edge_types = graph.ndata[NTYPE], graph.edata[ETYPE]
+    for types in (node_types, edge_types):
+        if types.ndim != 1 or types.dtype.kind not in "iu":
+            raise FormatError(f"{path} has types of nodes or edges {types.dtype}{list(types.shape)}; wanted integers")
+    if len(node_types) and not 0 <= int(node_types.min()) <= int(node_types.max()) < len(ntypes):
+        raise FormatError(
+            f"{path} has node types {node_types.min()}..{node_types.max()}; the JSON file has {len(ntypes)} of them, "
+            "from 0"
+        )
     for number, label in list(relations.items()):
-        found = np.flatnonzero(graph.edata[ETYPE] == number)
+        found = np.flatnonzero(edge_types == number)
         if len(found):
-            src_type, dst_type = (int(graph.ndata[NTYPE][end[found[0]]]) for end in (graph.src, graph.dst))
+            src_type, dst_type = (int(node_types[end[found[0]]]) for end in (graph.src, graph.dst))
             named[label] = (ntypes[src_type], label, ntypes[dst_type])
             del relations[number]
 

@@ -105,7 +105,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
 
         Raises:
             UnknownNameError: There is no such tensor, or no ids of its group.
-            SchemaError: ``index`` is no id and no ids.
+            SchemaError: ``index`` is no id and no ids, or there is not one id for each row.
             IdRangeError: An id is of no row of this part.
         """
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
@@ -121,7 +121,13 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             return self._tensors[key][check_ids(ids, len(self._tensors[key]), "index", "nodes")]
         if key[0] not in self._rows:
             raise UnknownNameError(f"{_label(key[0])} have no global ids; known: {list(self._rows)}; use put_global_id")
-        return self._tensors[key][self._rows[key[0]].find(ids)]
+        rows, tensor = self._rows[key[0]], self._tensors[key]
+        if len(tensor) != len(rows.ids):
+            raise SchemaError(
+                f"{key[1]!r} of {_label(key[0])} has {len(tensor)} rows and there are {len(rows.ids)} global ids; put "
+                "one id for each row"
+            )
+        return tensor[rows.find(ids)]
 
     def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
         """Every tensor that is held, by group and name."""

@@ -12,7 +12,7 @@ from torch_geometric.data import EdgeAttr, GraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils import sort_edge_index
 
-from hopstream.checks import check_int
+from hopstream.checks import check_int, to_index
 from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
@@ -219,6 +219,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
                 f"edge_index {of} is {list(edge_index.shape)} and there are {len(edge_id)} edge ids; wanted [2, number "
                 "of ids]"
             )
+        size = tuple(to_index(f"num_nodes {of}", number) for number in size)
         for number in size:  # PyG's own page gives fewer nodes than edges name, so they are not compared
             check_int(f"num_nodes {of}", number, 0, MAX_NODES)
         if not is_sorted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from hopstream.checks import to_index
 from hopstream.compat.pyg.partition_writing import check_root, write_partitions
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
@@ -32,11 +33,11 @@ class Partitioner:
         Raises:
             SettingsError: A setting is outside its range, or ``root`` holds something else.
         """
-        self.data, self.num_parts, self.root = data, num_parts, Path(root)
+        self.data, self.num_parts, self.root = data, to_index("num_parts", num_parts), Path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
             raise SettingsError(f"there is no option {min(unknown)!r}; known: {list(PartitionOptions.__annotations__)}")
-        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": num_parts, "recursive": recursive}
+        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": self.num_parts, "recursive": recursive}
         self.options = cast(PartitionOptions, chosen)
         PartitionSettings(**self.options)
         check_root(self.root, overwrite=True)

@@ -16,13 +16,12 @@ from torch import Tensor
 from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, to_array
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.pyg import to_tensor
 from hopstream.partition.book import Owner
 from hopstream.sample.seeds import read_seeds
-from hopstream.sample.values import to_array
 from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, type_label
 from hopstream.store import Source
 from hopstream.store.contract import FetchRequest, Store
@@ -365,7 +364,7 @@ def _keys(index: Any, num_rows: int, label: str) -> IntArray:
         SettingsError: It is no index.
     """
     if index is None or isinstance(index, slice):
-        return np.arange(num_rows, dtype=np.int64)[slice(None) if index is None else index]
+        return np.arange(*(slice(None) if index is None else index).indices(num_rows), dtype=np.int64)
     keys = np.atleast_1d(to_array(index))
     if keys.dtype == np.bool_ and keys.shape == (num_rows,):
         return np.flatnonzero(keys).astype(np.int64, copy=False)
