@@ -12,8 +12,6 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
 from hopstream.errors import SettingsError
 
 
@@ -68,8 +66,7 @@ def read_integer(name: str, value: object, low: int, high: int | None = None) ->
     Raises:
         SettingsError: It is no integer (True and 1.0 are none), or outside ``low`` to ``high``.
     """
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        value = value.item()
+    value = _plain(value)
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or int(value) < low or (high is not None and int(value) > high):  # type: ignore[call-overload]
         wanted = f"{low} or above" if high is None else f"{low} to {high}"
@@ -88,6 +85,12 @@ def read_flag(name: str, value: object) -> bool:
     Raises:
         SettingsError: It is neither True nor False.
     """
-    if not isinstance(value, bool | np.bool_):
+    flag = _plain(value)
+    if not isinstance(flag, bool):
         raise SettingsError(f"{name} is {value!r}; it must be True or False")
-    return bool(value)
+    return flag
+
+
+def _plain(value: Any) -> Any:
+    """Of numpy's and torch's values without dimensions the one of Python; neither is imported here."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

@@ -32,6 +32,8 @@ from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, encode_frame
 
 LOG = logging.getLogger(__name__)
+_START = "start all ranks with the same master_addr, master_port, group_name and world_size"
+_TOGETHER = "it is busy, stopped or waits elsewhere: let ranks make, use and close the same things in the same order"
 SLACK_S = 5.0
 """How much longer than its turn a call may take before rank 0 is taken to be gone."""
 RETRY_S = 0.1
@@ -114,6 +116,7 @@ class Group:
         self._num_rounds = 0
         self._is_closed = False
         self._has_met = False
+        self._are_together = False
         self._has_failed = False
         self._leaves_by = math.inf
         self._is_hosting = membership.rank == 0
@@ -145,6 +148,7 @@ class Group:
         """
         self._num_rounds += 1
         header = self._meet(f"{self._num_rounds}", value, what, timeout_s or self.membership.timeout_s, None)
+        self._are_together = True
         return list(header["values"])
 
     def fail(self, message: str) -> None:
@@ -244,7 +248,7 @@ class Group:
         shown = ", ".join(map(str, missing[:20])) or "of others"
         raise StoreTimeout(
             f"rank {who.rank} of {who.world_size} waited {timeout_s:.3g} s {what}; rank {shown} did not come to "
-            f"{self._location}; start all ranks with the same master_addr, master_port and world_size{self._advice}"
+            f"{self._location}; {_TOGETHER if self._are_together else _START}{self._advice}"
         )
 
     def _unreachable(self, what: str, timeout_s: float, error: Exception) -> StoreUnavailable:

@@ -5,6 +5,7 @@ It keeps what ranks put down, round by round, and answers those who wait when th
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import threading
@@ -18,8 +19,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from hopstream.errors import FormatError, SettingsError, StoreUnavailable
+from hopstream.store.closing import Closing
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.wire import BATCH_SCHEMA, Frame, decode_frame, encode_error, encode_frame, to_batch
+
+LOG = logging.getLogger(__name__)
 
 TURN_S = 1.0
 """How long one call waits for other ranks before it is made again."""
@@ -27,6 +31,8 @@ FAILED = "failed"
 """The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
 LINGER_S = 3.0
 """How long rank 0 listens on since it knows that a rank gave up, so that those who miss it then hear why."""
+CLOSE_S = 2.0
+"""How long rank 0 waits for ranks to take their answers when it stops to listen."""
 MAX_LEFT = 8
 """How many groups that rank 0 has left are known yet, to ranks that ask late."""
 MAX_RANKS = 1 << 20
@@ -108,7 +114,8 @@ class RendezvousServer:
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise StoreUnavailable(
                 f"rank 0 cannot listen at {location}: {_bind_error(location) or error}; master_addr is an address of "
-                "the machine of rank 0, and master_port a free port of its own, not the one of torch.distributed"
+                "the machine of rank 0, and master_port a free port of its own, not the one of torch.distributed; or "
+                "another process says that it is rank 0 too"
             ) from error
 
     def open(self, group: str, world_size: int) -> None:
@@ -144,8 +151,14 @@ class RendezvousServer:
             room.changed.wait_for(room.all_know, ends - time.monotonic())
 
     def close(self) -> None:
-        """Answer the calls under way, and release the port."""
-        self._flight.shutdown()
+        """Answer the calls under way, but not for long, and release the port.
+
+        A rank that is frozen, or whose machine is, takes none.
+        """
+        closing = Closing(self._flight, "hopstream-rendezvous-close")
+        if not closing.wait(CLOSE_S):
+            LOG.warning("a rank that takes no answers still held a connection %g s after rank 0 left", CLOSE_S)
+            closing.give_up()
 
     def _answer(self, call: _Call) -> dict[str, Any]:
         ends = time.monotonic() + min(call.wait_s, TURN_S)

@@ -26,6 +26,7 @@ from pyarrow import flight
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.kernels.compiling import compiling_told
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
+from hopstream.store.closing import Closing
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location, ServerSecurity
@@ -125,7 +126,7 @@ class StoreServer:
         self._lock = threading.Lock()
         self._is_aborting = False
         self._stopping: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe to use from a signal handler
-        self._closer: threading.Thread | None = None
+        self._closing: Closing | None = None
         self._flight = _listen(self, wanted, security)
         self.location = str(replace(wanted, port=self._flight.port))
         """Where the server listens, with the port that the system chose."""
@@ -140,7 +141,7 @@ class StoreServer:
     @property
     def is_serving(self) -> bool:
         """Whether new requests are taken: from the start until the server is closed."""
-        return self._closer is None
+        return self._closing is None
 
     @property
     def operation_names(self) -> frozenset[str]:
@@ -198,14 +199,13 @@ class StoreServer:
         Returns:
             True where every call under way was answered; False where some were given up.
         """
-        if self._closer is None:
-            self._closer = threading.Thread(target=self._flight.shutdown, name="hopstream-server-close", daemon=True)
-            self._closer.start()
-        self._closer.join(grace_s)
-        is_clean = not self._closer.is_alive()
+        if self._closing is None:
+            self._closing = Closing(self._flight, "hopstream-server-close")
+        is_clean = self._closing.wait(grace_s)
         if not is_clean:
             self._is_aborting = True
-            self._closer.join(ABORT_S)
+            self._closing.wait(ABORT_S)
+            self._closing.give_up()
         self._stopping.put(None)
         return is_clean
 

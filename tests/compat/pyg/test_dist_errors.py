@@ -66,6 +66,30 @@ def test_a_missing_rank_is_named_on_every_rank_in_time(graph: Graph) -> None:
         assert isinstance(error, StoreTimeout)
         assert f"rank {rank} of 3 waited 0.7 s for all ranks to begin meeting 1 of 'dist-test'" in str(error)
         assert "; rank 2 did not come to grpc://127.0.0.1:" in str(error)
+        assert "start all ranks with the same master_addr, master_port, group_name and world_size" in str(error)
+
+
+def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -> None:
+    port = free_port()
+
+    def work(rank: int) -> list[Any]:
+        data = partition(graph, owners_of(graph, 2), rank, 2)
+        loaders = [load(graph, rank, port, data=data, rpc_timeout=4) for _ in range(2)]
+        start = time.monotonic()
+        errors: list[Any] = []
+        for loader in loaders if rank else reversed(loaders):
+            try:
+                loader.close()
+            except (StoreTimeout, StoreUnavailable) as error:
+                errors.append(error)
+        assert time.monotonic() - start < 2 * 4 + 5
+        return errors
+
+    told = on_ranks(2, work)
+    assert all(isinstance(errors, list) and isinstance(errors[0], StoreTimeout) for errors in told), told
+    for rank, errors in enumerate(told):
+        assert f"waited 4 s to leave; rank {1 - rank} did not come" in str(errors[0])
+        assert "let ranks make, use and close the same things in the same order" in str(errors[0])
 
 
 def test_an_unreachable_master_is_an_error_in_time(graph: Graph) -> None:

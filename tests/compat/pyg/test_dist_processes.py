@@ -17,6 +17,7 @@ import torch
 
 from hopstream.compat.pyg import DistNeighborLoader
 from hopstream.errors import StoreUnavailable
+from hopstream.store.settings import StoreSettings
 from tests.compat.pyg.ranks import context, free_port, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
 
@@ -26,7 +27,7 @@ sys.modules["pytorch_lightning"] = sys.modules["lightning"] = None  # torch_geom
 from tests.compat.pyg.test_dist_processes import make_loader
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
-loader = make_loader(rank, port)
+loader = make_loader(rank, port, *map(float, sys.argv[3:]))
 """
 ONE_EPOCH = f"""{LOADER}
 import json
@@ -65,17 +66,30 @@ from tests.compat.pyg.test_dist_processes import train
 if __name__ == "__main__":
     torch.multiprocessing.spawn(train, args=(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
 """
+STOPPED = f"""{LOADER}
+import time
+batches = iter(loader)
+print(next(batches).batch_size, flush=True)
+sys.stdin.readline()  # the one that is stopped waits here until it is killed
+try:
+    list(batches)
+finally:
+    print(time.time(), flush=True)
+"""
 TOGETHER_S = 120.0
+ENDED_S = 20.0
+"""How long it may take to leave a rank that answers nothing: for both servers' answers, and the rest of the end."""
 NOTICED_S = 5.0
 """How long it may take to find that a process of this machine, which refuses connections, has gone."""
 
 
-def make_loader(rank: int, port: int) -> DistNeighborLoader:
-    """Ten batches of all neighbours, each made when it is asked for."""
+def make_loader(rank: int, port: int, timeout_s: float = 30.0) -> DistNeighborLoader:
+    """Ten batches of all neighbours, each made when it is asked for; other ranks answer within a time."""
     graph = plain_graph(np.random.default_rng(1))
     return DistNeighborLoader(
         partition(graph, owners_of(graph, 2), rank, 2), [-1], "127.0.0.1", port, context(rank, 2),
         input_nodes=torch.arange(40), rpc_timeout=60, batch_size=4, async_sampling=False,
+        store_settings=StoreSettings(timeout_s=timeout_s),
     )  # fmt: skip
 
 
@@ -145,6 +159,24 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
     assert float(told) < NOTICED_S
     told = f"StoreUnavailable: rank {1 - killed} cannot go on: rank {killed}, which held part {killed}, is gone"
     assert told in errors, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: int) -> None:
+    """The transport would wait for it half a minute, once when the server closes and once when the process ends."""
+    with running(STOPPED, [0, 1], free_port(), "2") as ranks:
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "4\n"
+        ranks[stopped].send_signal(signal.SIGSTOP)
+        survivor = ranks[1 - stopped]
+        failed, errors = survivor.communicate("go on\n", timeout=TOGETHER_S)
+        ended = time.time()
+    assert survivor.returncode == 1
+    assert f"StoreTimeout: part {stopped} at " in errors, errors
+    assert "gave no answer in 2 s" in errors
+    assert ended - float(failed) < ENDED_S, errors
 
 
 @pytest.mark.slow

@@ -287,7 +287,7 @@ def test_damaged_files_say_so(written, capsys):
     (written / "part_0" / "graph.pt").unlink()
     with pytest.raises(FormatError, match=r"part 0 has no graph.pt, which holds its edges"):
         pyg_dist.LocalGraphStore.from_partition(written, 0)
-    with pytest.raises(FormatError, match=r"parts have src of \d+ of 25 rows"):
+    with pytest.raises(FormatError, match=r"part_0/graph.pt is missing, and part_1 has such a file"):
         pyg_dist.read_partitions(written)
 
 
@@ -433,10 +433,18 @@ def test_a_size_that_is_none_says_so(written, size):
         pyg_dist.read_partitions(written)
 
 
+def test_a_root_that_is_no_folder_is_refused():
+    for root in (None, 5):
+        with pytest.raises(SettingsError, match=rf"root is {root}; give the folder to write"):
+            pyg_dist.Partitioner(homogeneous(), 2, root)
+
+
 def test_features_that_are_missing_in_one_part_say_so(written, tmp_path):
     (written / "part_1" / "node_feats.pt").unlink()
     with pytest.raises(FormatError, match=r"part_1/node_feats.pt is missing, and part_0 has such a file"):
         pyg_dist.LocalFeatureStore.from_partition(written, 1)
+    with pytest.raises(FormatError, match=r"part_1/node_feats.pt is missing, and part_0 has such a file"):
+        pyg_dist.read_partitions(written)
     graph = hopstream.graph_from_data(homogeneous())
     owners = {"node": np.zeros(graph.nodes["node"].num_nodes, np.int64)}
     pyg_dist.write_partitions(graph, tmp_path / "uneven", owners=owners, num_parts=2)

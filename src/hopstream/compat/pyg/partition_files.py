@@ -128,7 +128,7 @@ def read_maps(root: Path, meta: PartitionMeta) -> tuple[NodeParts, EdgeParts]:
 
 
 def read_part_file(
-    root: Path, part: int, name: str, owned: NodeParts | EdgeParts | None = None
+    root: Path, part: int, name: str, owned: Tensor | Mapping[Any, Tensor] | None = None
 ) -> dict[Any, Any] | None:
     """One of the files of a part; None where there is none.
 
@@ -148,7 +148,7 @@ def read_part_file(
         raise FormatError(f"{root} has no folder {folders[0].name} and no {folders[1].name}; copy the part there")
     path = folder / name
     if not path.is_file():
-        maps = list(owned.values()) if isinstance(owned, dict) else [] if owned is None else [owned]
+        maps = list(owned.values()) if isinstance(owned, Mapping) else [] if owned is None else [owned]
         others = sorted(other.parent.name for other in root.glob(f"part*/{name}"))
         if others and any(bool((parts == part).any()) for parts in maps):
             raise FormatError(f"{path} is missing, and {others[0]} has such a file; copy it there")

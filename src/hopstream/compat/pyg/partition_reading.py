@@ -203,7 +203,9 @@ class _Reader:
 
     def _file(self, part: int, name: str, single: str | EdgeType) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What a file says of each type; types of which it says nothing are left out."""
-        values = read_part_file(self.root, part, name) or {}
+        rows: Mapping[Any, _Rows] = self.nodes if name == "node_feats.pt" else self.edges
+        owned = {of_type: of.parts for of_type, of in rows.items()}
+        values = read_part_file(self.root, part, name, owned) or {}
         for of_type, of in (values if self.meta.is_hetero else {single: values}).items():
             if not isinstance(of, dict):
                 raise FormatError(f"{self.root}: {name} of part {part} has {type(of).__name__} for {of_type!r}")

@@ -33,6 +33,8 @@ class Partitioner:
         Raises:
             SettingsError: A setting is outside its range, or ``root`` holds something else.
         """
+        if not isinstance(root, str | Path):
+            raise SettingsError(f"root is {root!r}; give the folder to write")
         self.data, self.num_parts, self.root = data, to_index("num_parts", num_parts), Path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
