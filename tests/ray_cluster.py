@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.processes import POOLED
 START_S, STOP_S, POLL_S = 120.0, 30.0, 0.05
 STORE_BYTES = 80 << 20
 CPUS_PER_NODE = 2
+SHARED_MEMORY = Path("/dev/shm")
 STARTED = "Ray runtime started"
 
 
@@ -57,6 +58,7 @@ def two_nodes() -> Iterator[RayCluster]:
     """Start two nodes, and end them by their handles. They keep nothing in shared memory or the user's own folders."""
     # Not under pytest's folder: Ray makes sockets there, whose paths may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    there_before = set(SHARED_MEMORY.iterdir())
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     environment = {
@@ -77,21 +79,34 @@ def two_nodes() -> Iterator[RayCluster]:
         for name, process in zip(("head", "node"), nodes, strict=True):
             _wait_for(folder / name / "log", process)
         yield RayCluster(address, {**environment, "RAY_ADDRESS": address}, nodes, folder)
-        in_shared_memory = {line for process in nodes for line in _shared_memory_of(psutil.Process(process.pid))}
+        in_shared_memory = {
+            path for node in nodes for path in _shared_memory_of(_with_children(psutil.Process(node.pid)))
+        }
     finally:
         _end(nodes)
         shutil.rmtree(folder)
     assert not in_shared_memory
+    ends = time.monotonic() + STOP_S
+    while left := _of_nobody(there_before):
+        assert time.monotonic() < ends, left
+        time.sleep(POLL_S)
 
 
-def _shared_memory_of(node: psutil.Process) -> Iterator[str]:
-    """What a node and all that it started have in ``/dev/shm``, also under names that were removed.
+def _with_children(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
 
-    The folder itself says nothing of them: other tests, in other processes, may have something there meanwhile.
-    """
-    for process in [node, *node.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            yield from (mapped.path for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm/"))
+
+def _shared_memory_of(processes: Iterable[psutil.Process]) -> Iterator[str]:
+    """What processes have in shared memory, also under names that were removed."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            yield from (of.path for of in process.memory_maps() if of.path.startswith(f"{SHARED_MEMORY}/"))
+
+
+def _of_nobody(there_before: set[Path]) -> set[str]:
+    """What was left in shared memory; what other tests, in other processes, have there meanwhile is theirs."""
+    new = {str(path) for path in set(SHARED_MEMORY.iterdir()) - there_before}
+    return new - set(_shared_memory_of(psutil.process_iter())) if new else new
 
 
 def _end(nodes: list[subprocess.Popen[bytes]]) -> None:

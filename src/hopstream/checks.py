@@ -7,7 +7,6 @@ does. So every setting is checked at the door, before anything is opened, and th
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
@@ -46,32 +45,18 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
-def to_index(name: str, value: Any) -> int:
-    """An integer of Python, numpy or torch as one of Python.
-
-    Raises:
-        SettingsError: It is none.
-    """
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise SettingsError(f"{name} is {value!r}; it must be an integer")
-
-
-def read_integer(name: str, value: object, low: int, high: int | None = None) -> int:
+def read_integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """The value as an ``int``; it may be an integer of numpy, or a tensor of one integer that has no dimensions.
 
     Raises:
         SettingsError: It is no integer (True and 1.0 are none), or outside ``low`` to ``high``.
     """
-    value = _plain(value)
-    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or int(value) < low or (high is not None and int(value) > high):  # type: ignore[call-overload]
-        wanted = f"{low} or above" if high is None else f"{low} to {high}"
-        raise SettingsError(f"{name} is {value!r}; it must be an integer, {wanted}")
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    number = _plain(value)
+    is_integer = isinstance(number, Integral) and not isinstance(number, bool)
+    if not is_integer or (low is not None and number < low) or (high is not None and number > high):
+        wanted = "" if low is None else f", {low} or above" if high is None else f", {low} to {high}"
+        raise SettingsError(f"{name} is {number!r}; it must be an integer{wanted}")
+    return int(number)
 
 
 def is_number(value: object) -> bool:

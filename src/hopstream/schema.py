@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
 
@@ -308,6 +308,11 @@ def reverse_by_name(edge_type: EdgeType, among: Container[EdgeType]) -> EdgeType
         names.append(relation.removeprefix(REVERSE_PREFIX))
     partners = [(dst, name, src) for name in names if (dst, name, src) in among]
     return partners[0] if partners else edge_type if src == dst else None
+
+
+def is_edge_type(value: object) -> TypeGuard[EdgeType]:
+    """Whether a value is a tuple of three names: source type, relation, destination type."""
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(name, str) for name in value)
 
 
 def type_label(owner: str | EdgeType) -> str:

@@ -132,7 +132,10 @@ def test_links_are_named_as_loaders_name_them(folders):
         ({"rank": None, "world_size": 2}, "rank is not given"),
         ({"rank": 0, "world_size": 101}, "100 seeds cannot be shared by 101 ranks; use fewer ranks"),
         ({"rank": 0, "world_size": 1, "by": "near"}, "by is 'near'; it must be one of even, locality"),
-        ({"rank": 0, "world_size": 1, "remainder": "spread"}, "remainder is 'spread'; it must be one of pad"),
+        (
+            {"rank": 0, "world_size": 1, "remainder": "spread"},
+            "remainder is 'spread'; it must be one of pad, drop, uneven",
+        ),
         ({"rank": 0, "world_size": 1, "rng_seed": -1}, "rng_seed is -1; it must be an integer"),
         ({"rank": 0, "world_size": 2, "parts_of_ranks": [[0]]}, "parts_of_ranks has 1 entries; world_size is 2"),
         (

@@ -12,7 +12,7 @@ from hopstream.arrays import Column, IntArray
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
-from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
 Columns = Mapping[str, ColumnLike]
 """Feature name to column, or split name to mask or keys."""
@@ -120,7 +120,7 @@ def _typed_graph(
 
 def _ends(edge_type: EdgeType, pair: ColumnLike) -> tuple[IntArray, IntArray]:
     """Sources and destinations of one edge type, int64[num_edges] each."""
-    if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+    if not is_edge_type(edge_type):
         raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple")
     label = f"edges of {type_label(edge_type)}"
     if isinstance(pair, list | tuple):

@@ -15,7 +15,7 @@ from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import Columns, graph_from_arrays
-from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
 WEIGHT = "weight"
 FILE_ARRAYS = frozenset({"format", "shape", "data"})
@@ -72,7 +72,7 @@ def graph_from_scipy(
     ends: dict[EdgeType, tuple[Array, Array]] = {}
     values: dict[EdgeType, dict[str, Array]] = {}
     for edge_type, matrix in by_type.items():
-        if not isinstance(edge_type, tuple) or len(edge_type) != 3 or not all(isinstance(n, str) for n in edge_type):
+        if not is_edge_type(edge_type):
             raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple of names")
         label = type_label(edge_type)
         if not isinstance(matrix, SparseLike) or isinstance(matrix, type) or len(matrix.shape) != 2:

@@ -28,7 +28,7 @@ from hopstream.sample.options import Sampling, SamplingOptions
 from hopstream.sample.plan import NumNeighbors, SeedNodes, counts_per_edge_type
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.sample.slots import SlotMap
-from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
 from hopstream.store import Source
 from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.whole import keeps_edge_keys
@@ -451,5 +451,4 @@ def _as_list(supervision: Supervision) -> list[Any]:
     if isinstance(supervision, str):
         return [supervision]
     values = list(supervision)
-    is_one = isinstance(supervision, tuple) and len(values) == 3 and all(isinstance(v, str) for v in values)
-    return [supervision] if is_one else values
+    return [supervision] if is_edge_type(supervision) else values

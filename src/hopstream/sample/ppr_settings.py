@@ -14,7 +14,7 @@ from hopstream.arrays import IntArray
 from hopstream.checks import check_choice, is_number, read_flag, read_integer
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
-from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
 from hopstream.store.contract import MAX_COUNT, Store
 
 PPR = "ppr"
@@ -246,7 +246,7 @@ def _edge_types_of(channel: object) -> tuple[EdgeType, ...]:
     """A channel's edge types: itself, or those that it is a tuple of."""
     if isinstance(channel, tuple) and channel:
         edge_types = (channel,) if isinstance(channel[0], str) else channel
-        if all(isinstance(t, tuple) and len(t) == 3 and all(isinstance(word, str) for word in t) for t in edge_types):
+        if all(map(is_edge_type, edge_types)):
             return edge_types
     raise SettingsError(
         f"typed_channel_ratios: channel {channel!r} must be a (source, relation, destination) or a tuple of these"

@@ -80,8 +80,8 @@ def test_relations_without_their_ends_are_found_in_the_parts(tmp_path):
     ("of", "types", "said"),
     [
         ("ndata", [-1, 1], r"node types -1\.\.1; the JSON file has 2 of them"), ("ndata", [7, 1], r"node types 1\.\.7"),
-        ("ndata", [[0], [1]], r"types of nodes or edges int64\[2, 1\]"), ("ndata", [0.0, 1.0], "wanted integers"),
-        ("edata", [[0], [0]], r"types of nodes or edges int64\[2, 1\]"), ("edata", [0.0, 0.0], "wanted integers"),
+        ("ndata", [[0], [1]], r"'_TYPE' as int64\[2, 1\]; wanted"), ("ndata", [0.0, 1.0], "wanted integers"),
+        ("edata", [[0], [0]], r"'_TYPE' as int64\[2, 1\]; wanted"), ("edata", [0.0, 0.0], "wanted integers"),
     ],
 )  # fmt: skip
 def test_types_that_are_none_name_no_ends(tmp_path, of, types, said):

@@ -86,10 +86,11 @@ def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -
         return errors
 
     told = on_ranks(2, work)
-    assert all(isinstance(errors, list) and isinstance(errors[0], StoreTimeout) for errors in told), told
-    for rank, errors in enumerate(told):
-        assert f"waited 4 s to leave; rank {1 - rank} did not come" in str(errors[0])
-        assert "let ranks make, use and close the same things in the same order" in str(errors[0])
+    waited = [error for errors in told for error in errors if isinstance(error, StoreTimeout)]
+    assert waited, told  # of who gave up first; the other one may be met at its own wait then
+    for error in waited:
+        assert re.search(r"waited 4 s to leave; rank [01] did not come", str(error))
+        assert "let ranks make, use and close the same things in the same order" in str(error)
 
 
 def test_an_unreachable_master_is_an_error_in_time(graph: Graph) -> None:

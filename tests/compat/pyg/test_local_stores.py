@@ -279,9 +279,8 @@ def test_what_is_no_tensor_of_rows_or_no_pair_of_ends_is_refused():
         with pytest.raises(SettingsError, match=r"num_nodes of the graph is .*; it must be an integer"):
             pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number)
     for number in (3, np.int64(3), torch.tensor(3)):
-        assert pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number).get_all_edge_attrs()[
-            0
-        ].size == (3, 3)
+        (attr,) = pyg_dist.LocalGraphStore.from_data(ends, torch.stack([ends, ends]), number).get_all_edge_attrs()
+        assert attr.size == (3, 3)
 
 
 def test_names_are_listed():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.checks import to_index
+from hopstream.checks import read_integer
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, numbered
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
@@ -108,7 +108,7 @@ class RangePartitionBook:
             SettingsError: There is no such part.
             SchemaError: Types have no ids 0..n-1, or ranges are not sorted.
         """
-        part_id = to_index("part_id", part_id)
+        part_id = read_integer("part_id", part_id)
         if not 0 <= part_id < num_parts:
             raise SettingsError(f"part_id is {part_id} of {num_parts} parts; parts are numbered 0..{num_parts - 1}")
         self._part_id = part_id
@@ -208,7 +208,7 @@ class RangePartitionBook:
         return self._of_part(self._edges.offsets(self._edge_type(etype)), partid)
 
     def _of_part(self, offsets: IntArray, partid: int) -> Tensor:
-        partid = to_index("partid", partid)
+        partid = read_integer("partid", partid)
         if not 0 <= partid < self._num_parts:
             raise IdRangeError(f"partid is {partid}; parts are numbered 0..{self._num_parts - 1}")
         return to_tensor(np.arange(offsets[partid], offsets[partid + 1]))
@@ -230,7 +230,7 @@ class RangePartitionBook:
         return self._local(self._edges.offsets(self._edge_type(etype)), to_ids(eids, "eids"), partid)
 
     def _local(self, offsets: IntArray, ids: IntArray, partid: int) -> Tensor:
-        partid = to_index("partid", partid)
+        partid = read_integer("partid", partid)
         if partid != self._part_id:
             raise SettingsError(f"partid is {partid} and this is the book of part {self._part_id}; load the other's")
         first, stop = offsets[partid : partid + 2].tolist()

@@ -15,7 +15,7 @@ from hopstream.checks import check_int
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.ingest.columns import MAX_KEY
-from hopstream.schema import EdgeType
+from hopstream.schema import EdgeType, is_edge_type
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -337,7 +337,7 @@ def _check_types(data_dict: object, num_nodes_dict: object) -> None:
             "edge type, and one of numbers of nodes by node type, or None"
         )
     for etype in data_dict:
-        if not isinstance(etype, tuple) or len(etype) != 3 or not all(isinstance(name, str) for name in etype):
+        if not is_edge_type(etype):
             raise SchemaError(f"edge type is {etype!r}; wanted (source type, relation, destination type)")
     for ntype, number in (num_nodes_dict or {}).items():
         check_int(f"the number of nodes of {ntype!r}", number, 0, MAX_KEY)

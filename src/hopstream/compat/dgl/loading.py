@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.checks import to_index
+from hopstream.checks import read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
-from hopstream.compat.dgl.part_config import PartConfig, etype_label, read_config
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
 from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
 from hopstream.errors import FormatError, SettingsError
@@ -55,7 +55,7 @@ def load_partition(
     """
     if use_graphbolt:
         raise SettingsError("use_graphbolt is given; GraphBolt's files are not read: leave it out")
-    config, part_id = read_config(part_config), to_index("part_id", part_id)
+    config, part_id = read_config(part_config), read_integer("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)
     node_feats, edge_feats = _feats(config, part_id) if load_feats else ({}, {})
@@ -85,7 +85,7 @@ def load_partition_feats(
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    config, part_id = read_config(part_config), to_index("part_id", part_id)
+    config, part_id = read_config(part_config), read_integer("part_id", part_id)
     nodes = to_tensors(read_node_feats(config, part_id)) if load_nodes else None
     return nodes, to_tensors(read_edge_feats(config, part_id)) if load_edges else None
 
@@ -168,16 +168,6 @@ def _check_own(path: Path, config: PartConfig, part: int, said: tuple[str, Array
             f"{path} has {found} of its own, and {config.path} says that part {part} has {stop - first}, from {first} "
             "on; was a folder put in another's place?"
         )
-
-
-def check_integers(path: Path, name: str, array: Array) -> None:
-    """Check that data of a file are whole numbers, one of each node or edge.
-
-    Raises:
-        FormatError: They are not.
-    """
-    if array.ndim != 1 or array.dtype.kind not in "iub":
-        raise FormatError(f"{path} has {name!r} as {array.dtype}{list(array.shape)}; wanted integers in one dimension")
 
 
 def read_node_feats(config: PartConfig, part: int, *, is_mapped: bool = False) -> dict[str, Array]:

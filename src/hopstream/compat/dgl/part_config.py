@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import IntArray, write_text
+from hopstream.arrays import Array, IntArray, write_text
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
 from hopstream.errors import FormatError, UnknownNameError
@@ -277,9 +277,8 @@ def _find_ends(
     if ETYPE not in graph.edata or NTYPE not in graph.ndata:
         return
     node_types, edge_types = graph.ndata[NTYPE], graph.edata[ETYPE]
-    for types in (node_types, edge_types):
-        if types.ndim != 1 or types.dtype.kind not in "iu":
-            raise FormatError(f"{path} has types of nodes or edges {types.dtype}{list(types.shape)}; wanted integers")
+    check_integers(path, NTYPE, node_types)
+    check_integers(path, ETYPE, edge_types)
     if len(node_types) and not 0 <= int(node_types.min()) <= int(node_types.max()) < len(ntypes):
         raise FormatError(
             f"{path} has node types {node_types.min()}..{node_types.max()}; the JSON file has {len(ntypes)} of them, "
@@ -291,6 +290,16 @@ def _find_ends(
             src_type, dst_type = (int(node_types[end[found[0]]]) for end in (graph.src, graph.dst))
             named[label] = (ntypes[src_type], label, ntypes[dst_type])
             del relations[number]
+
+
+def check_integers(path: Path, name: str, array: Array) -> None:
+    """Check that data of a file are whole numbers, one of each node or edge.
+
+    Raises:
+        FormatError: They are not.
+    """
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise FormatError(f"{path} has {name!r} as {array.dtype}{list(array.shape)}; wanted integers in one dimension")
 
 
 def _file(path: Path, files: Mapping[str, str], part: int, what: str) -> Path:

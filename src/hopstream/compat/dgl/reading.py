@@ -16,13 +16,12 @@ from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import is_mask, our_names
 from hopstream.compat.dgl.graphs import EID, NID
 from hopstream.compat.dgl.loading import (
-    check_integers,
     check_own_edges,
     read_edge_feats,
     read_node_feats,
     read_part_graph,
 )
-from hopstream.compat.dgl.part_config import PartConfig, edge_type_reader, etype_label, read_config
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, edge_type_reader, etype_label, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
 from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.errors import FormatError, IdRangeError

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, offsets_of
-from hopstream.checks import check_int, to_index
+from hopstream.checks import check_int, read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tensors import to_array, to_tensor
@@ -137,7 +137,7 @@ class _Asked:
         rank = self.rank
         if rank is None:
             rank = group.get_rank() if group else self.book.partid * per_part
-        rank = to_index("rank", rank)
+        rank = read_integer("rank", rank)
         if not 0 <= rank < num_trainers:
             raise SettingsError(f"rank is {rank} of {num_trainers} trainers; ranks are 0..{num_trainers - 1}")
         return rank % per_part, per_part

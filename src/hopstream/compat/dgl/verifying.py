@@ -21,8 +21,8 @@ from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import our_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
-from hopstream.compat.dgl.loading import check_integers, read_part_graph
-from hopstream.compat.dgl.part_config import PartConfig, etype_label, read_config
+from hopstream.compat.dgl.loading import read_part_graph
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
 from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.compat.dgl.verifying_data import DataCheck, HeldRows
 from hopstream.compat.dgl.verifying_edges import HeldEdges, compare_edges

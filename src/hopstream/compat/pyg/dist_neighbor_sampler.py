@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, to_array
 from hopstream.compat.pyg.channels import Delivery, check_concurrency
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.one_hop import OneHop
 from hopstream.compat.pyg.outputs import Output
-from hopstream.compat.pyg.own_part import read_own_part, store_pair, to_array
+from hopstream.compat.pyg.own_part import read_own_part, store_pair
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.errors import SettingsError, StateError, UnknownNameError

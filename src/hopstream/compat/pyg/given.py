@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def ids_given(value: Any, what: str) -> Tensor:
     try:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SchemaError(f"{what} is {value!r}; wanted ids: int64[n]") from error
+        raise SchemaError(f"{what} is {reprlib.repr(value)}; wanted ids: int64[n]") from error
     if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
         raise SchemaError(f"{what} is {ids.dtype}{list(ids.shape)}; wanted ids: int64[n]")
     return ids.long()

@@ -12,7 +12,7 @@ from torch_geometric.data import EdgeAttr, GraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils import sort_edge_index
 
-from hopstream.checks import check_int, to_index
+from hopstream.checks import read_integer
 from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
@@ -26,9 +26,8 @@ from hopstream.compat.pyg.partition_files import (
     size_of,
 )
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
+from hopstream.ingest.columns import MAX_KEY
 from hopstream.schema import EdgeType
-
-MAX_NODES = (1 << 63) - 1
 
 
 class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has no types
@@ -107,7 +106,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         first, second = (id_list_given(ends, what) for ends in edge_index)
         if edge_attr.layout == EdgeLayout.COO and len(first) != len(second):
             raise SchemaError(f"{what} has {len(first)} sources and {len(second)} destinations")
-        self._edge_index[self.key(edge_attr)] = edge_index
+        self._edge_index[self.key(edge_attr)] = edge_index if isinstance(edge_index, Tensor) else (first, second)
         self._edge_attr[self.key(edge_attr)] = edge_attr
         return True
 
@@ -219,9 +218,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
                 f"edge_index {of} is {list(edge_index.shape)} and there are {len(edge_id)} edge ids; wanted [2, number "
                 "of ids]"
             )
-        size = tuple(to_index(f"num_nodes {of}", number) for number in size)
-        for number in size:  # PyG's own page gives fewer nodes than edges name, so they are not compared
-            check_int(f"num_nodes {of}", number, 0, MAX_NODES)
+        # PyG's own page gives fewer nodes than edges name, so they are not compared
+        size = tuple(read_integer(f"num_nodes {of}", number, 0, MAX_KEY) for number in size)
         if not is_sorted:
             edge_index, edge_id = sort_edge_index(edge_index, edge_id, sort_by_row=False)
         attr = {"edge_type": edge_type, "layout": "coo", "size": size, "is_sorted": True}

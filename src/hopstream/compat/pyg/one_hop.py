@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.sampler import SamplerOutput
 
-from hopstream.arrays import IntArray
-from hopstream.compat.pyg.own_part import to_array
+from hopstream.arrays import IntArray, to_array
 from hopstream.sample.options import TemporalStrategy
 from hopstream.schema import EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, find_sorted
+from hopstream.arrays import Array, Column, IntArray, find_sorted, to_array
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.partition.in_memory import OwnEdges, OwnPart
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
@@ -337,9 +337,3 @@ def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
     if isinstance(group, tuple | list):
         return EDGE if group[0] is None else tuple(group)
     return group
-
-
-def to_array(values: Any) -> Array:
-    """The values of a tensor, sharing its memory where it lies in main memory."""
-    array: Array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    return array

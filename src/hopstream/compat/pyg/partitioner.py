@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from hopstream.checks import to_index
+from hopstream.checks import read_integer
 from hopstream.compat.pyg.partition_writing import check_root, write_partitions
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
@@ -35,7 +35,7 @@ class Partitioner:
         """
         if not isinstance(root, str | Path):
             raise SettingsError(f"root is {root!r}; give the folder to write")
-        self.data, self.num_parts, self.root = data, to_index("num_parts", num_parts), Path(root)
+        self.data, self.num_parts, self.root = data, read_integer("num_parts", num_parts), Path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
             raise SettingsError(f"there is no option {min(unknown)!r}; known: {list(PartitionOptions.__annotations__)}")

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 
-from hopstream.checks import to_index
+from hopstream.checks import read_integer
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.errors import StateError, StoreError
 from hopstream.store.rendezvous import Group, Membership
@@ -236,7 +236,7 @@ def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> 
 def _read_port(port: object) -> int:
     if isinstance(port, str) and port.isdecimal():  # as environments hold it
         return int(port)
-    return to_index("master_port", port)
+    return read_integer("master_port", port)
 
 
 def _forget(member: RpcMember) -> None:
