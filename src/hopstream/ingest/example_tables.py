@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
+from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.tfgnn.example import ValueLists, Values
 from hopstream.tfgnn.record_files import RowCache
 
@@ -94,6 +95,9 @@ class ExampleTables:
                 there = opened.schema_arrow.names
                 wanted = there if self._names is None else [name for name in self._names if name in set(there)]
                 table = opened.read_row_group(number, columns=wanted)
+                counts = ValueCounts(opened.metadata, opened.schema_arrow, wanted)
+                counts.add(table)
+            counts.check(str(self.paths[file]), [number])
             if wanted and table.num_rows != num_rows:
                 got = f"{self.paths[file]} has {table.num_rows} rows in row group {number}"
                 raise FormatError(f"{got}; its footer says {num_rows}")

@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.table_records import read_rows
 
@@ -173,9 +174,13 @@ def _read_parquet(
             sizes = [reader.metadata.row_group(group) for group in row_groups]
             row_bytes = max((size.total_byte_size // max(1, size.num_rows) for size in sizes), default=0)
             batch_rows = max(1, min(batch_rows, block_bytes // max(1, row_bytes)))
-        yield from reader.iter_batches(
+        counts = ValueCounts(reader.metadata, reader.schema_arrow, columns)
+        for batch in reader.iter_batches(
             batch_rows, columns=columns, row_groups=row_groups, use_threads=block_bytes is None
-        )
+        ):
+            counts.add(batch)
+            yield batch
+        counts.check(shown_path(files, path), row_groups)
 
 
 def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> list[str]:

@@ -1,0 +1,82 @@
+"""Is it told where the header of a page, which no checksum covers, says fewer values than there are?"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hopstream.errors import FormatError
+from hopstream.ingest.example_tables import ExampleTables
+from hopstream.ingest.parquet_counts import ValueCounts
+from hopstream.ingest.table_files import FilePart, TableFiles, read_part
+
+HEADER_BYTES = 40
+LISTS = {
+    "list": pa.array([[row] * 30 for row in range(40)], pa.list_(pa.int64())),
+    "large": pa.array([[row] * 30 for row in range(40)], pa.large_list(pa.int64())),
+    "single": pa.array(range(1200), pa.int64()),
+}
+
+
+def read_examples(path):
+    tables = ExampleTables([path], None)
+    return tables.read(np.arange(len(tables)))["x"].values.tolist()
+
+
+def read_table(path):
+    files = TableFiles(root=path.parent, paths=(path,), format="parquet")
+    columns = [batch.columns["x"] for batch in read_part(files, FilePart(file=0), ["x"])]
+    return [
+        value for column in columns for value in (column.flatten() if column.type.num_fields else column).to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("read", [read_examples, read_table])
+@pytest.mark.parametrize("kind", LISTS)
+def test_no_bit_of_a_page_header_shortens_a_column(tmp_path, kind, read):
+    column = LISTS[kind]
+    path, table = tmp_path / "hurt", pa.table({"x": column})
+    pq.write_table(table, path, use_dictionary=False, write_page_checksum=True)
+    whole, values = path.read_bytes(), (column.flatten() if kind != "single" else column).to_pylist()
+    assert read(path) == values
+    told = []
+    for place in range(4, 4 + HEADER_BYTES):
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            try:
+                assert read(path) == values
+            except FormatError as error:
+                told.append(str(error))
+    counted = [words for words in told if "values in column 'x'; its footer says 1200: the file is damaged" in words]
+    assert len(told) > 100
+    assert counted
+
+
+def test_what_a_file_counts_is_counted(tmp_path):
+    rows = 50
+    squares = pa.array([[row] * 4 for row in range(rows)], pa.list_(pa.int64(), 4))
+    table = pa.table(
+        {
+            "single": pa.array([row if row % 3 else None for row in range(rows)]),
+            "lists": pa.array([[row, None] * (row % 3) if row % 5 else None for row in range(rows)]),
+            "fixed": pa.array([[row, None] for row in range(rows)], pa.list_(pa.int64(), 2)),
+            "deep": pa.array([[[1] * (row % 4), None] * (row % 3) if row % 7 else None for row in range(rows)]),
+            "texts": pa.array([[f"t{row % 4}"] * (row % 3) for row in range(rows)]),
+            "structs": pa.array([{"a": 1, "b": [1, 2]}] * rows),
+            "of structs": pa.array([[{"a": 1}]] * rows),
+            "maps": pa.array([[("a", 1), ("b", 2)]] * rows, pa.map_(pa.string(), pa.int64())),
+            "tensors": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), (2, 2)), squares),
+            "last": pa.array([[row] * 3 for row in range(rows)]),
+        }
+    )
+    pq.write_table(table, tmp_path / "whole", row_group_size=20)
+    with pq.ParquetFile(tmp_path / "whole") as file:
+        counts = ValueCounts(file.metadata, file.schema_arrow, table.schema.names)
+        for group in (0, 2):
+            counts.add(file.read_row_group(group))
+        counts.check("whole", [0, 2])
+        for name in set(table.schema.names) - {"structs", "of structs", "maps"}:
+            less = ValueCounts(file.metadata, file.schema_arrow, [name])
+            less.add(file.read_row_group(0).select([name]).slice(1))
+            with pytest.raises(FormatError, match=rf"whole has \d+ values in column '{name}'; its footer says \d+"):
+                less.check("whole", [0])
