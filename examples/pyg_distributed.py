@@ -208,13 +208,13 @@ def main() -> int:
     parser.add_argument("--wanted", type=float, default=0.65, help="test accuracy below which the script fails")
     parser.add_argument("--rank", type=int, help="be this rank; the script starts itself with it")
     parser.add_argument("--folder", type=Path, help="what the rank has on its machine")
-    parser.add_argument("--ports", type=int, nargs=3, help="of DDP, and of the two loaders")
+    parser.add_argument("--ports", type=int, nargs=3, help="of DDP, and of the two loaders; free ones by default")
     arguments = parser.parse_args()
     if arguments.rank is not None:
         return run_rank(arguments.rank, arguments.folder, arguments.ports, arguments.typed, arguments.wanted)
     with tempfile.TemporaryDirectory() as folder:
         hosts = prepare(Path(folder), arguments.typed)
-        ports = [str(port) for port in free_ports(3)]
+        ports = [str(port) for port in arguments.ports or free_ports(3)]
         typed = ["--typed"] if arguments.typed else []
         ranks = [
             subprocess.Popen(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tests.ports import free_ports
 from tests.processes import POOLED
 
 START_S, STOP_S, POLL_S = 120.0, 30.0, 0.05
@@ -66,7 +66,7 @@ def two_nodes() -> Iterator[RayCluster]:
         "RAY_enable_metrics_collection": "0", "RAY_prestart_worker_first_driver": "0", "RAY_ADDRESS": "",
         "RAY_worker_niceness": "0",
     }  # fmt: skip
-    port, client_port, dashboard_port = _free_ports(3)
+    port, client_port, dashboard_port = free_ports(3)
     address = f"127.0.0.1:{port}"
     head = [
         "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false",
@@ -117,14 +117,6 @@ def _end(nodes: list[subprocess.Popen[bytes]]) -> None:
             process.wait(STOP_S)
         finally:
             process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _start(folder: Path, where: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import hopstream
 from hopstream.ingest.chunked import write_chunked
 from hopstream.transfer.place import place
 from tests.partition.graphs import tree_of
+from tests.ports import free_ports
 
 NUM_NODES = 256
 
@@ -28,13 +27,6 @@ def chunks(tmp_path: Path) -> list[str]:
     flags = {"--in-dir": "in", "--partitions-dir": "owners", "--out-dir": "out"}
     named = (word for flag, name in flags.items() for word in (flag, str(tmp_path / name)))
     return ["dispatch", "--workers", "0", *named]
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens at now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def batches_of(source: Path, **options: object) -> list[list[list[float]]]:

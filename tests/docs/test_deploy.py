@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,8 +28,8 @@ from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.stream.metrics import MetricsServer
 from tests.load.graphs import make_timed_graph
+from tests.ports import free_port, free_ports
 from tests.store.processes import wait_until
-from tests.stream.serving import free_ports
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 DEADLINE_S = 180.0
@@ -126,11 +125,10 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., list[Host]]]:
 
 def consecutive_ports() -> int:
     """The first of two ports in a row that nobody listens at."""
-    while True:
-        (first,) = free_ports(1)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", first + 1))
-            return first
+    first = free_port()
+    while (second := free_port()) != first + 1:
+        first = second
+    return first
 
 
 TRAINER = """

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "pyg_distributed.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("typed", [[], ["--typed"]], ids=["one type", "typed"])
 def test_two_machines_train_together(typed: list[str]) -> None:
-    done = subprocess.run([sys.executable, SCRIPT, *typed], capture_output=True, text=True, timeout=270, check=False)
+    command = [sys.executable, SCRIPT, "--ports", *map(str, free_ports(3)), *typed]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"epoch {number}" for number in range(8)]

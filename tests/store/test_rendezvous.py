@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +22,12 @@ from hopstream.store import rendezvous, rendezvous_server
 from hopstream.store.rendezvous import Group, Membership, is_silent
 from hopstream.store.rendezvous_server import _HOSTED, MAX_LEFT, _standing
 from hopstream.store.security import ServerSecurity
+from tests.ports import free_port
 
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def member(port: int, rank: int, world_size: int = 2, timeout_s: float = 10.0) -> Membership:
@@ -66,6 +67,12 @@ def test_rank_zero_may_come_last(port: int) -> None:
     assert on_ranks(2, work) == [[0, 1]] * 2
 
 
+@pytest.fixture
+def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "own_process", lambda: f"{threading.get_ident()}")
+
+
+@pytest.mark.usefixtures("threads_are_processes")
 def test_two_processes_of_one_rank_are_refused_on_every_rank(port: int) -> None:
     ranks = [0, 1, 1]
 
@@ -173,8 +180,11 @@ def met(port: int, world_size: int = 2) -> list[Group]:
 
 
 @pytest.mark.parametrize(("world_size", "words"), [(3, "world_size is 3; rank 0 said 2"), (2, "restart all")])
-def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(port: int, world_size: int, words: str) -> None:
+def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(
+    port: int, monkeypatch: pytest.MonkeyPatch, world_size: int, words: str
+) -> None:
     groups = met(port)
+    monkeypatch.setattr(rendezvous, "own_process", lambda: "another")
     stranger = Group(member(port, 1, world_size))
     with pytest.raises(SettingsError, match=words):
         stranger.gather(None, "to begin")
@@ -290,7 +300,8 @@ def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
 def test_a_round_that_is_complete_is_answered_though_a_rank_gives_up_after_it(port: int) -> None:
     groups = met(port)
     groups[1].fail("the disk is full")
-    (room,) = [one.server._rooms["g"] for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
+    (room,) = hosted.server._rooms.values()
     call = SimpleNamespace(excused=frozenset())
     assert _standing(room, room.rounds["1"], call)["values"] == [None, None]
     assert "the disk is full" in _standing(room, {0: None}, call)["failure"]
@@ -400,6 +411,75 @@ def test_who_comes_to_the_next_group_before_the_last_one_ends_meets_there(port: 
     assert on_ranks(2, work) == [[0, 1]] * 2
 
 
+def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int) -> None:
+    """Who is ahead waits for rank 0 to open the next one, and answers go to the group that is meant."""
+
+    def begin(rank: int) -> list[Group]:
+        time.sleep(0.3 * (rank == 0))
+        groups = []
+        for number in range(3):
+            groups.append(Group(member(port, rank)))
+            assert groups[-1].gather([rank, number], "to begin") == [[0, number], [1, number]]
+        return groups
+
+    begun = on_ranks(2, begin)
+    for number in (1, 2, 0):
+        found = on_ranks(2, lambda rank, number=number: begun[rank][number].gather(rank + number, "for values"))
+        assert found == [[number, number + 1]] * 2
+        assert on_ranks(2, lambda rank, number=number: begun[rank][number].leave([])) == [[], []]
+
+
+def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
+    """Groups of two and of three ranks have one name; the one of two is not left yet when the others come."""
+    groups = met(port)
+
+    def work(rank: int) -> Any:
+        time.sleep(0.3 * (rank == 0))
+        group = Group(member(port, rank, 3))
+        found = group.gather(rank, "for values")
+        group.leave([])
+        return found
+
+    def come_late(rank: int) -> Any:
+        time.sleep(0.6 * (rank == 2))  # before rank 0 opened the next group it would be refused by the last one
+        return work(rank)
+
+    assert on_ranks(3, come_late) == [[0, 1, 2]] * 3
+    on_ranks(2, lambda rank: groups[rank].leave([]))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_waited_in_vain_meets_those_who_come_later(port: int, rank: int) -> None:
+    kept = Group(replace(member(port, 0), group="kept"))  # the address stays in use
+    for _ in range(2):
+        alone = Group(member(port, rank, timeout_s=0.2))
+        with pytest.raises(StoreTimeout, match=f"rank {1 - rank} did not come"):
+            alone.gather(rank, "for values")
+        alone.close()
+    for group in met(port):
+        group.close()
+    kept.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_is_another_one() -> None:
+    code = """
+import os
+from hopstream.store.rendezvous import own_process
+assert own_process() == own_process()
+print(own_process(), flush=True)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    print(own_process(), flush=True)
+    os._exit(0)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    own, forked = told.stdout.split()
+    assert own != forked
+
+
 def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> None:
     groups = met(port)
 
@@ -409,7 +489,8 @@ def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> No
 
     on_ranks(2, work)
     (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
-    assert list(hosted.server._rooms["g"].rounds) == ["21"]
+    (room,) = hosted.server._rooms.values()
+    assert list(room.rounds) == ["21"]
     on_ranks(2, lambda rank: groups[rank].leave([]))
 
 
@@ -422,7 +503,7 @@ def test_groups_that_rank_zero_did_not_open_take_no_memory(port: int) -> None:
     with pytest.raises(StoreTimeout, match="rank 0 did not come"):
         group.gather(None, "to begin")
     (hosted,) = [one for where, one in _HOSTED.items() if where.endswith(f":{port}")]
-    assert list(hosted.server._rooms) == ["g"]
+    assert [room.group for room in hosted.server._rooms.values()] == ["g"]
     for one in (group, with_zero):
         one.close()
 
@@ -466,10 +547,11 @@ def test_numbers_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
         Membership(**{**given, **change})
 
 
-def test_who_comes_too_late_is_refused_and_harms_nobody(port: int) -> None:
+def test_who_comes_too_late_is_refused_and_harms_nobody(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[Group] = [Group(member(port, rank)) for rank in range(2)]
     try:
         assert on_ranks(2, lambda rank: groups[rank].gather(rank, "for values")) == [[0, 1]] * 2
+        monkeypatch.setattr(rendezvous, "own_process", lambda: "another")
         for late, message in ((member(port, 1), "two processes say"), (member(port, 1, 3), "world_size is 3")):
             stray = Group(late)
             with pytest.raises(SettingsError, match=message):

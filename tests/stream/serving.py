@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat, make_timed_graph
+from tests.ports import free_ports
 from tests.store.processes import END_S, ROOT, START_S, environment, wait_until
 
 SETTINGS = StoreSettings(prefer_local=False, timeout_s=10.0)
@@ -156,15 +156,6 @@ def asked(server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), **hea
     """The only frame of an answer."""
     (frame,) = asked_all(server, op, arrays, **header)
     return frame
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class SamplingProcess:

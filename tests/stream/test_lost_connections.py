@@ -10,8 +10,9 @@ import pytest
 
 from hopstream.store.security import Location
 from tests.load.graphs import flat
+from tests.ports import free_ports
 from tests.stream.proxy import Proxy
-from tests.stream.serving import Served, free_ports, node_loader, remote_graph, serve_here
+from tests.stream.serving import Served, node_loader, remote_graph, serve_here
 
 REFUSE_S = 0.3
 

@@ -28,12 +28,12 @@ from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.contract import LoaderContract, raise_in_loop
 from tests.load.graphs import flat
+from tests.ports import free_ports
 from tests.store.processes import wait_until
 from tests.stream.serving import (
     SETTINGS,
     SamplingProcess,
     channels_at,
-    free_ports,
     locations_of,
     node_loader,
     remote_graph,

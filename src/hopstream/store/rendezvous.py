@@ -14,6 +14,7 @@ import errno
 import ipaddress
 import logging
 import math
+import os
 import secrets
 import selectors
 import socket
@@ -26,7 +27,14 @@ from typing import Any
 from hopstream.checks import check_int, check_seconds
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.channel import Channel
-from hopstream.store.rendezvous_server import FAILED, MAX_RANKS, TURN_S, host_rendezvous, leave_rendezvous
+from hopstream.store.rendezvous_server import (
+    FAILED,
+    MAX_RANKS,
+    TURN_S,
+    Member,
+    host_rendezvous,
+    leave_rendezvous,
+)
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, encode_frame
@@ -48,6 +56,7 @@ TELL_S = 2.0
 """How long a rank that gives up tries to say so."""
 LAST_S = 0.2
 """How long leaving takes at least, so that the others see it."""
+_OWN = secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +64,8 @@ class Membership:
     """Who wants to meet whom, and where.
 
     Attributes:
-        group: Name of the group; several may meet at one address.
+        group: Name of the group. Several may meet at one address, also of one name: a process that comes takes its
+            rank in the first one that rank 0 opened in which it has not.
         rank: This process.
         world_size: How many ranks the group has.
         master_addr: A host name or IP address of the machine of rank 0.
@@ -112,7 +122,7 @@ class Group:
         has_tls = security.certificate is not None
         self._location = Location(host, membership.master_port, has_tls)
         self._channel = Channel(self._location, settings or StoreSettings())
-        self._token = secrets.token_hex(8)
+        self._member = Member(own_process(), secrets.token_hex(8))
         self._num_rounds = 0
         self._is_closed = False
         self._has_met = False
@@ -121,7 +131,7 @@ class Group:
         self._leaves_by = math.inf
         self._is_hosting = membership.rank == 0
         if self._is_hosting:
-            host_rendezvous(self._location, security, membership.group, membership.world_size)
+            host_rendezvous(self._location, security, membership.group, membership.world_size, self._member)
 
     @property
     def own_location(self) -> str:
@@ -216,7 +226,7 @@ class Group:
         self._is_closed = True
         self._channel.close()
         if self._is_hosting:
-            leave_rendezvous(self._location, self.membership.group)
+            leave_rendezvous(self._location, self._member.token)
 
     def _meet(
         self,
@@ -272,7 +282,8 @@ class Group:
         request = encode_frame(
             {
                 "group": who.group, "round": round_name, "rank": who.rank, "world_size": who.world_size,
-                "token": self._token, "value": value, "wait_s": wait_s, "excused": sorted(excused), "failure": failure,
+                "process": self._member.process, "token": self._member.token, "value": value, "wait_s": wait_s,
+                "excused": sorted(excused), "failure": failure,
             }
         )  # fmt: skip
         taken = _Taken()
@@ -289,6 +300,11 @@ class _Taken:
     def take(self, frame: Frame) -> None:
         """Keep a frame's header."""
         self.header = frame.header
+
+
+def own_process() -> str:
+    """What tells this process from others, also from one that it was forked from."""
+    return f"{_OWN}.{os.getpid()}"
 
 
 def is_silent(location: str, ends: float) -> bool:

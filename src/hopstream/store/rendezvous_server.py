@@ -1,6 +1,9 @@
 """What does rank 0 do for ranks that want to find each other?
 
 It keeps what ranks put down, round by round, and answers those who wait when the last value arrives.
+
+Groups of one name follow each other, and may be open at once. Rank 0 opens them, and who comes takes the first free
+place of its rank, so nobody has to know how often the others have met before.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import flight
@@ -39,27 +42,47 @@ MAX_RANKS = 1 << 20
 MAX_MESSAGE_BYTES = 64 << 20
 
 
+class Member(NamedTuple):
+    """Who has a rank of a group.
+
+    Attributes:
+        process: What tells its process from others.
+        token: What tells its place in this group from those in others.
+    """
+
+    process: str
+    token: str
+
+
 @dataclass(slots=True)
 class _Room:
     """What is known of one group.
 
     Attributes:
+        group: Its name.
         world_size: How many ranks it has.
         changed: Told when a round is complete, and when the group fails.
-        tokens: Rank to what the process that joined as it calls itself.
+        members: Rank to who has it; rank 0 from the start.
         rounds: Name of a round to rank to value: the last complete one, and the one that ranks are at.
         failure: Why the group cannot come together, or empty.
         told: The ranks that have heard of the failure.
         known_at: When rank 0 first heard of it, as ``time.monotonic()`` tells.
+        is_left: Rank 0 has left, and nobody new is let in.
     """
 
+    group: str
     world_size: int
     changed: threading.Condition
-    tokens: dict[int, str] = field(default_factory=dict)
+    members: dict[int, Member]
     rounds: dict[str, dict[int, Any]] = field(default_factory=dict)
     failure: str = ""
     told: set[int] = field(default_factory=set)
     known_at: float = math.inf
+    is_left: bool = False
+
+    def has(self, rank: int, process: str) -> bool:
+        """A process has a rank."""
+        return rank in self.members and self.members[rank].process == process
 
     def fail(self, why: str) -> None:
         """Let all who wait know that the group cannot come together; the first reason counts."""
@@ -76,7 +99,7 @@ class _Room:
 
     def all_know(self) -> bool:
         """No rank that is here, but rank 0 itself, has yet to hear of a failure."""
-        return not self.failure or self.told.union((0,)).issuperset(self.tokens)
+        return not self.failure or self.told.union((0,)).issuperset(self.members)
 
     def put(self, call: _Call) -> dict[int, Any]:
         """Keep a value, and return those of its round."""
@@ -92,7 +115,7 @@ class _Room:
 class RendezvousServer:
     """Where ranks meet. It listens until it is closed.
 
-    Kept are, for each group that is open and the last ones that were left, a token per rank and the values of at most
+    Kept are, for each group that is open and the last ones that were left, a member per rank and the values of at most
     two rounds. Others' groups are not known here: who asks for one waits for rank 0 to open it.
     """
 
@@ -105,7 +128,7 @@ class RendezvousServer:
         """
         security.check_bind(location)
         self.security = security
-        self._rooms: dict[str, _Room] = {}
+        self._rooms: dict[str, _Room] = {}  # token of rank 0 to what it opened, in that order
         self._left: deque[str] = deque()
         self._lock = threading.Lock()
         self._opened = threading.Condition(self._lock)
@@ -118,19 +141,17 @@ class RendezvousServer:
                 "another process says that it is rank 0 too"
             ) from error
 
-    def open(self, group: str, world_size: int) -> None:
+    def open(self, group: str, world_size: int, host: Member) -> None:
         """Let the ranks of a group in."""
         with self._lock:
-            if group in self._left:
-                self._left.remove(group)
-                del self._rooms[group]
-            self._rooms.setdefault(group, _Room(world_size, threading.Condition(self._lock)))
+            self._rooms[host.token] = _Room(group, world_size, threading.Condition(self._lock), {0: host})
             self._opened.notify_all()
 
-    def forget(self, group: str) -> None:
+    def forget(self, token: str) -> None:
         """Let a group go that rank 0 has left, when others were left after it."""
         with self._lock:
-            self._left.append(group)
+            self._rooms[token].is_left = True
+            self._left.append(token)
             if len(self._left) > MAX_LEFT:
                 del self._rooms[self._left.popleft()]
 
@@ -143,10 +164,10 @@ class RendezvousServer:
         except Exception as error:  # whatever went wrong is the asker's to hear
             yield to_batch(encode_error(error))
 
-    def linger(self, group: str) -> None:
+    def linger(self, token: str) -> None:
         """Wait until all ranks of a group that are here know which one gave up, where one did, but not long."""
         with self._lock:
-            room = self._rooms[group]
+            room = self._rooms[token]
             ends = min(room.known_at, time.monotonic()) + LINGER_S
             room.changed.wait_for(room.all_know, ends - time.monotonic())
 
@@ -163,13 +184,12 @@ class RendezvousServer:
     def _answer(self, call: _Call) -> dict[str, Any]:
         ends = time.monotonic() + min(call.wait_s, TURN_S)
         with self._lock:
-            self._opened.wait_for(lambda: call.group in self._rooms, ends - time.monotonic())
-            room = self._rooms.get(call.group)
+            room = self._opened.wait_for(lambda: self._room_of(call), ends - time.monotonic())
             if room is None:
                 return {"missing": [0], "is_open": False}
             refusal = _refusal(room, call)
             if refusal:
-                if len(room.tokens) < room.world_size:  # a group that has met goes on without the stranger
+                if len(room.members) < room.world_size:  # a group that has met goes on without the stranger
                     room.fail(refusal)
                 raise SettingsError(refusal)
             if call.failure:
@@ -178,7 +198,7 @@ class RendezvousServer:
                 return room.tell(call.rank)
             if call.round_name == FAILED:  # asked, and nobody has
                 return {"missing": []}
-            room.tokens[call.rank] = call.token
+            room.members[call.rank] = call.member
             values = room.put(call)
             standing = _standing(room, values, call)
             if "missing" not in standing:
@@ -186,6 +206,18 @@ class RendezvousServer:
             room.changed.wait_for(lambda: room.failure or len(values) == room.world_size, ends - time.monotonic())
             standing = _standing(room, values, call)
             return room.tell(call.rank) if "failure" in standing else standing
+
+    def _room_of(self, call: _Call) -> _Room | None:
+        """The group in which who calls has a place; else the first one that it may join, or that refuses it.
+
+        None where its process has the rank in all of those that are open: it waits for the next one.
+        """
+        rooms = [room for room in self._rooms.values() if room.group == call.group]
+        for room in rooms:
+            if room.members.get(call.rank) == call.member:
+                return room
+        rooms = [room for room in rooms if not room.is_left and not room.has(call.rank, call.member.process)]
+        return next((room for room in rooms if not _refusal(room, call)), rooms[0] if rooms else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +228,7 @@ class _Call:
     round_name: str
     rank: int
     world_size: int
-    token: str
+    member: Member
     value: Any
     wait_s: float
     excused: frozenset[int]
@@ -208,7 +240,8 @@ class _Call:
         try:
             call = cls(
                 group=frame.text("group"), round_name=frame.text("round"), rank=int(header["rank"]),
-                world_size=int(header["world_size"]), token=frame.text("token"), value=header["value"],
+                world_size=int(header["world_size"]), value=header["value"],
+                member=Member(frame.text("process"), frame.text("token")),
                 wait_s=float(header["wait_s"]), excused=frozenset(map(int, header["excused"])),
                 failure=frame.text("failure"),
             )  # fmt: skip
@@ -226,7 +259,7 @@ def _refusal(room: _Room, call: _Call) -> str:
             f"rank {call.rank} says that world_size is {call.world_size}; rank 0 said {room.world_size}; give all "
             "ranks the same world_size"
         )
-    if room.tokens.get(call.rank, call.token) != call.token:
+    if room.members.get(call.rank, call.member) != call.member:
         return (
             f"two processes say that they are rank {call.rank} of {room.world_size}; give each a rank of its own, and "
             "where one was restarted, restart all"
@@ -275,10 +308,10 @@ _HOSTED: dict[str, _Hosted] = {}
 _HOSTING = threading.Lock()
 
 
-def host_rendezvous(location: Location, security: ServerSecurity, group: str, world_size: int) -> None:
+def host_rendezvous(location: Location, security: ServerSecurity, group: str, world_size: int, host: Member) -> None:
     """Let a group meet at an address, where this process listens from now on if it did not.
 
-    Each call is undone by ``leave_rendezvous``.
+    Each call is undone by ``leave_rendezvous`` with the host's token.
 
     Raises:
         AccessDenied: Others could reach the address, and TLS or a token is missing.
@@ -295,18 +328,18 @@ def host_rendezvous(location: Location, security: ServerSecurity, group: str, wo
                 "that share master_port the same security, or a port each"
             )
         hosted.num_groups += 1
-        hosted.server.open(group, world_size)
+        hosted.server.open(group, world_size, host)
 
 
-def leave_rendezvous(location: Location, group: str) -> None:
+def leave_rendezvous(location: Location, token: str) -> None:
     """Let a group go when all its ranks know who gave up; stop to listen where no other is left in this process."""
     with _HOSTING:
         hosted = _HOSTED[str(location)]
-    hosted.server.linger(group)
+    hosted.server.linger(token)
     with _HOSTING:
         hosted.num_groups -= 1
         if hosted.num_groups:
-            hosted.server.forget(group)
+            hosted.server.forget(token)
             return
         del _HOSTED[str(location)]
     hosted.server.close()

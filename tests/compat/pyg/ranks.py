@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,12 +77,6 @@ def context(rank: int, world_size: int) -> DistContext:
     return DistContext(
         rank=rank, global_rank=rank, world_size=world_size, global_world_size=world_size, group_name="dist-test"
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def on_ranks(world_size: int, work: Callable[[int], Any]) -> list[Any]:

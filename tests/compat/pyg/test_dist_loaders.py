@@ -20,7 +20,8 @@ from hopstream.compat.pyg import (
 )
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
-from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, in_turns, on_ranks, owners_of, partition
+from tests.ports import free_port
 from tests.timed_graphs import make_timed_graph
 
 

@@ -18,8 +18,9 @@ import torch
 from hopstream.compat.pyg import DistNeighborLoader
 from hopstream.errors import StoreUnavailable
 from hopstream.store.settings import StoreSettings
-from tests.compat.pyg.ranks import context, free_port, owners_of, partition
+from tests.compat.pyg.ranks import context, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.ports import free_port
 
 LOADER = """
 import sys

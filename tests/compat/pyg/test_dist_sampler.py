@@ -26,8 +26,9 @@ from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateErro
 from hopstream.graph.graph import Graph
 from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
-from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.ports import free_port
 from tests.timed_graphs import make_timed_graph
 
 PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))

@@ -14,8 +14,9 @@ from hopstream.compat.pyg import DistNeighborLoader, LocalFeatureStore, LocalGra
 from hopstream.compat.pyg.own_part import read_own_part
 from hopstream.errors import SchemaError, SettingsError, VersionMismatch
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from tests.compat.pyg.ranks import all_well, context, free_port, on_ranks, partition
+from tests.compat.pyg.ranks import all_well, context, on_ranks, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.ports import free_port
 
 FEW, MANY = ("a", "few", "a"), ("a", "many", "b")
 OWNERS = {"a": (np.arange(10) // 5).astype(np.int32), "b": (np.arange(100) // 50).astype(np.int32)}

@@ -23,8 +23,9 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from hopstream.compat.pyg import DistContext, DistLoader, DistNeighborSampler
 from tests.compat.pyg import test_dist_sampler, test_document_stores
-from tests.compat.pyg.ranks import context, free_port, owners_of, partition
+from tests.compat.pyg.ranks import context, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
+from tests.ports import free_port
 
 PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))
 needs_page = pytest.mark.skipif(not PAGES, reason="the page is not part of the project")

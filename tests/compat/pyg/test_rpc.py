@@ -1,10 +1,12 @@
-"""Do meetings end as they should: at exit, after errors, and when ranks count differently?"""
+"""Do meetings begin and end as they should: at exit, after errors, and when some ranks met more often than others?"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from hopstream.compat.pyg.rpc import RpcMember, _cause_of, init_rpc, shutdown_rp
 from hopstream.errors import StoreTimeout, StoreUnavailable
 from hopstream.store import rendezvous
 from hopstream.store.rendezvous import Group, Membership
-from tests.compat.pyg.ranks import context, free_port
+from tests.compat.pyg.ranks import context
+from tests.ports import free_port
 
 SOON_S = 0.5
 
@@ -26,7 +29,7 @@ def begin(num: int) -> tuple[list[RpcMember], list[Group], list[Any]]:
     for number in range(num):
         other = Group(
             Membership(
-                group=f"dist-test/{number}", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port,
+                group="dist-test", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port,
                 timeout_s=10,
             )
         )  # fmt: skip
@@ -68,22 +71,48 @@ def test_members_wait_together_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
         group.close()
 
 
-def test_who_tries_again_alone_is_told_the_number_of_the_meeting() -> None:
+def meet(rank: int, port: int, rpc_timeout: float = 10.0, world_size: int = 2) -> None:
+    init_rpc(context(rank, world_size), "127.0.0.1", port, rpc_timeout=rpc_timeout).close()
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_who_failed_to_meet_alone_meets_those_who_come_later(alone: int) -> None:
     port = free_port()
-    for number in (1, 2):
-        with pytest.raises(StoreTimeout, match=rf"to begin meeting {number} of 'dist-test'.*rank 1 did not come"):
-            init_rpc(context(0, 2), "127.0.0.1", port, rpc_timeout=0.2)
+    for _ in range(2):
+        with pytest.raises((StoreTimeout, StoreUnavailable), match=r"waited|cannot reach"):
+            meet(alone, port, rpc_timeout=0.2)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(meet, range(2), [port] * 2))
+
+
+def test_processes_that_come_and_go_meet_one_that_stays() -> None:
+    """At one port, which may be in use by another loader of the one that stays."""
+    port = free_port()
+    code = f"""
+import sys
+from tests.compat.pyg.test_rpc import meet
+meet(1, {port}, 30)
+"""
+    kept = Group(Membership(group="kept", rank=0, world_size=2, master_addr="127.0.0.1", master_port=port))
+    for is_kept in (True, True, False):
+        with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3]) as other:
+            try:
+                meet(0, port, rpc_timeout=30)
+                assert other.wait(30) == 0
+            finally:
+                other.kill()
+        if not is_kept:
+            continue
+        with pytest.raises(StoreTimeout, match="rank 1 did not come"):
+            meet(0, port, rpc_timeout=0.2)
+    kept.close()
 
 
 def test_more_and_fewer_ranks_meet_at_one_port_one_after_the_other() -> None:
     port = free_port()
-
-    def meet(rank: int, world_size: int) -> None:
-        init_rpc(context(rank, world_size), "127.0.0.1", port, rpc_timeout=5).close()
-
     for world_size in (1, 2, 3, 2, 1):
         with ThreadPoolExecutor(world_size) as pool:
-            list(pool.map(meet, range(world_size), [world_size] * world_size))
+            list(pool.map(lambda rank, size=world_size: meet(rank, port, world_size=size), range(world_size)))
 
 
 def cause_of(end: Any) -> BaseException | None:

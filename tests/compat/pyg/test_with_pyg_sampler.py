@@ -29,9 +29,10 @@ from hopstream.compat.pyg import (
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
-from tests.compat.pyg.ranks import all_well, context, free_port, in_turns, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import all_well, context, in_turns, on_ranks, owners_of, partition
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
+from tests.ports import free_port
 from tests.processes import ServerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without a 'pyg-lib' installation")

@@ -11,7 +11,6 @@ import logging
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -96,7 +95,6 @@ def _cause_of(error: BaseException | None) -> BaseException | None:
 
 
 _MEMBERS: list[RpcMember] = []
-_COUNTS: Counter[tuple[str, int, str, int, int]] = Counter()
 _LOCK = threading.Lock()
 _CURRENT = threading.local()
 
@@ -135,24 +133,15 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     """
     context = check_context(current_ctx)
     port = _read_port(master_port)
-    # ranks that come and go between groups have not met as often: those of each number of ranks count for themselves
-    place = (str(master_addr), port, str(context.group_name), context.rank, context.world_size)
-    with _LOCK:
-        number = _COUNTS[place]
-        membership = Membership(
-            group=f"{context.group_name}/{number}", rank=context.rank, world_size=context.world_size,
-            master_addr=master_addr, master_port=port, timeout_s=rpc_timeout,
-        )  # fmt: skip
-        _COUNTS[place] += 1
+    membership = Membership(
+        group=str(context.group_name), rank=context.rank, world_size=context.world_size, master_addr=master_addr,
+        master_port=port, timeout_s=rpc_timeout,
+    )  # fmt: skip
     group = None
     if context.world_size > 1:
         group = Group(membership, security=security, settings=store_settings)
         try:
-            group.gather(
-                None,
-                f"for all ranks to begin meeting {number + 1} of {context.group_name!r} (each rank counts its calls of "
-                "init_rpc there, failed ones too: where one tried again alone, restart all)",
-            )
+            group.gather(None, f"for all ranks to meet as {context.group_name!r}")
         except BaseException:
             group.close()
             raise

@@ -1,0 +1,47 @@
+"""Which ports may a test listen at that it must name before anybody listens there?
+
+Not those that the system gives to who asks for any port: a server or a connection of another test could be given one of
+them meanwhile. Workers of a run have ports of their own, and none is given twice.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+
+FIRST = 20_000
+PER_WORKER = 1_200
+NUM_WORKERS = 10
+"""The last port is below 32768, where the ports begin that Linux gives; Ray's workers have those below 20000."""
+
+
+def _ports() -> Iterator[int]:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % NUM_WORKERS
+    begin = secrets.randbelow(PER_WORKER)
+    for number in range(PER_WORKER):
+        yield FIRST + worker * PER_WORKER + (begin + number) % PER_WORKER
+
+
+_PORTS = _ports()
+
+
+def _is_free(port: int) -> bool:
+    """Nobody listens at a port of this machine, at any of its addresses."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, in a row where none between them is taken."""
+    return [next(filter(_is_free, _PORTS)) for _ in range(count)]
