@@ -163,6 +163,8 @@ def make_typed_graph(rng: np.random.Generator, num_papers: int = 60, num_authors
     """
     num_cites, num_writes = 6 * num_papers, 3 * num_authors
     tag_lengths = rng.integers(0, 4, num_papers)
+    cites = rng.integers(0, num_papers - 2, (2, num_cites))
+    cites[1, 0] = cites[0, 0]
     return Graph(
         nodes={
             "paper": NodeTable(
@@ -178,9 +180,7 @@ def make_typed_graph(rng: np.random.Generator, num_papers: int = 60, num_authors
             "institute": NodeTable(num_nodes=3),
         },
         edges={
-            ("paper", "cites", "paper"): EdgeTable(
-                src_keys=rng.integers(0, num_papers - 2, num_cites), dst_keys=rng.integers(0, num_papers - 2, num_cites)
-            ),
+            ("paper", "cites", "paper"): EdgeTable(src_keys=cites[0], dst_keys=cites[1]),
             ("author", "writes", "paper"): EdgeTable(
                 src_keys=rng.integers(0, num_authors, num_writes),
                 dst_keys=rng.integers(0, num_papers, num_writes),

@@ -3,6 +3,7 @@
 import gc
 import io
 import pickle
+import tokenize
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopstream import arrays
 from hopstream.arrays import (
+    BROKEN_ARRAY_ERRORS,
     FileRecord,
     RaggedArray,
     check_file,
@@ -185,6 +187,20 @@ def test_a_damaged_file_raises_format_error_or_is_an_array(tmp_path, changes):
     if bytes(damaged) != whole:
         with pytest.raises(ChecksumError):
             check_file(path, record)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_every_byte_of_a_header_may_be_any_other(version):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asfortranarray(np.ones((2, 3), ">f4")), version=version)
+    whole, errors = file.getvalue(), set()
+    for place in range(whole.index(b"\n")):
+        for byte in (*b" 'bu\"\\,:({[]})-019L\0", 0x80, 0xFF):
+            try:
+                read_header(io.BytesIO(whole[:place] + bytes([byte]) + whole[place + 1 :]))
+            except BROKEN_ARRAY_ERRORS as error:
+                errors.add(type(error))
+    assert errors == {ValueError, TypeError, SyntaxError, tokenize.TokenError}
 
 
 def test_every_flipped_bit_is_noticed(tmp_path):

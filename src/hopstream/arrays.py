@@ -43,7 +43,7 @@ _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 BROKEN_ARRAY_ERRORS = (
-    ValueError, EOFError, OSError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError,
+    ValueError, TypeError, EOFError, OSError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 """What numpy raises at a broken ``.npy`` header; it lets the errors of Python's own parser and tokenizer out."""
 _USUAL_HEADER = re.compile(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hopstream.arrays import RaggedArray
+from hopstream.arrays import RaggedArray, open_array
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.ingest.ids import NAME, strings_column
 from hopstream.ingest.table_files import read_batches
@@ -101,7 +101,7 @@ class SeedTable:
         """
         for path in self.paths:
             if self.kind == "npy":
-                yield from array_batches(_load_array(path), str(path), len(self.columns))
+                yield from array_batches(open_array(path), str(path), len(self.columns))
             elif self.kind == "tfrecord":
                 yield from self._examples(path)
             else:
@@ -220,13 +220,6 @@ def digest_of_seeds(batches: Iterable[SeedBatch]) -> str:
             digest.update(text.offsets.tobytes())
             digest.update(text.values.tobytes())
     return digest.hexdigest()
-
-
-def _load_array(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FormatError(f"{path} cannot be read as .npy: {error}") from error
 
 
 def _ids_of(column: pa.Array, where: str) -> pa.Array:

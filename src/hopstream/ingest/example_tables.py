@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError
+from hopstream.ingest.arrow_types import check_codes
 from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
 from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.tfgnn.example import ValueLists, Values
@@ -97,6 +98,7 @@ class ExampleTables:
                 table = opened.read_row_group(number, columns=wanted)
                 counts = ValueCounts(opened.metadata, opened.schema_arrow, wanted)
                 counts.add(table)
+                check_codes(table)
             counts.check(str(self.paths[file]), [number])
             if wanted and table.num_rows != num_rows:
                 got = f"{self.paths[file]} has {table.num_rows} rows in row group {number}"

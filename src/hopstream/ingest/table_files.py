@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.arrow_types import check_codes
 from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.table_records import read_rows
@@ -179,6 +180,7 @@ def _read_parquet(
             batch_rows, columns=columns, row_groups=row_groups, use_threads=block_bytes is None
         ):
             counts.add(batch)
+            check_codes(batch)
             yield batch
         counts.check(shown_path(files, path), row_groups)
 

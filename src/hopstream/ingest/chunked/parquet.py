@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
-from hopstream.ingest.arrow_types import dtype_name
+from hopstream.ingest.arrow_types import check_codes, dtype_name
 from hopstream.ingest.chunked.footer import GroupSizes, read_group_sizes
 from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
 
@@ -100,11 +100,12 @@ class ParquetFile:
         try:
             with pq.ParquetFile(
                 self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False,
-                read_dictionary=self.schema.names if as_dictionaries else None,
+                read_dictionary=self.schema.names if as_dictionaries else None, page_checksum_verification=True,
             ) as reader:  # fmt: skip
                 for group in groups:
                     row = int(self.group_offsets[group])
                     for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+                        check_codes(batch)
                         first, last = max(start, row), min(stop, row + batch.num_rows)
                         if first < last:
                             yield first, [_storage(column.slice(first - row, last - first)) for column in batch.columns]
