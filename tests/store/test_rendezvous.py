@@ -448,6 +448,27 @@ def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
     on_ranks(2, lambda rank: groups[rank].leave([]))
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_is_left_behind_takes_no_place_in_the_next_group(port: int, is_kept: bool) -> None:
+    """Its calls reach the next group's server, or the same one, when the last group is forgotten there."""
+    others = [Group(replace(member(port, 0), group="kept"))] if is_kept else []
+    groups = met(port)
+    groups[0].close()
+    for _ in range(MAX_LEFT if is_kept else 0):
+        Group(member(port, 0)).close()
+    first = Group(member(port, 0))
+    start = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"cannot reach rank 0 .* for more .*rank 0 has left the group 'g'"):
+        groups[1].gather(None, "for more")
+    assert groups[1].failure() == ""
+    assert groups[1].leave([]) == []
+    assert time.monotonic() - start < 5
+    second = Group(member(port, 1))
+    assert on_ranks(2, lambda rank: (first, second)[rank].gather(rank, "to begin")) == [[0, 1]] * 2
+    for group in (first, second, *others):
+        group.close()
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_waited_in_vain_meets_those_who_come_later(port: int, rank: int) -> None:
     kept = Group(replace(member(port, 0), group="kept"))  # the address stays in use

@@ -30,6 +30,8 @@ LOG = logging.getLogger(__name__)
 
 TURN_S = 1.0
 """How long one call waits for other ranks before it is made again."""
+FIRST = "1"
+"""The round with which a process joins a group; who asks for another one has been there."""
 FAILED = "failed"
 """The round in which a rank says that it gave up, or asks whether any did; nobody waits in it."""
 LINGER_S = 3.0
@@ -184,9 +186,12 @@ class RendezvousServer:
     def _answer(self, call: _Call) -> dict[str, Any]:
         ends = time.monotonic() + min(call.wait_s, TURN_S)
         with self._lock:
-            room = self._opened.wait_for(lambda: self._room_of(call), ends - time.monotonic())
-            if room is None:
+            joins = call.round_name == FIRST
+            room = self._opened.wait_for(lambda: self._room_of(call), ends - time.monotonic() if joins else 0)
+            if room is None and joins:
                 return {"missing": [0], "is_open": False}
+            if room is None:
+                raise StoreUnavailable(f"rank 0 has left the group {call.group!r} in which this rank {call.rank} was")
             refusal = _refusal(room, call)
             if refusal:
                 if len(room.members) < room.world_size:  # a group that has met goes on without the stranger
@@ -210,12 +215,15 @@ class RendezvousServer:
     def _room_of(self, call: _Call) -> _Room | None:
         """The group in which who calls has a place; else the first one that it may join, or that refuses it.
 
-        None where its process has the rank in all of those that are open: it waits for the next one.
+        None where its process has the rank in all of those that are open: it waits for the next one. None also where it
+        was in a group that is forgotten: it has no place in a later one.
         """
         rooms = [room for room in self._rooms.values() if room.group == call.group]
         for room in rooms:
             if room.members.get(call.rank) == call.member:
                 return room
+        if call.round_name != FIRST:
+            return None
         rooms = [room for room in rooms if not room.is_left and not room.has(call.rank, call.member.process)]
         return next((room for room in rooms if not _refusal(room, call)), rooms[0] if rooms else None)
 
