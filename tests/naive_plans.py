@@ -210,7 +210,11 @@ class _Run:
 
     def induce(self) -> None:
         """Put all edges between the nodes found in place of those drawn."""
-        for edge_type, direction in self.directions.items():
+        for edge_type in self.raw.graph.edges:
+            is_label = edge_type in self.raw.graph.label_types or edge_type in self.plan.hidden_types
+            if is_label and edge_type not in self.directions:
+                continue
+            direction = self.directions.get(edge_type, "in")
             ends = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
             self.edges[edge_type] = []
             for node, slot in self.slot_of[ends[0]].items():

@@ -1,13 +1,14 @@
-"""Which ways to sample are all tests of plans to cover, and what does each start from?"""
+"""The ways to sample that all tests of plans cover, and what each starts from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.schema import EdgeType
 from hopstream.store.contract import LaborSeeds
 from tests.naive_plans import Raw, spread_trees
 from tests.timed_graphs import FOLLOWS, LAST_TIME, LIKES, RATED, RATES
@@ -33,14 +34,23 @@ class Mode:
         is_excluding: Edges are excluded.
         is_reaching: All nodes that are reached are expanded.
         is_joining: Several seeds, of both types, grow one tree.
+        num_neighbors: Neighbours per hop and edge type.
     """
 
     options: Mapping[str, object] = field(default_factory=dict)
     is_excluding: bool = False
     is_reaching: bool = False
     is_joining: bool = False
+    num_neighbors: Mapping[EdgeType | str, Sequence[int]] = field(default_factory=lambda: NUM_NEIGHBORS)
 
 
+NUM_NEIGHBORS: Mapping[EdgeType | str, Sequence[int]] = {
+    RATES: [3, 2, 1],
+    RATED: [2, 2, 2],
+    LIKES: [2, -1, 1],
+    FOLLOWS: [2, 0, 3],
+}
+ONE_TYPE = {RATES: [3, 2, 1], "default": [0, 0, 0]}
 MODES = {
     "plain": Mode(),
     "excluding": Mode({}, is_excluding=True),
@@ -75,18 +85,16 @@ MODES = {
     "induced, excluding": Mode(INDUCED, is_excluding=True),
     "induced, disjoint": Mode({**INDUCED, **DISJOINT}),
     "induced, temporal": Mode({**INDUCED, **TEMPORAL, "is_inclusive": False}, is_excluding=True),
+    "induced, one type followed": Mode(INDUCED, num_neighbors=ONE_TYPE),
+    "induced, one type followed, forwards, temporal": Mode(
+        {**INDUCED, **TEMPORAL, "direction": "out"}, is_excluding=True, num_neighbors=ONE_TYPE
+    ),
     "joining": Mode(DISJOINT, is_reaching=True, is_joining=True),
     "joining, weighted, temporal": Mode({**TEMPORAL, "strategies": WEIGHTED}, is_excluding=True, is_joining=True),
     "joining, induced": Mode({**INDUCED, **DISJOINT}, is_joining=True),
     "joining, bidirectional": Mode({**BIDIRECTIONAL, **REVERSES, **DISJOINT}, is_joining=True),
 }
 NUM_JOINED_TREES = 3
-NUM_NEIGHBORS = {
-    RATES: [3, 2, 1],
-    RATED: [2, 2, 2],
-    LIKES: [2, -1, 1],
-    FOLLOWS: [2, 0, 3],
-}
 
 
 def options_of(raw: Raw) -> dict[str, object]:
@@ -99,10 +107,11 @@ def options_of(raw: Raw) -> dict[str, object]:
     }
 
 
-def plan_of(raw: Raw, mode: Mode, num_neighbors: object = None) -> SamplePlan:
+def plan_of(raw: Raw, mode: Mode) -> SamplePlan:
     """The plan of a mode, from seeds of both types."""
-    counts = NUM_NEIGHBORS if num_neighbors is None else num_neighbors
-    plan = plan_from_num_neighbors(raw.graph.schema, counts, ("item", "user"), wants_edge_ids=True, **mode.options)
+    plan = plan_from_num_neighbors(
+        raw.graph.schema, mode.num_neighbors, ("item", "user"), wants_edge_ids=True, **mode.options
+    )
     if not mode.is_reaching:
         return plan
     return replace(plan, ops=tuple(replace(op, expands="reached") for op in plan.ops))

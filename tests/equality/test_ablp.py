@@ -56,6 +56,7 @@ MODES: dict[str, dict] = {
     "labor, dependent": {**BACKWARDS, "sampling": "labor", "batch_dependency": 2, "layer_dependency": True},
     "bidirectional": {**LABELS, "subgraph_type": "bidirectional", "reverse_types": {VIEWS: VIEWED_BY}},
     "induced": {**LABELS, "subgraph_type": "induced"},
+    "induced, nothing followed": {**LABELS, "subgraph_type": "induced", "num_neighbors": [0, 0]},
 }
 RANDOM_MODES: dict[str, dict] = {
     "random nodes": {"num_batches": 3},
@@ -85,7 +86,7 @@ def batches_of(places: Places, mode: str, topology: str, num_threads: int, rng_s
 def _loader(store: Store, mode: str, common: dict) -> SubgraphLoader:
     if mode in RANDOM_MODES:
         return RandomNodeLoader(store, [3, 2], "item", **common, **RANDOM_MODES[mode])
-    return ABLPLoader(store, [3, 2], None, shuffle=True, **common, **MODES[mode])
+    return ABLPLoader(store, anchors=None, shuffle=True, **{"num_neighbors": [3, 2], **common, **MODES[mode]})
 
 
 @pytest.mark.parametrize(("mode", "topology", "num_threads"), [*in_places([*MODES, *RANDOM_MODES])])

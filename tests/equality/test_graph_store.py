@@ -76,6 +76,9 @@ WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
     "nodes, weights": (nodes, {"weight_attr": "stars"}),
     "nodes, labor": (nodes, {"sampling": "labor", "batch_dependency": 3}),
     "nodes, induced": (nodes, {"subgraph_type": "induced"}),
+    "nodes, induced, one type followed": (
+        nodes, {"subgraph_type": "induced", "num_neighbors": {RATED_BY: [-1, 1], "default": [0, 0]}},
+    ),
     "nodes, both ways": (nodes, {"subgraph_type": "bidirectional"}),
     "nodes, some columns": (nodes, {"node_features": {"paper": ["x"]}, "edge_features": [], "edge_keys": False}),
     "links": (links, {"edge_label_index": RATES, "batch_size": 40}),

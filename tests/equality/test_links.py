@@ -95,6 +95,8 @@ MODES: dict[str, dict[str, dict]] = {
         "bidirectional, declared reverses, at given times": {**AT_TIMES, **BIDIRECTIONAL, **REVERSES},
         "induced in trees": {**VAL, "disjoint": True, "subgraph_type": "induced", "neg_sampling_ratio": 1},
         "induced, left out": {**FOLLOWED, "subgraph_type": "induced", **LEFT_OUT},
+        "induced, links not followed, left out": {
+            **FOLLOWED, "subgraph_type": "induced", "num_neighbors": {FOLLOWS: [0, 0], "default": [3, 2]}, **LEFT_OUT},
     },
 }  # fmt: skip
 CASES = [(name, mode) for name, modes in MODES.items() for mode in modes]

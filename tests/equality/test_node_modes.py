@@ -59,6 +59,7 @@ WEIGHTED = {"weight_attr": None}
 HEAVIEST = {**WEIGHTED, "sampling": "top_k"}
 LABOR = {"sampling": "labor"}
 BIDIRECTIONAL, INDUCED = {"subgraph_type": "bidirectional"}, {"subgraph_type": "induced"}
+ONE_TYPE = {"num_neighbors": {RATES: [3, 2], "default": [0, 0]}}
 MODES: dict[str, dict[str, dict]] = {
     "plain": {
         "disjoint": {"disjoint": True},
@@ -91,6 +92,8 @@ MODES: dict[str, dict[str, dict]] = {
         "bidirectional in time": {**BIDIRECTIONAL, **TEMPORAL},
         "induced": INDUCED,
         "induced in time": {**INDUCED, **TEMPORAL},
+        "induced, one type followed": {**INDUCED, **ONE_TYPE},
+        "induced in time, one type followed": {**INDUCED, **TEMPORAL, **ONE_TYPE},
     },
 }
 CASES = [(name, mode) for name, modes in MODES.items() for mode in modes]

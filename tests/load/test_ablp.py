@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,6 +84,33 @@ def test_label_edges_and_their_reverses_are_never_in_the_message_graph(stores):
     src, dst = batch.edge_index[VIEWS]
     found = set(zip(keys["user"][src].tolist(), keys["item"][dst].tolist(), strict=True))
     assert found >= {(1, 3), (2, 3)}
+
+
+def test_induced_subgraphs_have_no_labels_and_all_other_edges_between_their_nodes(stores):
+    """Nothing is followed: anchors and label nodes alone, of which user 1 viewed item 3 and follows user 0."""
+    with make(stores[1], num_neighbors=[0], negatives=RETURNS, subgraph_type="induced") as loader:
+        (batch,) = loader
+    keys = {t: batch.node_keys[t] for t in ("user", "item")}
+    found = {
+        t: [*zip(keys[t[0]][of[0]].tolist(), keys[t[2]][of[1]].tolist(), strict=True)]
+        for t, of in batch.edge_index.items()
+        if of.shape[1]
+    }
+    assert found == {VIEWS: [(1, 3)], VIEWED_BY: [(3, 1)], FOLLOWS: [(1, 0)], LIKES: [(1, 0)]}
+
+
+def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path):
+    """Nobody asked for views, but the views that were held out for training are the answer."""
+    wants = ("user", "wants", "item")
+    graph = make_shop()
+    labelled = replace(graph, edges={**graph.edges, wants: edges((1, 3))}, label_types={wants: (VIEWS,)}).check()
+    write_parts(labelled, tmp_path / "parts", num_parts=2, method="random", direction="both")
+    options = {"num_neighbors": [0], "supervision": wants, "subgraph_type": "induced"}
+    with LocalStore(open_dataset(tmp_path / "parts")) as store, make(store, **options) as loader:
+        (batch,) = loader
+    assert batch.node_keys["item"].tolist() == [3]
+    assert batch.edge_index[wants].shape == batch.edge_index[VIEWS].shape == (2, 0)
+    assert batch.edge_index[BUYS].shape == (2, 2)
 
 
 def test_labels_of_the_anchors_own_type_share_its_nodes(stores):

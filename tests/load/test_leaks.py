@@ -139,6 +139,9 @@ def test_a_link_back_is_another_fact_where_reverses_have_a_type_of_their_own(tmp
 def test_subgraphs_of_other_kinds_do_not_leak(ratings):
     for kind in ("bidirectional", "induced"):
         assert num_leaks(ratings, (WILL, "test"), ALL, subgraph_type=kind) == 0
+    counts = {"default": ALL, RATES: [0, 0]}
+    assert num_leaks(ratings, (WILL, "train"), counts, subgraph_type="induced", exclude_links=RATED) > 0
+    assert num_leaks(ratings, (WILL, "train"), counts, subgraph_type="induced", exclude_links=True) == 0
 
 
 def test_loaders_of_nodes_do_not_follow_label_types(ratings):

@@ -7,7 +7,7 @@ neighbours are asked for unless the example is about choosing, so no result hang
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hopstream.store.local import LocalStore
 from tests.naive_plans import in_keys, seeds_in_ids
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")
+FOLLOWS, WANTS = ("user", "follows", "user"), ("user", "wants", "item")
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ class Asker:
         excluded: Mapping[EdgeType, Sequence[Sequence[int]]] | None = None,
         times: Sequence[int] | None = None,
         labor: LaborSeeds | None = None,
+        label_types: Mapping[EdgeType, tuple[EdgeType, ...]] | None = None,
         **options: Any,
     ) -> Example:
         """Sample; edges are (source, destination, *columns), and seeds of disjoint plans have trees 0, 1, … in turn."""
         is_plain = not isinstance(edges, Mapping)
         by_type = {EDGE: edges} if is_plain else edges
         by_node_type = {"node": seeds} if not isinstance(seeds, Mapping) else seeds
-        graph = _graph(by_type, columns, node_times or {})
+        graph = replace(_graph(by_type, columns, node_times or {}), label_types=label_types or {})
         names = {"time_attr": "time" if node_times or "time" in columns else None}
         names["weight_attr"] = "weight" if "weight" in columns else None
         write_parts(graph, self._folder, num_parts=2, method="hash", neighbor_keys=True, overwrite=True, **names)
@@ -323,3 +325,38 @@ def test_induced_heterogeneous(asker: Asker) -> None:
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1, 0], BOUGHT: [0, -1]}, subgraph_type="induced")
     assert found.nodes == {"user": [0, 1], "item": [0, 1]}
     assert found.edges == {BUYS: [(0, 0, 0), (1, 0, 1), (1, 1, 2), (0, 1, 3)], BOUGHT: [(0, 0, 0), (1, 1, 1)]}
+
+
+def test_induced_has_edge_types_that_no_op_follows(asker: Asker) -> None:
+    """Who follows whom is not asked, and whom user 2 follows is not found."""
+    edges = {BUYS: [(0, 0), (1, 0), (2, 1)], FOLLOWS: [(0, 1), (1, 1), (2, 0), (1, 0)]}
+    counts = {BUYS: [-1], FOLLOWS: [0]}
+    found = asker.ask(edges, {"item": [0]}, counts, subgraph_type="induced")
+    assert found.edges == {BUYS: [(0, 0, 0), (1, 0, 1)], FOLLOWS: [(1, 0, 3), (0, 1, 0), (1, 1, 1)]}
+    options = {"subgraph_type": "induced", "excluded": {FOLLOWS: [(1, 1)]}}
+    assert asker.ask(edges, {"item": [0]}, counts, **options).edges[FOLLOWS] == [(1, 0, 3), (0, 1, 0)]
+
+
+def test_induced_of_types_that_are_not_followed_sees_no_edge_of_the_future(asker: Asker) -> None:
+    """User 1 followed user 0 at 20, which the tree of time 15 does not know."""
+    edges = {BUYS: [(0, 0, 10), (1, 0, 10)], FOLLOWS: [(0, 1, 15), (1, 0, 20)]}
+    options = {"subgraph_type": "induced", "columns": ["time"], "is_disjoint": True, "is_temporal": True}
+    found = asker.ask(edges, {"item": [0]}, {BUYS: [-1], FOLLOWS: [0]}, times=[15], **options)
+    assert found.edges == {BUYS: [(0, 0, 0), (1, 0, 1)], FOLLOWS: [(0, 1, 0)]}
+
+
+def test_induced_without_any_neighbours(asker: Asker) -> None:
+    """The edges between seeds, where no neighbours are asked for."""
+    assert asker.ask(TRIANGLE, [0, 2], [0], subgraph_type="induced").edges == [(2, 0, 1)]
+
+
+def test_induced_has_label_types_only_where_they_are_followed(asker: Asker) -> None:
+    """Links to predict are no messages, unless the counts name them."""
+    edges = {BUYS: [(0, 0), (1, 0)], WANTS: [(0, 0)]}
+    options = {"subgraph_type": "induced", "label_types": {WANTS: (BUYS,)}}
+    assert asker.ask(edges, {"item": [0]}, [-1], **options).edges == {BUYS: [(0, 0, 0), (1, 0, 1)], WANTS: []}
+    named = asker.ask(edges, {"item": [0]}, {BUYS: [-1], WANTS: [-1]}, **options)
+    assert named.edges == {BUYS: [(0, 0, 0), (1, 0, 1)], WANTS: [(0, 0, 0)]}
+    hidden = {**options, "hidden_types": frozenset({FOLLOWS})}
+    more = {**edges, FOLLOWS: [(0, 1)]}
+    assert asker.ask(more, {"item": [0]}, {BUYS: [-1], FOLLOWS: [0]}, **hidden).edges[FOLLOWS] == []

@@ -42,7 +42,8 @@ def plan_of_spec(
     Args:
         spec: A ``SamplingSpec`` message.
         schema: The dataset's schema. Edge sets are called as ``edge_set_names`` says.
-        subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
+        subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found, also of
+            edge sets that no op follows.
         link_set: The node set of both ends of links; None: where the ops that follow the seed op start from, or the
             only one there is.
         where: What errors call the spec.

@@ -1,7 +1,7 @@
-"""How does a script train link prediction from anchors, together with the nodes they should and should not meet?
+"""Loading of anchors for link prediction, together with the nodes that they are and are not linked with.
 
 Anchor-based link prediction samples one subgraph around anchors and their label nodes. Labels are edges of supervision
-edge types: they are read from the store, and never followed when the subgraph is sampled.
+edge types: they are read from the store, and are neither followed nor among the edges of the subgraph.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class ABLPLoader(SubgraphLoader):
             types = (self._anchors.node_type, *(self._labels.label_type(t) for t in self._labels.edge_types))
             hidden = hidden_types(self._labels, self._sampling.reverse_types)
             counts = without_labels(self.schema, num_neighbors, hidden)
-            self._plan = self._sampling.plan(counts, tuple(dict.fromkeys(types)), setup.wants_edge_ids)
+            plan = self._sampling.plan(counts, tuple(dict.fromkeys(types)), setup.wants_edge_ids)
+            self._plan = replace(plan, hidden_types=frozenset(hidden))
             if not self._plan.ops and _wants_any(num_neighbors):
                 raise SettingsError(
                     f"no edge type is left to follow: {', '.join(sorted(map(type_label, hidden)))} hold labels "
@@ -185,7 +186,7 @@ class ABLPLoader(SubgraphLoader):
     def _anchor_maker(self, setup: LoaderSetup) -> AnchorMaker:
         inputs = AnchorInputs(
             anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling,
-            followed=frozenset(op.edge_type for op in self._plan.ops),
+            present=frozenset(self._plan.directions_over(setup.store)),
         )  # fmt: skip
         return AnchorMaker(setup.store, PlanRunner(setup.store, self._plan), setup.reader(), inputs, setup.convert)
 
@@ -198,7 +199,7 @@ class AnchorInputs:
     labels: Labels
     order: SeedOrder
     sampling: Sampling
-    followed: frozenset[EdgeType]
+    present: frozenset[EdgeType]
 
 
 class AnchorMaker:
@@ -289,14 +290,14 @@ class AnchorMaker:
         return SampleReply(counts=counts, neighbor_ids=reply.neighbor_ids[kept])
 
     def _excluded(self, anchor_ids: IntArray, replies: Mapping[EdgeType, SampleReply]) -> dict[EdgeType, IntArray]:
-        """The batch's labels, and their reverses, where edge types that are followed hold them."""
+        """The batch's labels, and their reverses, in each edge type of the subgraph that holds them."""
         inputs = self._inputs
         pairs: dict[EdgeType, list[IntArray]] = {}
         for edge_type, reply in replies.items():
             ends = np.stack([np.repeat(anchor_ids, reply.counts), reply.neighbor_ids.astype(np.int64)])
             links = ends if inputs.labels.direction == "out" else ends[::-1]
             for holder, is_reverse in inputs.sampling.places_of_links(edge_type):
-                if holder in inputs.followed:
+                if holder in inputs.present:
                     pairs.setdefault(holder, []).append(links[::-1] if is_reverse else links)
         return {holder: np.concatenate(of, axis=1) for holder, of in pairs.items()}
 

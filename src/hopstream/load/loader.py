@@ -125,7 +125,8 @@ class NeighborLoader(SubgraphLoader):
             batch_dependency: With ``labor``: let that order change slowly, over so many batches; 1 means a new one per
                 batch.
             subgraph_type: Edges of a batch: ``directional`` (those drawn), ``bidirectional`` (and the reverse of each),
-                or ``induced`` (all between the nodes found). Only the first has ``num_sampled_edges``.
+                or ``induced`` (all between the nodes found, of followed and of other edge types). Only the first has
+                ``num_sampled_edges``.
             reverse_types: With ``bidirectional``: edge type to the one that holds its reverses. Not needed for
                 ``("a", "r", "b")`` with ``("b", "rev_r", "a")``, nor for an edge type between nodes of one type, which
                 is its own.

@@ -1,4 +1,4 @@
-"""What does an op ask the store, given the nodes that it expands?"""
+"""The requests that a plan's ops send to the store for the nodes that they expand."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class OpRequests:
             if op.strategy == "labor"
         }
         self._timed = {
-            op.edge_type
-            for op in plan.ops
-            if op.edge_type in timed_edge_types(store.schema, store.time_attr, op.direction)
+            edge_type
+            for edge_type, direction in plan.directions_over(store).items()
+            if edge_type in timed_edge_types(store.schema, store.time_attr, direction)
         }
         self.excluded: dict[EdgeType, ExcludedPairs] = {}
         """Edge type to the pairs of this batch."""
@@ -67,7 +67,7 @@ class OpRequests:
 
         Args:
             edge_type: The edge type.
-            direction: The direction in which the plan follows it.
+            direction: The direction in which it is read; see ``SamplePlan.directions_over``.
             ids: As for ``of_op``.
             trees: As there.
             candidates: int64[m], the other nodes, ascending and distinct: ids, or pairs where there are trees.

@@ -1,4 +1,4 @@
-"""What is to be sampled: which edge types, from which frontier, how many neighbours?
+"""The plan of a sample: which edge types are followed, from which frontier, and how many neighbours are drawn.
 
 A plan is a DAG of ops. An op expands the nodes that its inputs discovered and draws neighbours along one edge type.
 PyG's ``num_neighbors`` is one way to write a plan; one executor runs all of them.
@@ -15,7 +15,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
-from hopstream.store.contract import MAX_COUNT, LaborSeeds, Strategy
+from hopstream.store.contract import MAX_COUNT, LaborSeeds, Store, Strategy
 
 SEEDS = "seeds"
 """The input that stands for the seeds themselves."""
@@ -86,6 +86,7 @@ class SamplePlan:
         reverse_types: For bidirectional subgraphs, the edge type that holds an edge type's reverses, said once for the
             two; see ``reverse_of``.
         is_layer_dependent: With ``labor``, a node has one variate in all hops instead of one per hop.
+        hidden_types: Edge types that no op follows and that an induced subgraph leaves out, besides label types.
     """
 
     seed_types: tuple[str, ...]
@@ -99,6 +100,7 @@ class SamplePlan:
     subgraph_type: SubgraphType = "directional"
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
     is_layer_dependent: bool = False
+    hidden_types: frozenset[EdgeType] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse undefined inputs, cycles and inputs that find another type than the op expands."""
@@ -155,6 +157,15 @@ class SamplePlan:
     def directions(self) -> dict[EdgeType, Direction]:
         """The edge types that the plan follows, and in which direction."""
         return {op.edge_type: op.direction for op in self.ops}
+
+    def directions_over(self, store: Store) -> dict[EdgeType, Direction]:
+        """The edge types that a subgraph has edges of, reverses that are added aside, and the direction of each.
+
+        The plan follows these edge types. An induced subgraph also has all others, in the first direction that the
+        store holds, except label types (``GraphSchema.label_types``) and ``hidden_types``.
+        """
+        others = store.schema.message_types if self.subgraph_type == "induced" else ()
+        return {**{t: store.directions[0] for t in others if t not in self.hidden_types}, **self.directions}
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         """The edge type that holds an edge type's reverses.

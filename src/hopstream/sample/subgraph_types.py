@@ -1,4 +1,4 @@
-"""Which edges does a subgraph have beside those that were drawn, or instead of them?
+"""The edges that a subgraph has beside those that were drawn, or instead of them.
 
 *Bidirectional*: also the reverse of every edge drawn. An edge type that is its own reverse gets mirrored edges, each
 under the id of the edge that it mirrors; parallel edges that were drawn are mirrored one by one, and an edge is not
@@ -6,8 +6,12 @@ mirrored where one was drawn the other way round between the same nodes. An edge
 gets, for each pair of nodes that it joins and the other does not, the first true edge of the other between them, if the
 graph has one.
 
-*Induced*: all edges between the nodes found, along the edge types of the plan, whether drawn or not, grouped by the
-node that the plan would expand, in the order of slots.
+*Induced*: all edges between the nodes found, whether drawn or not, of the edge types that
+``SamplePlan.directions_over`` names. They are grouped by the node that an op of their direction expands, in the order
+of slots. PyG takes edge types without a fan-out too, and so does TF-GNN with ``edge_aggregation_method="node"``.
+
+Source: ``hetero_sample`` in pytorch_sparse's ``neighbor_sample_cpu.cpp``; ``find_connecting_edges`` in TF-GNN's
+``sampler/unsupported/sampling_lib.py``.
 
 Neither has an edge between excluded nodes, after its tree's time or from one tree to another.
 """
@@ -131,10 +135,10 @@ class Inducer:
     """Makes subgraphs induced."""
 
     def __init__(self, store: Store, plan: SamplePlan, requests: OpRequests) -> None:
-        """Take the edge types of a plan."""
+        """Take the edge types of a plan over a store."""
         self._store = store
         self._requests = requests
-        self._directions = plan.directions
+        self._directions = plan.directions_over(store)
 
     def complete(self, nodes: Nodes, edges: Edges) -> None:
         """Put all edges between the nodes found in place of those drawn; all edge types in one call of the store.

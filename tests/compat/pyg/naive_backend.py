@@ -1,4 +1,4 @@
-"""What do pyg-lib's two sampling operators answer when all neighbours are wanted? The plain answer, edge by edge.
+"""The answers of pyg-lib's and torch-sparse's sampling operators when all neighbours are wanted, edge by edge.
 
 PyG's loaders leave the drawing to an operator of another package, and do all else in Python: sorting, times of seeds,
 links, relabelling, batches. Where that package is not installed, ``installed`` puts this in its place.
@@ -30,7 +30,8 @@ def installed() -> Iterator[None]:
         names = SimpleNamespace(neighbor_sample=neighbor_sample, hetero_neighbor_sample=hetero_neighbor_sample)
         patch.setattr(torch.ops, "pyg", names)
         patch.setattr(torch_geometric.typing, "WITH_TORCH_SPARSE", True)
-        patch.setattr(torch.ops, "torch_sparse", SimpleNamespace(neighbor_sample=induced_sample))
+        names = SimpleNamespace(neighbor_sample=induced_sample, hetero_neighbor_sample=hetero_induced_sample)
+        patch.setattr(torch.ops, "torch_sparse", names)
         yield
 
 
@@ -52,20 +53,36 @@ def induced_sample(
     colptr: Tensor, row: Tensor, seed: Tensor, counts: list[int], replace: bool, is_directed: bool
 ) -> tuple[Tensor, ...]:
     """torch-sparse's operator, which PyG asks for induced subgraphs: nodes, and all edges between them."""
+    found = hetero_induced_sample(
+        ["node"], [tuple(ONLY.split("__"))], {ONLY: colptr}, {ONLY: row}, {"node": seed}, {ONLY: counts}, len(counts),
+        replace, is_directed,
+    )  # fmt: skip
+    return tuple(next(iter(values.values())) for values in found)
+
+
+def hetero_induced_sample(
+    node_types: list[str], edge_types: list[tuple[str, str, str]],
+    colptr: dict[str, Tensor], row: dict[str, Tensor], seed: dict[str, Tensor], counts: dict[str, list[int]],
+    num_hops: int, replace: bool, is_directed: bool,
+) -> tuple[dict, ...]:  # fmt: skip
+    """The same with types: all edges of every edge type, whatever its counts are."""
     assert not is_directed
-    found = neighbor_sample(
-        colptr, row, seed, counts, None, None, None, None, True, replace, True, False, "uniform", True
-    )
-    nodes = found[2].tolist()
-    slots = {key: slot for slot, key in enumerate(nodes)}
-    edges = [
-        (slots[int(row[offset])], slot, offset)
-        for key, slot in slots.items()
-        for offset in range(int(colptr[key]), int(colptr[key + 1]))
-        if int(row[offset]) in slots
-    ]
-    src_slots, dst_slots, offsets = torch.tensor(edges, dtype=torch.int64).reshape(-1, 3).t()
-    return found[2], src_slots, dst_slots, offsets
+    nodes = hetero_neighbor_sample(
+        node_types, edge_types, colptr, row, seed, counts, None, None, None, None, True, replace, True, False,
+        "uniform", True,
+    )[2]  # fmt: skip
+    slots = {t: {key: slot for slot, key in enumerate(of.tolist())} for t, of in nodes.items()}
+    found = {}
+    for src_type, relation, dst_type in edge_types:
+        name = f"{src_type}__{relation}__{dst_type}"
+        edges = [
+            (slots[src_type][int(row[name][offset])], slot, offset)
+            for key, slot in slots[dst_type].items()
+            for offset in range(int(colptr[name][key]), int(colptr[name][key + 1]))
+            if int(row[name][offset]) in slots[src_type]
+        ]
+        found[name] = torch.tensor(edges, dtype=torch.int64).reshape(-1, 3).t()
+    return (nodes, *({name: of[place] for name, of in found.items()} for place in range(3)))
 
 
 def hetero_neighbor_sample(

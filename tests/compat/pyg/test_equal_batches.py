@@ -35,6 +35,10 @@ NODES: dict[str, tuple[str, object, dict]] = {
         "ratings", ("user", SOME % 40),
         {"num_neighbors": {RATES: [2, 2], RATED: [3, 1], LIKES: [0, 1], FOLLOWS: [2, 0]}, "disjoint": True},
     ),
+    "types, induced, one type followed": (
+        "ratings", ("movie", SOME % 60),
+        {"num_neighbors": {RATES: [2, 2], "default": [0, 0]}, "subgraph_type": "induced"},
+    ),
     "in their own time": ("ratings", ("movie", SOME % 60), {"num_neighbors": [3, 2], "time_attr": "time"}),
     "latest at given times": (
         "ratings", ("user", SOME % 40),

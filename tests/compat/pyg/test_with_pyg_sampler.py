@@ -51,6 +51,7 @@ BACKENDS = [
 ]  # fmt: skip
 ALL = [-1, -1]
 PER_TYPE = {WRITES: [-1, 0, -1], WRITTEN: [0, -1, -1], CITES: [-1, -1, 0], KNOWS: [-1, -1, -1]}
+ONE_TYPE = {WRITES: ALL, WRITTEN: [0, 0], CITES: [0, 0], KNOWS: [0, 0]}
 LATE = {"time_attr": "time", "input_time": "late"}
 NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "no types": ("plain", None, {"num_neighbors": [-1, -1, -1]}),
@@ -61,6 +62,11 @@ NODES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "no types, times of edges": ("plain, timed edges", None, {"num_neighbors": ALL, **LATE}),
     "papers": ("typed", "paper", {"num_neighbors": ALL}),
     "authors, counts per type": ("typed", "author", {"num_neighbors": PER_TYPE}),
+    "papers, induced, one type followed": (
+        "typed",
+        "paper",
+        {"num_neighbors": ONE_TYPE, "subgraph_type": "induced"},
+    ),
     "papers, trees": ("typed", "paper", {"num_neighbors": ALL, "disjoint": True}),
     "papers, times of nodes": ("typed, timed nodes", "paper", {"num_neighbors": ALL, "time_attr": "time"}),
     "authors, times of nodes, given": ("typed, timed nodes", "author", {"num_neighbors": ALL, **LATE}),
