@@ -203,6 +203,36 @@ def test_the_verb_writes_what_the_function_does(shop: Path, capsys: pytest.Captu
     assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
 
 
+def test_edges_between_nodes_are_of_every_edge_set(tmp_path: Path):
+    """TF-GNN's example testdata/node_vs_edge: a leads to b and c, and b to c by a set that no op follows."""
+    ends = {"one_to_two": ("one", "two", "a,b\na,c\n"), "two_to_two": ("two", "two", "b,c\nb,d\n")}
+    schema = "".join(f'node_sets {{ key: "{name}" value {{}} }}\n' for name in ("one", "two"))
+    for name, (source, target, rows) in ends.items():
+        (tmp_path / f"{name}.csv").write_text("#source,#target\n" + rows)
+        schema += f'edge_sets {{ key: "{name}" value {{ source: "{source}" target: "{target}" '
+        schema += f'metadata {{ filename: "{name}.csv" }} }} }}\n'
+    (tmp_path / "schema.pbtxt").write_text(schema)
+    spec = (
+        'sampling_ops < op_name: "op" input_op_names: "seed" edge_set_name: "one_to_two" sample_size: 9 strategy: 1 >'
+    )
+    (tmp_path / "spec.pbtxt").write_text('seed_op < op_name: "seed" node_set_name: "one" >' + spec)
+    found = {}
+    for method in ("edge", "node"):
+        words = [
+            "tfgnn-sample", "--graph_schema", tmp_path / "schema.pbtxt", "--sampling_spec", tmp_path / "spec.pbtxt",
+            "--output_samples", f"{tmp_path}/{method}/x@1", "--workers", 0, "--memory", "1GiB",
+            "--edge_aggregation_method", method,
+        ]  # fmt: skip
+        assert main([str(word) for word in words]) == 0
+        [record] = records_of(f"{tmp_path}/{method}/x@1")
+        read = decode_graph(record, GraphSpec.of_schema(read_schema(tmp_path / method / "x.pbtxt")))
+        assert read.node_sets["two"].features["#id"].tolist() == [b"b", b"c"]
+        assert read.edge_sets["one_to_two"].target.tolist() == [0, 1]
+        between = read.edge_sets["two_to_two"]
+        found[method] = list(zip(between.source.tolist(), between.target.tolist(), strict=True))
+    assert found == {"edge": [], "node": [(0, 1)]}
+
+
 @needs_data
 def test_the_card_graph_through_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = DATA / "creditcard"

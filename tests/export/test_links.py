@@ -126,7 +126,13 @@ def test_plans_of_links_start_from_both_ends(graph):
         'symmetric_link_seed_op < op_name: "link" >' + op("a", ["link"]) + op("b", ["link"], "writes", 2)
     )
     with pytest.raises(SchemaError, match="op 'b': input op 'link' reaches node set 'paper'; edge set 'writes' starts"):
+        plan_of_spec(mixed, graph.schema, link_set="paper")
+    with pytest.raises(SchemaError, match=r"start from author and paper, .*; give link_set, such as 'author,paper'"):
         plan_of_spec(mixed, graph.schema)
+    with pytest.raises(SettingsError, match="link_set is 'a,b,c'; give one name, or two as 'source,target'"):
+        plan_of_spec(mixed, graph.schema, link_set="a,b,c")
+    apart = plan_of_spec(mixed, graph.schema, link_set="paper,author")
+    assert apart.seed_types == ("paper", "author") and starts_from_links(apart)
 
 
 def test_seeds_have_the_shape_that_the_plan_wants(graph, tmp_path):
@@ -135,14 +141,3 @@ def test_seeds_have_the_shape_that_the_plan_wants(graph, tmp_path):
         maker.make(LINKS[:, 0], RNG_SEED)
     none = maker.make(np.empty((0, 2), np.int64), RNG_SEED)
     assert none.num_graphs == 0 and none.node_sets["_readout"].sizes.tolist() == []
-
-
-def test_links_between_two_node_sets_have_both_as_first_nodes(graph, tmp_path):
-    """No spec says so, but a plan can."""
-    plan, _ = maker_of(graph, tmp_path / "parts")
-    store = LocalStore(open_dataset(tmp_path / "parts"))
-    apart = SubgraphMaker(store, replace(plan, seed_types=("author", "paper")), {"paper": ("key",)})
-    pieces = apart.make(np.array([[4, 7], [7, 7]]), RNG_SEED)
-    assert pieces.node_sets["author"].sizes.tolist() == [1, 1]
-    assert pieces.edge_sets["_readout/source"].source_set == "author"
-    assert structured_readout(pieces, "target", "key").tolist() == [7, 7]

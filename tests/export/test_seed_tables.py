@@ -33,7 +33,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keys_of(parts: Path, folder: Path, table: SeedTable, node_type: str = "author", feature=None):
     with open_store(parts) as store:
-        write_seeds(folder / "keys", table.batches(), NodeIds(store, node_type, feature), "seeds")
+        ends = [NodeIds(store, node_type, feature)] * len(table.columns)
+        write_seeds(folder / "keys", table.batches(), ends, "seeds")
     return np.array(read_seeds(folder / "keys", len(table.columns))).tolist()
 
 

@@ -67,7 +67,7 @@ def test_right_specs_are_accepted():
     check_spec(parse_spec(SEED + op(strategy="TOP_K") + op("b", "written", ("seed", "a"), 9, "LATEST_K")), schema)
 
 
-def test_links_start_from_the_node_set_of_both_ends():
+def test_links_start_from_the_node_sets_of_their_ends():
     readout = """
     node_sets { key: "_readout" value {} }
     edge_sets { key: "_readout/source" value { source: "paper" target: "_readout" } }
@@ -76,10 +76,16 @@ def test_links_start_from_the_node_set_of_both_ends():
     spec = parse_spec('symmetric_link_seed_op < op_name: "seed" >' + op())
     schema = parse_schema(SCHEMA + readout)
     check_spec(spec, schema)
-    assert seed_of(spec, schema) == ("seed", "paper")
+    assert seed_of(spec, schema) == ("seed", ("paper", "paper"))
+    both = parse_spec('symmetric_link_seed_op < op_name: "seed" >' + op() + op("b", "writes", ("seed",)))
+    with pytest.raises(SchemaError, match="op 'b': input op 'seed' reaches node set 'paper'; edge set 'writes' starts"):
+        check_spec(both, schema)
     schema.edge_sets["_readout/target"].source = "author"
-    with pytest.raises(SchemaError, match=r"sources of links are in 'paper', targets in 'author'"):
-        check_spec(spec, schema)
+    assert seed_of(spec, schema) == ("seed", ("paper", "author"))
+    check_spec(both, schema)
+    schema.edge_sets["_readout/source"].source = "topic"
+    with pytest.raises(SchemaError, match="seed op 'seed': unknown node set 'topic'; known: _readout, author, paper"):
+        check_spec(both, schema)
 
 
 def test_all_that_is_wrong_is_said_at_once():

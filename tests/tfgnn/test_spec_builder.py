@@ -80,6 +80,17 @@ def test_links_are_seeds_of_both_their_ends():
         builder.seed_links("paper")
 
 
+def test_links_between_two_node_sets_have_a_step_at_each_end():
+    builder = SamplingSpecBuilder(parse_schema(SCHEMA))
+    with pytest.raises(UnknownNameError, match=r"unknown node set 'topic'; known: author, paper"):
+        builder.seed_links_between("paper", "topic")
+    sources, targets = builder.seed_links_between("paper", "author", "link")
+    sources.sample(8, "cites")
+    spec = targets.sample(4, "writes").build()
+    assert spec.symmetric_link_seed_op.op_name == "link"
+    assert [op[1:4] for op in ops(spec)] == [(("link",), "cites", 8), (("link",), "writes", 4)]
+
+
 def test_wrong_steps_are_refused():
     schema = parse_schema(SCHEMA)
     with pytest.raises(SchemaError, match=r"has no seed"):

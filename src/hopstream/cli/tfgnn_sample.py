@@ -101,7 +101,9 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     ] = None,
     link_set: Annotated[
         str | None,
-        typer.Option("--link_set", "--link-set", help="node set of links, where the spec does not say it"),
+        typer.Option(
+            "--link_set", "--link-set", help="node set of links, or two as source,target, where nothing else says it"
+        ),
     ] = None,
     on_dangling: Annotated[
         str,

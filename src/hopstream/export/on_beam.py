@@ -1,4 +1,4 @@
-"""How do seeds in a Beam pipeline become ``tf.Example`` messages there?
+"""A Beam transform of seeds to ``tf.Example`` messages.
 
 Importing this module loads Apache Beam; nothing else in this room does.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,13 +112,13 @@ class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
     def __init__(self, place: _Place) -> None:
         self._place = place
         self._sampler: SeedSampler | None = None
-        self._index: RawIndex | None = None
+        self._indexes: Sequence[RawIndex] = ()
 
     def setup(self) -> None:
         """Open the dataset, or share what another thread of this process opened."""
-        store, self._index = OPENED.take(self._place)
+        store, self._indexes = OPENED.take(self._place)
         try:
-            self._sampler = SeedSampler(store, self._place.sampling, self._index)
+            self._sampler = SeedSampler(store, self._place.sampling, self._indexes)
         except BaseException:
             OPENED.give_back(self._place)
             raise
@@ -126,7 +126,7 @@ class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
     def teardown(self) -> None:
         """Let go of the dataset; the last user in the process closes it."""
         if self._sampler is not None:
-            self._sampler = self._index = None
+            self._sampler, self._indexes = None, ()
             OPENED.give_back(self._place)
 
 
@@ -134,11 +134,15 @@ class _Name(_Opening):
     """Writes raw ids as the dataset has them."""
 
     def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
-        """A seed's name; one that is no node stays as it is, and is refused where it is sampled."""
-        if self._index is None:
+        """A seed's name; one that is no node, or a link where nodes are seeds, is refused where it is sampled."""
+        if not self._indexes:
             raise RuntimeError("a seed came before setup")
-        names = self._index.names_of(seed if isinstance(seed, tuple) else [seed])
-        return [(names[0], names[1]) if isinstance(seed, tuple) else names[0]]
+        if isinstance(seed, tuple) != (len(self._indexes) == 2):
+            return [seed]
+        if not isinstance(seed, tuple):
+            return self._indexes[0].names_of([seed])
+        [source], [target] = (index.names_of([end]) for index, end in zip(self._indexes, seed, strict=True))
+        return [(source, target)]
 
 
 class _Sample(_Opening):
@@ -158,18 +162,17 @@ class _Opened:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: dict[tuple[Any, ...], int] = {}
-        self._held: dict[tuple[Any, ...], tuple[Store, RawIndex]] = {}
+        self._held: dict[tuple[Any, ...], tuple[Store, Sequence[RawIndex]]] = {}
 
-    def take(self, place: _Place) -> tuple[Store, RawIndex]:
+    def take(self, place: _Place) -> tuple[Store, Sequence[RawIndex]]:
         """Open a place, or use one that is open; each take wants a ``give_back``."""
         name = _name_of(place)
         with self._lock:
             if name not in self._held:
                 store = open_store(place.source)
                 try:
-                    sampling = place.sampling
-                    plan = sampling.plan_over(store.schema)
-                    self._held[name] = store, RawIndex.of(store, plan.seed_types[0], sampling.id_feature)
+                    ends = place.sampling.ends_of(place.sampling.plan_over(store.schema))
+                    self._held[name] = store, RawIndex.of_ends(store, ends)
                 except BaseException:
                     store.close()
                     raise

@@ -1,4 +1,4 @@
-"""How does a TF-GNN ``SamplingSpec`` become a plan?"""
+"""The plan of a TF-GNN ``SamplingSpec``."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ def plan_of_spec(
 ) -> SamplePlan:
     """The plan of a spec over a dataset: edges are followed from source to target, and every seed grows its own tree.
 
-    A spec that starts from links gives a plan with two seed types, those of a link's source and target (which are one
-    and the same); the two grow one tree.
+    A spec that starts from links gives a plan with two seed types, those of a link's source and target; the two ends
+    grow one tree. Where their node sets differ, an op that follows the seed op expands the end that its edge set starts
+    from. So a spec of TF-GNN for sources and one for targets, as its ``create_link_prediction_sampling_model`` takes,
+    are one spec here.
 
     Args:
         spec: A ``SamplingSpec`` message.
         schema: The dataset's schema. Edge sets are called as ``edge_set_names`` says.
         subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found, also of
             edge sets that no op follows.
-        link_set: The node set of both ends of links; None: where the ops that follow the seed op start from, or the
-            only one there is.
+        link_set: The node set of both ends of links, or, as ``source,target``, those of their sources and of their
+            targets; None: where the ops that follow the seed op start from, or the only one there is.
         where: What errors call the spec.
 
     Raises:
         SchemaError: The spec contradicts itself or the schema, or does not say which nodes links join.
+        SettingsError: ``link_set`` names more than two node sets.
     """
     message = schema_message(schema)
-    is_of_links = spec.WhichOneof("seed_type") == LINK_SEEDS
-    if is_of_links:
-        ends = _link_set(spec, message) if link_set is None else link_set
-        declare_link_readout(message, ends, ends)
+    if spec.WhichOneof("seed_type") == LINK_SEEDS:
+        declare_link_readout(message, *of_ends("link_set", link_set or _link_set(spec, message), 2))
     check_spec(spec, message, where)
-    seed_name, seed_set = seed_of(spec, message)
+    seed_name, seed_sets = seed_of(spec, message)
     edge_types = edge_set_names(schema)
     names = {seed_name: SEEDS}
     ops: list[SampleOp] = []
@@ -71,19 +72,19 @@ def plan_of_spec(
             )
         )  # fmt: skip
     return SamplePlan(
-        seed_types=(seed_set,) * (2 if is_of_links else 1), ops=tuple(ops), num_hops=len(ops),
+        seed_types=seed_sets, ops=tuple(ops), num_hops=len(ops),
         wants_edge_ids=True, is_disjoint=True, subgraph_type=subgraph_type,
     )  # fmt: skip
 
 
 def _link_set(spec: Any, schema: Any) -> str:
-    """The node set that the ops behind the seed op start from; where they contradict each other, that of the first."""
+    """The node set that the ops behind the seed op start from."""
     name = spec.symmetric_link_seed_op.op_name
-    starts = [
+    starts = sorted({
         schema.edge_sets[op.edge_set_name].source
         for op in spec.sampling_ops
         if name in op.input_op_names and op.edge_set_name in schema.edge_sets
-    ]
+    })  # fmt: skip
     if not starts and len(schema.node_sets) == 1:
         starts = list(schema.node_sets)
     if not starts:
@@ -91,7 +92,29 @@ def _link_set(spec: Any, schema: Any) -> str:
         raise SchemaError(
             f"{LINK_SEEDS} {name!r}: no op follows it, so its node set is unknown; give link_set, one of {known}"
         )
+    if len(starts) > 1:
+        raise SchemaError(
+            f"{LINK_SEEDS} {name!r}: ops that follow it start from {' and '.join(starts)}, so it is not known which "
+            f"of them holds the sources of links; give link_set, such as '{starts[0]},{starts[1]}': source, target"
+        )
     return str(starts[0])
+
+
+def of_ends(what: str, given: str | None, num_ends: int) -> tuple[Any, ...]:
+    """A setting for each end of a seed: one name for both ends of links, or two with a comma between them.
+
+    Args:
+        what: The setting.
+        given: Its value; None where it is not set.
+        num_ends: 1 where seeds are nodes, 2 where they are links.
+
+    Raises:
+        SettingsError: There are more than two names.
+    """
+    names = [given] if given is None or num_ends == 1 else given.split(",")
+    if len(names) > 2:
+        raise SettingsError(f"{what} is {given!r}; give one name, or two as 'source,target'")
+    return tuple(names * num_ends)[:num_ends]
 
 
 def op_name_of(name: str) -> str:

@@ -26,6 +26,8 @@ ID_NAMES = ("#id", "id")
 UNSIGNED = pa.uint64()
 MAX_SIGNED = 2**63 - 1
 RawId = bytes | str | int
+SeedEnd = tuple[str, str | None]
+"""A node type, and the feature of it that holds raw ids, as ``id_feature_of`` takes them."""
 
 
 def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> str | None:

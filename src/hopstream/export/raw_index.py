@@ -1,4 +1,4 @@
-"""Which key has a raw id, where ids come a few at a time and in no order?
+"""Keys by raw id, where ids come a few at a time and in no order.
 
 [Algorithm] Hashes of all raw ids of a node type, sorted, with their keys; what the hash finds is compared with the raw
     id itself, which the store is asked for. Integers are their own hashes.
@@ -21,6 +21,7 @@ from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.errors import IdRangeError
 from hopstream.export.raw_ids import (
     RawId,
+    SeedEnd,
     as_bytes,
     column_of,
     fetch_ids,
@@ -83,6 +84,12 @@ class RawIndex:
             hashes[block] = _hashed(fetch_ids(store, node_type, feature, block))
         keys = np.argsort(hashes, kind="stable")
         return cls(store, node_type, feature, hashes[keys], keys)
+
+    @classmethod
+    def of_ends(cls, store: Store, ends: Sequence[SeedEnd]) -> tuple[RawIndex, ...]:
+        """As ``of``, for each end of a seed; ends of one type share their index."""
+        found = {end: cls.of(store, *end) for end in dict.fromkeys(ends)}
+        return tuple(found[end] for end in ends)
 
     def keys_of(self, raw: Sequence[RawId]) -> IntArray:
         """int64[n], the key of each raw id; text stands for an integer where raw ids are integers.

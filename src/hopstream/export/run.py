@@ -1,4 +1,4 @@
-"""How are the subgraphs of many seeds written to files, each once, also where work was ended and goes on?
+"""Writing of the subgraphs of many seeds to files, each once, also where work was ended and goes on.
 
 Shards are the tasks of a job. Each comes into its place by a rename; the schema beside them comes last, so where it is
 there the export is complete.
@@ -198,8 +198,8 @@ class _Run:
         is_linked = parse_spec(self.spec).WhichOneof("seed_type") != "seed_op"
         return SeedSampling(
             spec=self.spec, rng_seed=settings.rng_seed, leave_out=settings.leave_out, id_feature=settings.id_feature,
-            link_set=settings.link_set, subgraph_type=settings.subgraph_type, readout=settings.readout,
-            labels=() if is_linked else settings.labels, seed_ids=settings.seed_ids,
+            link_set=settings.link_set or self.source.link_set, subgraph_type=settings.subgraph_type,
+            readout=settings.readout, labels=() if is_linked else settings.labels, seed_ids=settings.seed_ids,
         )  # fmt: skip
 
     def _export(self, located: str, store: Store, sampling: SeedSampling, digest: str) -> ExportReport:
@@ -309,12 +309,12 @@ class _Run:
     def _find_seeds(self, folder: Path, store: Store, maker: SampleMaker) -> int:
         """How many seeds there are; the keys of those that are not simply all nodes are written."""
         settings, path = self.settings, folder / SEEDS
-        ids = NodeIds(store, maker.seed_type, settings.id_feature)
+        ids = [NodeIds(store, *end) for end in maker.ends]
         if self.seeds is None and settings.split is None:
-            if not ids.num_nodes:
-                raise SettingsError(f"{maker.seed_type} has no nodes, so there is nothing to export")
-            return ids.num_nodes
-        num_columns = 2 if maker.is_of_links else 1
+            if not ids[0].num_nodes:
+                raise SettingsError(f"{ids[0].node_type} has no nodes, so there is nothing to export")
+            return ids[0].num_nodes
+        num_columns = len(ids)
         if not path.exists():
             if self.table is not None:
                 batches = written_values(folder / VALUES, self.table.batches(), str(self.seeds))
@@ -322,7 +322,7 @@ class _Run:
             elif self.seeds is not None:
                 write_seeds(path, array_batches(self.seeds, "seeds", num_columns), ids, "seeds")
             else:
-                write_numbers(path, split_seeds(store, maker.seed_type, str(settings.split)))
+                write_numbers(path, split_seeds(store, ids[0].node_type, str(settings.split)))
         keys = read_seeds(path, num_columns)
         if not (folder / REPEATS).exists():
             write_numbers(folder / REPEATS, repeats_of(keys))

@@ -1,4 +1,4 @@
-"""What is a seed's sample, whoever makes it, when, and with which others?
+"""The sample of a seed, which is the same whoever makes it, when, and with which others.
 
 A sample is a function of the graph, the sampling, its seed and its number among the samples of that seed. Its tree,
 which its draws depend on, is made of the seed's keys and that number, so neither the batch nor the place in it shows.
@@ -15,8 +15,8 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
-from hopstream.export.plan import in_words_of_spec, most_drawn, plan_of_spec, starts_from_links
-from hopstream.export.raw_ids import num_keys
+from hopstream.export.plan import in_words_of_spec, most_drawn, of_ends, plan_of_spec, starts_from_links
+from hopstream.export.raw_ids import SeedEnd, num_keys
 from hopstream.export.readout import (
     add_seed_readout,
     declare_link_readout,
@@ -45,9 +45,9 @@ class SeedSampling:
         spec: A ``SamplingSpec`` in text form; a file or a message may be given, and is read when the record is made.
         rng_seed: 64 bits; other draws come of another one.
         leave_out: Features that are not written, such as ``paper.title`` or ``author__writes__paper.year``.
-        id_feature: The feature that holds the raw ids of the seeds' node type; None for ``#id`` or ``id``, and where
-            there is neither, raw ids are keys.
-        link_set: The node set of links' ends, where the spec does not say it; see ``plan_of_spec``.
+        id_feature: The feature that holds the raw ids of the seeds' node type, of links also two as ``source,target``;
+            None for ``#id`` or ``id``, and where there is neither, raw ids are keys.
+        link_set: The node set of links' ends, or two as ``source,target``; see ``plan_of_spec``.
         subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
         readout: Graphs have a readout of their seed. Links always have one of their ends.
         labels: Features of the seeds' node set that move to the readout.
@@ -90,6 +90,15 @@ class SeedSampling:
         if starts_from_links(plan) and self.readout:
             raise SettingsError("readout is for specs that start from nodes; links are read out at their ends")
         return plan
+
+    def ends_of(self, plan: SamplePlan) -> tuple[SeedEnd, ...]:
+        """Node type and feature of raw ids of the seeds of a plan, or of the sources and of the targets of links.
+
+        Raises:
+            SettingsError: ``id_feature`` names more than two features.
+        """
+        features = of_ends("id_feature", self.id_feature, len(plan.seed_types))
+        return tuple(zip(plan.seed_types, features, strict=True))
 
 
 def features_of(schema: GraphSchema, leave_out: Sequence[str]) -> dict[str | EdgeType, tuple[str, ...]]:
@@ -161,8 +170,8 @@ class SampleMaker:
         """
         plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling.leave_out)
         self._store, self._sampling, self._plan = store, sampling, plan
-        self.seed_type, self.is_of_links = plan.seed_types[0], starts_from_links(plan)
-        _check_labels(sampling, store.schema, self.seed_type, features[self.seed_type])
+        self.ends, self.is_of_links = sampling.ends_of(plan), starts_from_links(plan)
+        _check_labels(sampling, store.schema, plan.seed_types[0], features[plan.seed_types[0]])
         self._of_context = features.pop(CONTEXT, ())
         if self._of_context and num_keys(store, CONTEXT) != 1:
             raise SchemaError(
@@ -210,7 +219,7 @@ class SampleMaker:
         if CONTEXT in pieces.node_sets:
             pieces = self._with_context(pieces)
         if sampling.readout:
-            pieces = add_seed_readout(pieces, self.seed_type, sampling.labels)
+            pieces = add_seed_readout(pieces, self._plan.seed_types[0], sampling.labels)
         if sampling.seed_ids and seed_ids is not None:
             seed_ids = seed_ids[: pieces.num_graphs]
             sample_ids = list(map(sample_id_of, seed_ids, numbers[: pieces.num_graphs].tolist()))

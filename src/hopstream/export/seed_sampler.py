@@ -1,4 +1,4 @@
-"""Which ``tf.Example`` belongs to a seed that is given by raw id?"""
+"""The ``tf.Example`` of a seed that is given by raw id."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Seed = RawId | tuple[RawId, RawId]
 class SeedSampler:
     """Makes ``tf.Example`` messages of raw seeds. One thread uses one sampler; stores and indexes may be shared."""
 
-    def __init__(self, store: Store, sampling: SeedSampling, index: RawIndex | None = None) -> None:
+    def __init__(self, store: Store, sampling: SeedSampling, indexes: Sequence[RawIndex] | None = None) -> None:
         """Check the sampling against the store.
 
         Args:
             store: Where the graph is.
             sampling: What is made of each seed.
-            index: The raw ids of the seeds' node type; read if None.
+            indexes: The raw ids of the seeds' node type, or those of sources and of targets; read if None.
 
         Raises:
             SchemaError: The spec contradicts itself or the dataset.
@@ -37,7 +37,7 @@ class SeedSampler:
             SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
         """
         self._maker = SampleMaker(store, sampling)
-        self._index = index or RawIndex.of(store, self._maker.seed_type, sampling.id_feature)
+        self._indexes = indexes or RawIndex.of_ends(store, self._maker.ends)
 
     def sample(self, seeds: Sequence[Seed], numbers: Sequence[int]) -> list[tuple[bytes, bytes]]:
         """The sample of each seed: its name and its ``tf.Example``.
@@ -68,11 +68,10 @@ class SeedSampler:
     def _names_and_keys(self, seeds: Sequence[Seed]) -> tuple[list[bytes], IntArray]:
         if not self._maker.is_of_links:
             nodes = [_one(seed) for seed in seeds]
-            return self._index.names_of(nodes), self._index.keys_of(nodes)
-        links = [_pair(seed) for seed in seeds]
-        ends = [end for link in links for end in link]
-        names = self._index.names_of(ends)
-        return list(map(link_name, names[::2], names[1::2])), self._index.keys_of(ends).reshape(-1, 2)
+            return self._indexes[0].names_of(nodes), self._indexes[0].keys_of(nodes)
+        ends = list(zip(self._indexes, zip(*map(_pair, seeds), strict=True), strict=True))
+        names = list(map(link_name, *(index.names_of(raw) for index, raw in ends)))
+        return names, np.stack([index.keys_of(raw) for index, raw in ends], axis=1)
 
 
 def _check_numbers(numbers: Sequence[int], num_seeds: int) -> None:

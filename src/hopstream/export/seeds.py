@@ -1,4 +1,4 @@
-"""Which nodes does an export start from: those that a table names by raw id, those of a split, or all?
+"""The nodes that an export starts from: those that a table names by raw id, those of a split, or all.
 
 Keys are written to a file, some millions at a time, and mapped by the processes that write shards. What holds all seeds
 is the process that plans: the keys of a split are 8 bytes per seed, and to count how often a seed was there before
@@ -8,7 +8,7 @@ takes 40 to 60 bytes per seed, for a moment, where seeds are given (10 M seeds: 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +55,7 @@ class NodeIds:
         self.kind = kind_of_ids(store.schema, node_type, self.feature)
 
     def of_keys(self, keys: IntArray) -> list[bytes]:
-        """The raw ids of some nodes, or the names of links, int64[n, 2], as text."""
-        if keys.ndim > 1:
-            ends = (self.of_keys(np.ascontiguousarray(column)) for column in keys.T)
-            return list(map(link_name, *ends))
+        """The raw ids of some nodes as text."""
         return [b"%d" % key for key in keys.tolist()] if self.feature is None else texts_of(self._column(keys))
 
     def keys_of(self, raw: pa.Array) -> IntArray:
@@ -86,6 +83,13 @@ class NodeIds:
         return fetch_ids(self._store, self.node_type, self.feature or "", keys)
 
 
+def seed_names(ends: Sequence[NodeIds], keys: IntArray) -> list[bytes]:
+    """The raw ids of some seeds, int64[n], or the names of links, int64[n, 2], as text."""
+    columns = keys.reshape(-1, len(ends)).T
+    names = [of.of_keys(np.ascontiguousarray(column)) for of, column in zip(ends, columns, strict=True)]
+    return names[0] if len(names) == 1 else list(map(link_name, *names))
+
+
 def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
     if not isinstance(column, RaggedArray):
         return pa.array(column).cast(kind)
@@ -93,13 +97,13 @@ def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(NAME, len(column), [None, *parts])
 
 
-def write_seeds(path: Path, batches: Iterable[SeedBatch], nodes: NodeIds, source: str) -> None:
+def write_seeds(path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds], source: str) -> None:
     """Write the keys of the seeds of a table.
 
     Args:
         path: The file; it comes into its place when all keys are known.
         batches: The seeds.
-        nodes: The ids of the nodes that they may be.
+        ends: The ids of the nodes that they may be; of links those of sources and those of targets.
         source: What the table is called.
 
     Raises:
@@ -111,7 +115,7 @@ def write_seeds(path: Path, batches: Iterable[SeedBatch], nodes: NodeIds, source
     num_seeds = 0
     with partial.open("wb") as file:
         for group in _groups(batches):
-            keys = _keys_of_group(group, nodes, source)
+            keys = _keys_of_group(group, ends, source)
             num_seeds += len(keys)
             file.write(np.ascontiguousarray(keys, "<i8").data)
     if not num_seeds:
@@ -160,16 +164,16 @@ def _groups(batches: Iterable[SeedBatch]) -> Iterator[list[SeedBatch]]:
         yield group
 
 
-def _keys_of_group(group: list[SeedBatch], nodes: NodeIds, source: str) -> IntArray:
+def _keys_of_group(group: list[SeedBatch], ends: Sequence[NodeIds], source: str) -> IntArray:
     """int64[n] or int64[n, 2]."""
     columns = [
         nodes.keys_of(_joined([batch.columns[number] for batch in group], source, nodes.kind))
-        for number in range(len(group[0].columns))
+        for number, nodes in enumerate(ends)
     ]
     keys = np.stack(columns, axis=1)
     is_missing = (keys < 0).any(axis=1)
     if is_missing.any():
-        _refuse(group, int(np.argmax(is_missing)), keys, nodes)
+        _refuse(group, int(np.argmax(is_missing)), keys, ends)
     return keys[:, 0] if len(columns) == 1 else keys
 
 
@@ -180,9 +184,10 @@ def _joined(arrays: list[pa.Array], source: str, kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays([ids_as(array, kind) for array in arrays])
 
 
-def _refuse(group: list[SeedBatch], row: int, keys: IntArray, nodes: NodeIds) -> None:
+def _refuse(group: list[SeedBatch], row: int, keys: IntArray, ends: Sequence[NodeIds]) -> None:
     """Raise the error of the seed in a row of a group."""
     column = int(np.argmax(keys[row] < 0))
+    nodes = ends[column]
     for batch in group:
         if row < len(batch.columns[0]):
             raw = batch.columns[column][row].as_py()

@@ -47,8 +47,8 @@ class ExportSettings(WorkerSettings):
     id_feature: str | None = field(
         default=None,
         metadata={
-            "help": "feature that holds raw ids of the nodes to start from; if not given, #id or id, and without "
-            "either seeds are named by their keys"
+            "help": "feature that holds raw ids of the nodes to start from, of links also two as source,target; if "
+            "not given, #id or id, and without either seeds are named by their keys"
         },
     )
     leave_out: tuple[str, ...] = field(
@@ -65,7 +65,11 @@ class ExportSettings(WorkerSettings):
         },
     )
     link_set: str | None = field(
-        default=None, metadata={"help": "node set of both ends of links, where the spec does not say it"}
+        default=None,
+        metadata={
+            "help": "node set of both ends of links, or two as source,target; if not given, what the schema of a "
+            "unigraph or the spec says"
+        },
     )
     seed_ids: bool = field(
         default=False,

@@ -1,4 +1,4 @@
-"""From what is exported: a dataset, servers, or a unigraph, which is made a dataset of first?
+"""What an export reads: a dataset, servers, or a unigraph, which is made a dataset of first.
 
 The dataset of a unigraph lies in the export's hidden folder as long as the export is not finished: it has one part, by
 which nobody can tell it from others, as samples do not depend on the cut.
@@ -28,7 +28,8 @@ from hopstream.sample.plan import SamplePlan
 from hopstream.schema import STRING, FeatureSchema, GraphSchema
 from hopstream.store import open_store
 from hopstream.store.contract import Store
-from hopstream.tfgnn.sampling_spec import WEIGHT_NAMES
+from hopstream.tfgnn.graph_schema import read_schema
+from hopstream.tfgnn.sampling_spec import LINK_ENDS, WEIGHT_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class ExportSource:
         schema: Its types and features.
         store: Where the graph is; None for a unigraph.
         tables: How the tables of a unigraph are read.
+        link_set: Where the schema of a unigraph has a readout of links, the node sets of their ends, ``source,target``.
     """
 
     located: str
@@ -48,6 +50,7 @@ class ExportSource:
     schema: GraphSchema
     store: Store | None
     tables: TableSettings
+    link_set: str | None = None
 
     def check_plan(self, plan: SamplePlan) -> None:
         """Refuse what a unigraph cannot say.
@@ -122,7 +125,10 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
         return
     metadata = read_metadata(schema, tables.data_path)
     states = digest_of(table_states(metadata))
-    yield ExportSource(located=str(schema), graph_id=states, schema=_schema_of(metadata), store=None, tables=tables)
+    yield ExportSource(
+        located=str(schema), graph_id=states, schema=_schema_of(metadata), store=None, tables=tables,
+        link_set=_link_set_of(schema),
+    )  # fmt: skip
 
 
 def _located(source: str | Path) -> str:
@@ -143,6 +149,12 @@ def _unigraph_schema(path: Path) -> Path | None:
         return None
     described = description_of(path)
     return described if is_unigraph(described) else None
+
+
+def _link_set_of(path: Path) -> str | None:
+    """What ``link_set`` is by the readout edge sets of a unigraph's schema; None where it has none."""
+    sets = read_schema(path).edge_sets
+    return ",".join(sets[name].source for name in LINK_ENDS) if all(name in sets for name in LINK_ENDS) else None
 
 
 def _schema_of(tables: TablesMetadata) -> GraphSchema:

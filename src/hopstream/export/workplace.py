@@ -1,4 +1,4 @@
-"""What do the tasks of one export share, and what does a shard hold?
+"""What the tasks of one export share, and what a shard holds.
 
 Everything is in the folder of the job, which all workers see: the plan, and the keys of the seeds. What a process has
 opened for one task it keeps for the next.
@@ -18,7 +18,7 @@ from hopstream.arrays import IntArray
 from hopstream.export.link_values import LinkValues
 from hopstream.export.readout import with_readout_values
 from hopstream.export.samples import SampleMaker, SeedSampling, distinct_stretches, trees_of
-from hopstream.export.seeds import NodeIds, read_seeds
+from hopstream.export.seeds import NodeIds, read_seeds, seed_names
 from hopstream.export.settings import Compression, FileFormat
 from hopstream.store import open_store
 from hopstream.tfgnn.graph_tensor import GraphPieces
@@ -86,8 +86,8 @@ class Workplace:
         self.store = open_store(self.plan.source)
         try:
             self._makers = threading.local()
-            maker, sampling = self.maker(), self.plan.sampling
-            self._ids = NodeIds(self.store, maker.seed_type, sampling.id_feature) if sampling.seed_ids else None
+            maker, has_ids = self.maker(), self.plan.sampling.seed_ids
+            self._ids = [NodeIds(self.store, *end) for end in maker.ends] if has_ids else None
             num_columns = 2 if maker.is_of_links else 1
             self._keys = read_seeds(folder / SEEDS, num_columns) if self.plan.has_keys else None
             self._repeats = read_seeds(folder / REPEATS) if (folder / REPEATS).exists() else None
@@ -110,7 +110,7 @@ class Workplace:
         one.
         """
         keys = self.keys(first, last)
-        ids = None if self._ids is None else self._ids.of_keys(keys)
+        ids = None if self._ids is None else seed_names(self._ids, keys)
         pieces = self.maker().make(keys, self._numbers(first, last), ids, max_bytes=max_bytes)
         if self._values is None:
             return pieces

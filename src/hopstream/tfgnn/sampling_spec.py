@@ -1,7 +1,8 @@
-"""How is a TF-GNN ``SamplingSpec`` read and checked?
+"""Reading and checking of TF-GNN's ``SamplingSpec``.
 
 A spec is a list of ops. The seed op names the node set that sampling starts from; each sampling op draws, for every
-distinct node that its inputs reached, up to ``sample_size`` edges of one edge set, by one of four strategies.
+distinct node that its inputs reached, up to ``sample_size`` edges of one edge set, by one of four strategies. Where
+links between two node sets are seeds, an op behind the seed op starts from those ends that its edge set starts from.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def seed_of(spec: Any, schema: Any) -> tuple[str, str]:
-    """The name of the seed op and the node set that it starts from.
+def seed_of(spec: Any, schema: Any) -> tuple[str, tuple[str, ...]]:
+    """The name of the seed op and the node set that it starts from, or those of a link's source and target.
 
-    Links start from the node set of their ends, which the readout edge sets of the schema name.
+    The readout edge sets of the schema name the node sets of links' ends.
 
     Raises:
         SchemaError: The spec has no seed op, or the schema not the readout that links need.
@@ -100,16 +101,13 @@ def seed_of(spec: Any, schema: Any) -> tuple[str, str]:
     if kind is None:
         raise SchemaError("the spec has no seed_op; say which node set sampling starts from")
     if kind == "seed_op":
-        return spec.seed_op.op_name, spec.seed_op.node_set_name
+        return spec.seed_op.op_name, (spec.seed_op.node_set_name,)
     missing = [name for name in LINK_ENDS if name not in schema.edge_sets]
     if missing:
         raise SchemaError(
             f"symmetric_link_seed_op needs edge set {missing[0]!r} in the schema, from where links are read"
         )
-    ends = [schema.edge_sets[name].source for name in LINK_ENDS]
-    if ends[0] != ends[1]:
-        raise SchemaError(f"symmetric_link_seed_op: sources of links are in {ends[0]!r}, targets in {ends[1]!r}")
-    return spec.symmetric_link_seed_op.op_name, ends[0]
+    return spec.symmetric_link_seed_op.op_name, tuple(schema.edge_sets[name].source for name in LINK_ENDS)
 
 
 def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
@@ -126,17 +124,18 @@ def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
 
 def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
     """What is wrong with a spec, a line each."""
-    reached: dict[str, str | None] = {}
+    reached: dict[str, tuple[str, ...]] = {}  # nothing where it is unknown
     try:
-        seed_name, seed_set = seed_of(spec, schema)
+        seed_name, seed_sets = seed_of(spec, schema)
     except SchemaError as error:
         yield str(error)
     else:
         if not seed_name:
             yield "the seed op has no op_name"
-        if seed_set not in schema.node_sets:
-            yield f"seed op {seed_name!r}: unknown node set {seed_set!r}; known: {_names(schema.node_sets)}"
-        reached[seed_name] = seed_set if seed_set in schema.node_sets else None
+        unknown = [one for one in dict.fromkeys(seed_sets) if one not in schema.node_sets]
+        for one in unknown:
+            yield f"seed op {seed_name!r}: unknown node set {one!r}; known: {_names(schema.node_sets)}"
+        reached[seed_name] = () if unknown else seed_sets
     inputs = {op.op_name: tuple(op.input_op_names) for op in spec.sampling_ops}
     for number, op in enumerate(spec.sampling_ops):
         what = f"op {op.op_name!r}" if op.op_name else f"sampling_ops[{number}]"
@@ -147,7 +146,7 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
         edges = schema.edge_sets.get(op.edge_set_name, None)
         yield from _edge_problems(what, op, edges, schema)
         yield from _input_problems(what, op, edges, reached, inputs)
-        reached[op.op_name] = None if edges is None else edges.target
+        reached[op.op_name] = () if edges is None else (edges.target,)
 
 
 def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]:
@@ -162,22 +161,23 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
 
 
 def _input_problems(
-    what: str, op: Any, edges: Any, reached: Mapping[str, str | None], inputs: Mapping[str, tuple[str, ...]]
+    what: str, op: Any, edges: Any, reached: Mapping[str, tuple[str, ...]], inputs: Mapping[str, tuple[str, ...]]
 ) -> Iterator[str]:
     if not op.input_op_names:
         yield f"{what} has no input_op_names"
     for name in op.input_op_names:
         if name not in reached:
             yield f"{what}: input op {name!r} {_why_not_reached(name, op.op_name, reached, inputs)}"
-        elif edges is not None and reached[name] not in (None, edges.source):
+        elif edges is not None and reached[name] and edges.source not in reached[name]:
+            sets = " and ".join(map(repr, dict.fromkeys(reached[name])))
             yield (
-                f"{what}: input op {name!r} reaches node set {reached[name]!r}; edge set {op.edge_set_name!r} starts "
-                f"from {edges.source!r}"
+                f"{what}: input op {name!r} reaches node set {sets}; edge set {op.edge_set_name!r} starts from "
+                f"{edges.source!r}"
             )
 
 
 def _why_not_reached(
-    name: str, op_name: str, reached: Mapping[str, str | None], inputs: Mapping[str, tuple[str, ...]]
+    name: str, op_name: str, reached: Mapping[str, tuple[str, ...]], inputs: Mapping[str, tuple[str, ...]]
 ) -> str:
     if name == op_name:
         return "is the op itself; ops start from the seed op or from other ops"

@@ -1,4 +1,4 @@
-"""How is a ``SamplingSpec`` written step by step, instead of as text?"""
+"""Writing of a ``SamplingSpec`` step by step, instead of as text."""
 
 from __future__ import annotations
 
@@ -142,6 +142,21 @@ class SamplingSpecBuilder:
         """
         self._spec.symmetric_link_seed_op.op_name, node_set = self._begin(node_set_name, op_name)
         return SamplingStep(self, node_set, 0)
+
+    def seed_links_between(
+        self, source_set_name: str, target_set_name: str, op_name: str | None = None
+    ) -> tuple[SamplingStep, SamplingStep]:
+        """Start from links between two node sets: a step at their sources and one at their targets, of one seed op.
+
+        The spec does not say which of the two is which; ``link_set`` of an export does.
+
+        Raises:
+            UnknownNameError: There is no such node set.
+            SettingsError: The spec has a seed already.
+        """
+        target_set = self._only("node set", self._schema.node_sets, target_set_name)
+        sources = self.seed_links(source_set_name, op_name)
+        return sources, SamplingStep(self, target_set, 0)
 
     def build(self) -> Any:
         """The ``SamplingSpec`` as it is now; ops follow their inputs.
