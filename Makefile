@@ -44,8 +44,9 @@ test-slow: $(READY) ## Run whole scripts, clusters and servers that are paused; 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q $(PARALLEL) tests/kernels
 
-soak: $(READY) ## Kill and restart servers under load, and send servers a million damaged requests; an hour
-	@$(BIN)/python -m pytest -q -m soak
+soak: $(READY) ## Kill and restart servers under load, send them a million damaged requests, and run the default tests with new seeds; an hour
+	@$(BIN)/python -m pytest -q -m soak --new-seeds
+	@$(BIN)/python -m pytest -q $(PARALLEL) --new-seeds
 
 test-all: $(READY) ## Run every test, the slow and the large ones too
 	@$(BIN)/python -m pytest -q -m ''

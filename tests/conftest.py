@@ -1,4 +1,4 @@
-"""Which graphs do tests share, and what must no test leave behind?"""
+"""Makes the graphs that tests share, and fails a test that leaves a thread or a process behind."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from tests.processes import POOLED, ServerPool
 from tests.ray_cluster import RayCluster, two_nodes
 
+pytest_plugins = ["tests.seeds"]
 GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
 
@@ -137,16 +138,6 @@ def mapped_file(array: np.ndarray) -> Path | None:
         if start <= array.ctypes.data < end:
             return Path(path[0]) if path and path[0].startswith("/") else None
     return None
-
-
-@pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator whose seed is printed, so that a failure shows it; ``rng_seed`` in a parametrization replaces it."""
-    rng_seed = getattr(request, "param", None)
-    if rng_seed is None:
-        rng_seed = int(np.random.SeedSequence().generate_state(1)[0])
-    print(f"rng_seed = {rng_seed}")  # noqa: T201
-    return np.random.default_rng(rng_seed)
 
 
 @pytest.fixture

@@ -97,7 +97,6 @@ def eligible_edges(row: list[Edge], request: SampleRequest, key: int) -> list[Ed
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate, Phase.target],
-    derandomize=True,
 )
 @given(data=st.data(), graph=graphs(), num_parts=st.sampled_from([1, 3]))
 def test_only_eligible_edges_are_drawn_and_as_many_as_there_are(

@@ -50,7 +50,6 @@ any_tables = given(
     sizes=st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 60)),
     dirt=st.tuples(st.booleans(), st.booleans()), num_chunks=st.integers(1, 5),
 )  # fmt: skip
-FEW = {"deadline": None, "derandomize": True}
 
 
 def check_any_tables(seed, kinds, formats, sizes, dirt, num_chunks):
@@ -64,7 +63,7 @@ def check_any_tables(seed, kinds, formats, sizes, dirt, num_chunks):
         )
 
 
-@settings(max_examples=4, **FEW)
+@settings(max_examples=4, deadline=None)
 @any_tables
 def test_any_tables(**drawn):
     check_any_tables(**drawn)
@@ -77,7 +76,7 @@ def test_any_tables_at_length(**drawn):
     check_any_tables(**drawn)
 
 
-@settings(max_examples=2, **FEW)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), formats=st.tuples(FORMATS, FORMATS))
 def test_raw_ids_are_a_feature(seed, formats):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -88,7 +87,7 @@ def test_raw_ids_are_a_feature(seed, formats):
         assert list(graph.nodes["tag"].features) == ["name"]
 
 
-@settings(max_examples=4, **FEW)
+@settings(max_examples=4, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), kinds=st.tuples(KINDS, KINDS), formats=st.tuples(FORMATS, FORMATS),
     dirt=st.sampled_from([(True, False), (False, True)]),
