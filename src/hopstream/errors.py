@@ -75,6 +75,10 @@ class StoreUnavailable(StoreError, ConnectionError):
     """No replica of a part can be reached."""
 
 
+class StoreBusy(StoreUnavailable):
+    """A server has no thread left for another call; it may have one when others have ended."""
+
+
 class ChannelLost(StoreError, LookupError):
     """A server has no such sampling channel: it was destroyed, its lease ran out, or the server was started again."""
 

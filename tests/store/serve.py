@@ -1,23 +1,35 @@
-"""How does a test start a server in a process of its own? ``python -m tests.store.serve`` prints where it listens."""
+"""Runs a server in a process of its own: ``python -m tests.store.serve`` prints where it listens."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from hopstream.cli.memory import bound_memory
 from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.security import ServerSecurity, read_pem, read_token
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import Bytes, Frame
+from hopstream.store.wire import Bytes, Frame, encode_frame
+
+RELEASED = threading.Event()
 
 
 def fail(frame: Frame) -> Iterator[Bytes]:
     """An operation with a bug."""
     raise ZeroDivisionError("a bug in the server")
+
+
+def hold(frame: Frame) -> Iterator[Bytes]:
+    """An operation that lets the process start no more threads, and lasts until SIGUSR1."""
+    bound_memory(1 << 20)  # less than a thread's stack
+    yield encode_frame({})
+    RELEASED.wait(60)
 
 
 def main(arguments: list[str]) -> None:
@@ -32,6 +44,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--grace", type=float, default=20.0)
     parser.add_argument("--says-path", action="store_true")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGUSR1, lambda *_: RELEASED.set())
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     security = ServerSecurity(
@@ -43,7 +56,7 @@ def main(arguments: list[str]) -> None:
     with LocalStore(open_dataset(given.root), parts) as store:
         server = StoreServer(
             store, given.location, security=security, path=given.root if given.says_path else None,
-            operations={"fail": fail},
+            operations={"fail": fail, "hold": hold},
         )  # fmt: skip
         print(server.location, flush=True)  # noqa: T201
         server.serve_forever(given.grace)

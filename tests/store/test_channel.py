@@ -1,4 +1,4 @@
-"""Is a server that cannot be reached told in plain words, and one that came back found at once?"""
+"""Checks what a client hears of servers that do not answer, and that it finds those that do again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from hopstream.errors import StoreUnavailable
+from hopstream.errors import RemoteError, StoreBusy, StoreUnavailable
 from hopstream.store.channel import Channel, _reason
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import BATCH_SCHEMA, Frame, encode_frame, to_batch
+from tests.store.busy import make_busy
 from tests.store.cases import Case
-from tests.store.processes import ServerProcess
+from tests.store.processes import ServerProcess, wait_until
 
 SOON = StoreSettings(timeout_s=10)
 
@@ -193,6 +195,62 @@ def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
         assert server.num_calls == 1 + len(plan)
         assert channel.close()
         server.shutdown()
+
+
+class Began:
+    """Tells when an answer begins."""
+
+    def __init__(self) -> None:
+        self.future: Future[None] = Future()
+
+    def take(self, frame: Frame) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def test_a_server_that_can_start_no_thread_is_asked_again_until_it_can(typed_case: Case) -> None:
+    """As it is where a server with ``--memory-bytes`` has many calls under way."""
+    with ServerProcess(typed_case.root) as process, ThreadPoolExecutor() as pool:
+        channel = Channel(Location.parse(process.location), SOON)
+        dataset_id = typed_case.dataset.manifest.dataset_id
+        hold, ask = (encode_frame({"op": op, "dataset": dataset_id}) for op in ("hold", "stats"))
+        for _ in range(8):
+            held, began = pool.submit(channel.call, hold, 60, "hold", read := Began(), is_patient=False), read.future
+            wait([held, began], 20, "FIRST_COMPLETED")
+            if not began.done():
+                break
+        with pytest.raises(StoreBusy, match=r"grpc://.* is too busy for hold: it can start no thread for"):
+            held.result()
+        attempts = make_busy(channel, 0)
+        waiting = pool.submit(channel.call, ask, 20, "stats", Began())
+        wait_until(lambda: len(attempts) > 2, "asked again")
+        assert not waiting.done()
+        process.release()
+        waiting.result(20)
+        assert channel.close()
+
+
+def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> None:
+    channel = Channel(Location.parse("grpc://127.0.0.1:1"), SOON)
+    attempts = make_busy(channel, 1e9)
+    with pytest.raises(StoreBusy):
+        channel.call(encode_frame({}), 0.2, "ask()", Numbers())
+    assert 2 <= len(attempts) <= 3  # after 0, 50 and 150 ms
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(channel.call, encode_frame({}), 60, "ask()", Numbers())
+        wait_until(lambda: len(attempts) > 4, "asked")
+        channel.close()
+        with pytest.raises(StoreUnavailable, match="the store is closed"):
+            waiting.result(5)
+
+
+def test_a_message_that_is_too_large_is_not_sent_again() -> None:
+    channel = Channel(Location.parse("grpc://127.0.0.1:1"), SOON)
+    text = "gRPC returned resource exhausted error, with message: CLIENT: Received message larger than max (9 vs. 4)"
+    channel._try = lambda *_: pa.ArrowInvalid(text)  # type: ignore[method-assign]
+    with pytest.raises(RemoteError, match="larger than max"):
+        channel.call(encode_frame({}), 60, "ask()", Numbers())
+    assert channel.close()
 
 
 FORKED = """

@@ -1,4 +1,4 @@
-"""Does a store over many stores honour the contract, and does a replica step in where one is gone?"""
+"""Checks that a store over many stores honours the contract, and that a replica steps in where one is gone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.errors import RemoteError, StoreBusy, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
+from tests.store.busy import make_busy
 from tests.store.cases import Case, keys_of
 from tests.store.contract import StoreContract
 from tests.store.processes import ServerProcess, wait_until
@@ -374,3 +375,40 @@ def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case,
             asker.end()
             assert asker.failures == []
             assert asker.num_answers > 20
+
+
+NEVER, ALWAYS = 0, 1e9
+
+
+@pytest.mark.parametrize(
+    ("times", "is_gone", "num_calls"),
+    [
+        ((3,), [], (4,)),  # asked again until it answers
+        ((ALWAYS, NEVER), [], (1, 1)),  # the other one is asked at once
+        ((3, NEVER), [1], (4, 0)),  # the only one that is there
+        ((1, 1), [], (2, 1)),  # once more, as the other one is too busy as well
+        ((ALWAYS, 4), [], (2, 5)),  # the last one is waited for
+    ],
+)
+def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(
+    typed_case: Case, times: tuple[float, ...], is_gone: list[int], num_calls: tuple[int, ...]
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(StoreServer(typed_case.shared())) for _ in times]
+        stores = [RemoteStore(server.location) for server in servers]
+        attempts = [make_busy(store._channel, of_one) for store, of_one in zip(stores, times, strict=True)]
+        for number in is_gone:
+            servers[number].close()
+            attempts[number] = []
+        routed = stack.enter_context(RoutedStore(stores, StoreSettings(timeout_s=20)))
+        assert len(routed.lookup("paper", PAPERS)) == len(PAPERS)
+        assert tuple(map(len, attempts)) == num_calls
+
+
+def test_stores_that_stay_too_busy_are_told_at_the_deadline(typed_case: Case) -> None:
+    with StoreServer(typed_case.shared()) as server:
+        store = RemoteStore(server.location)
+        make_busy(store._channel, ALWAYS)
+        with RoutedStore([store], StoreSettings(timeout_s=0.5)) as routed, pytest.raises(StoreUnavailable) as caught:
+            routed.split("paper", "train")
+    assert isinstance(caught.value, StoreBusy)

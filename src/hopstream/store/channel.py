@@ -1,4 +1,4 @@
-"""How does a request reach a server, and in whose words is it told when it does not?
+"""Sends requests to a server, and says in plain words why one did not reach it.
 
 Every request is one call with a deadline that the transport itself keeps, so a server that is gone, stopped or cut off
 is noticed in time.
@@ -16,7 +16,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from hopstream.errors import AccessDenied, HopstreamError, RemoteError, StateError, StoreTimeout, StoreUnavailable
+from hopstream.errors import (
+    AccessDenied,
+    HopstreamError,
+    RemoteError,
+    StateError,
+    StoreBusy,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import MAX_FRAME_BYTES, Bytes, Frame, decode_frame, from_batch, raise_error
@@ -51,6 +59,11 @@ REASONS = (
 """Words of the transport, any of which stands for a reason with its remedy; the first that fits is told."""
 BROKEN_OFF = ("stream removed", "rst_stream", "connection reset")
 """What the transport says of a connection that ended in mid-answer where it calls that an internal error."""
+EXHAUSTED = "resource exhausted"
+"""What the transport says where a server can start no thread for a call, and of a message that is too large."""
+BUSY_S = 0.05
+"""How long to wait before a server that is too busy is asked again; twice as long after every further time."""
+MAX_BUSY_S = 1.0
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + (1 << 20)),
     # A connection of its own for every client: those that are shared stay refused for a while after a server came back.
@@ -92,14 +105,25 @@ class Channel:
         self._is_closed = False
         _CHANNELS.add(self)
 
-    def call(self, request: Bytes, timeout_s: float, what: str, reader: FrameReader) -> None:
+    def call(
+        self, request: Bytes, timeout_s: float, what: str, reader: FrameReader, *, is_patient: bool = True
+    ) -> None:
         """Send a request and hand the frames of the answer to a reader.
 
         Where an old connection turns out to be lost before anything was answered, the request is sent once more over a
         new one: the server may have been started again.
 
+        Args:
+            request: The frame to send.
+            timeout_s: How long all of it may take.
+            what: The operation, as messages name it.
+            reader: Takes the frames.
+            is_patient: Ask a server that is too busy again until the time is over. False where the caller has other
+                servers to ask.
+
         Raises:
             StoreTimeout: The answer was not complete in time.
+            StoreBusy: The server is too busy to answer.
             StoreUnavailable: The server cannot be reached, or went away.
             AccessDenied: The server refused the token or certificate.
             RemoteError: The server failed.
@@ -117,6 +141,13 @@ class Channel:
             error = self._try(client, request, timeout_s, what, taker)
             if _is_lost(error) and not was_new and not taker.has_taken and not self._is_closed:
                 error = self._try(self._renewed(client), request, max(1e-3, ends - time.monotonic()), what, taker)
+            wait_s = BUSY_S
+            while is_patient and _is_busy(error) and time.monotonic() + wait_s < ends:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, wait_s)
+                    self.check_open(what)
+                error = self._try(self._client, request, ends - time.monotonic(), what, taker)
+                wait_s = min(2 * wait_s, MAX_BUSY_S)
             if error is not None:
                 raise self._explained(error, timeout_s, what) from error
         finally:
@@ -177,6 +208,7 @@ class Channel:
             return False
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
+            self._changed.notify_all()
             for stream in self._streams:
                 stream.cancel()
             self._changed.wait_for(lambda: not self._streams, CANCEL_S)
@@ -222,6 +254,11 @@ class Channel:
             return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
             return AccessDenied(f"{self.name} refused {what}: {text}; give the token that the server was started with")
+        if _is_busy(error):
+            return StoreBusy(
+                f"{self.name} is too busy for {what}: it can start no thread for the call; allow it more threads and "
+                "memory, or serve its parts from more servers"
+            )
         if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | OSError) or _is_lost(error):
             return StoreUnavailable(f"{self.name} cannot be reached for {what}: {_reason(text)}")
         return RemoteError(f"{self.name} failed in {what}: {text}; is it a hopstream server?", str(error))
@@ -252,6 +289,11 @@ def _is_lost(error: Exception | None) -> bool:
     if isinstance(error, flight.FlightInternalError):
         return any(words in str(error).lower() for words in BROKEN_OFF)
     return isinstance(error, flight.FlightUnavailableError)
+
+
+def _is_busy(error: Exception | None) -> bool:
+    """Whether a server had no room for a call; a message that is too large stays so."""
+    return isinstance(error, pa.ArrowInvalid) and EXHAUSTED in str(error) and "larger than max" not in str(error)
 
 
 def _keep_clients() -> None:

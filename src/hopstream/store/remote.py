@@ -1,4 +1,4 @@
-"""How is a store on another machine asked?
+"""Asks a store on another machine.
 
 Calls are made in a few threads of the store, which read the answer as it comes: the transport cannot end a call that
 the server has not begun to answer, but who waits for such a thread can be let go.
@@ -95,6 +95,7 @@ class RemoteStore(Store):
         self._channel = Channel(Location.parse(location), settings)
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"hopstream {location}")
         self._is_inside = False
+        self._is_patient = True
         self._lock = threading.Lock()
         self._waited_for: set[Future[Any]] = set()
         try:
@@ -122,10 +123,10 @@ class RemoteStore(Store):
         """The store as messages name it, with its parts."""
         return self._channel.name
 
-    def with_timeout(self, timeout_s: float) -> RemoteStore:
-        """The same store and connection with another deadline."""
+    def with_timeout(self, timeout_s: float, *, is_patient: bool = True) -> RemoteStore:
+        """The same store and connection with another deadline; see ``Channel.call`` for ``is_patient``."""
         store = copy.copy(self)
-        store.timeout_s = timeout_s
+        store.timeout_s, store._is_patient = timeout_s, is_patient
         return store
 
     def start(self, work: Callable[[RemoteStore], T], describe: Callable[[], str]) -> Pending[T]:
@@ -317,12 +318,16 @@ class RemoteStore(Store):
         """Make one call of a request; ``answer`` is who takes the frames, and when all calls must have ended."""
         reader, ends = answer
         request = encode_frame({"op": op, "dataset": self.dataset_id, **header}, arrays)
-        left_s = max(1e-3, ends - time.monotonic())
+        left_s, is_patient = max(1e-3, ends - time.monotonic()), self._is_patient
+
+        def call(store: RemoteStore) -> None:
+            store._channel.call(request, left_s, what, reader, is_patient=is_patient)
+
         try:
             if self._is_inside:
-                self._channel.call(request, left_s, what, reader)
+                call(self)
             else:
-                self.start(lambda inside: inside._channel.call(request, left_s, what, reader), lambda: what).result()
+                self.start(call, lambda: what).result()
         except StoreTimeout as error:
             raise StoreTimeout(f"{self.label} gave no answer in {self.timeout_s:.3g} s to {what}") from error
 

@@ -1,4 +1,4 @@
-"""How is one request answered by many stores, each of which holds some of the parts?
+"""Answers one request from many stores, each of which holds some of the parts.
 
 A request is cut by owner, all owners are asked at once, and their answers are put back by the positions that the cut
 carried; the order of arrival means nothing. Any replica of a part may answer: where one is gone the next one is asked,
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.errors import HopstreamError, StoreBusy, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
@@ -251,6 +251,7 @@ class _Asking(Generic[T]):
         self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
         self._under_way: list[tuple[int, list[int], Callable[[], None]]] = []
+        self._were_busy: set[tuple[int, int]] = set()
 
     def begin(self) -> None:
         """Ask the first replica of each part."""
@@ -268,6 +269,10 @@ class _Asking(Generic[T]):
             except (StoreTimeout, StoreUnavailable) as error:
                 for part in parts:
                     self._failures[part].append(error)
+                    is_first = isinstance(error, StoreBusy) and (part, index) not in self._were_busy
+                    if is_first and self._untried[part]:
+                        self._were_busy.add((part, index))
+                        self._untried[part].append(index)  # once more, after the others
                 fatal = fatal or self._given_up(parts)
                 if fatal is None:
                     self._ask(parts)
@@ -286,7 +291,8 @@ class _Asking(Generic[T]):
         for index, group in groups.items():
             store = self._stores[index]
             if isinstance(store, RemoteStore):
-                remote = store.with_timeout(self._share_s(group))
+                is_last = not all(self._untried[part] for part in group)
+                remote = store.with_timeout(self._share_s(group), is_patient=is_last)
                 pending = remote.start(partial(self._stitch.ask, parts=group), self._describe)
                 self._under_way.append((index, group, pending.result))
             else:

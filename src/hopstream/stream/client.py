@@ -1,4 +1,4 @@
-"""How does a trainer have its batches made by the servers that hold the graph?
+"""Has a trainer's batches made by the servers that hold the graph.
 
 ``RemoteGraph`` is a source for every loader. A loader's batches are dealt out to the servers, round and round; every
 server makes its share ahead, and any server can make any batch, because a batch is a pure function of its number and
@@ -399,7 +399,8 @@ class RemoteSession(BatchSession):
         """Make one call and return its only frame."""
         request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
         reader = _OneFrame()
-        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader)
+        is_alone = len(self._servers) == 1  # of several, another one is asked
+        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader, is_patient=is_alone)
         if reader.frame is None:
             raise FormatError(f"{server.channel.name} answered {op} with nothing")
         return reader.frame

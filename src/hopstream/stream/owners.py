@@ -1,4 +1,4 @@
-"""Which server is asked for what it owns, and who answers in its place?
+"""Asks the server that owns a rank's share, or another that can answer in its place.
 
 Every part has one owner, the server listed first of those that serve it, so that all ranks agree on what each of them
 takes, whatever server is up. What an owner has can be asked of any server that can read the same parts.
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.errors import FormatError, StateError, StoreError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, StateError, StoreBusy, StoreError, StoreTimeout, StoreUnavailable
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster
 from hopstream.store.remote import RemoteStore
@@ -86,14 +86,19 @@ class Owners:
         ends = time.monotonic() + self._settings.timeout_s
         request, op = encode_frame(header), str(header["op"])
         failure: StoreError | None = None
+        were_busy: set[int] = set()
         while untried:
             reader = _ColumnsReader(limits)
             left_s = max(1e-3, ends - time.monotonic()) / min(2, len(untried))
+            number = untried.pop(0)
             try:
-                self._channel(untried.pop(0)).call(request, left_s, op, reader)
+                self._channel(number).call(request, left_s, op, reader, is_patient=not untried)
                 return reader.result()
             except (StoreTimeout, StoreUnavailable) as error:
                 failure = failure or error
+                if isinstance(error, StoreBusy) and untried and number not in were_busy:
+                    were_busy.add(number)
+                    untried.append(number)  # once more, after the others
         assert failure is not None  # noqa: S101 - there was a server to ask
         raise failure
 
