@@ -1,4 +1,4 @@
-"""Does a loader over a ``RemoteGraph`` keep the promises of every loader, and what does it say where it cannot?"""
+"""Checks that a loader over a ``RemoteGraph`` keeps the promises of every loader, and what it says where it cannot."""
 
 from __future__ import annotations
 
@@ -172,6 +172,47 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
                 with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, as many as it may have"):
                     next(iter(two))
             assert len(list(two)) == len(two)  # who goes makes room
+
+
+def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[2], SamplingLimits(threads=1, max_channels=1)) as served:
+        graph, process = remote_graph(served.locations), psutil.Process()
+        with node_loader(graph) as one:
+            assert len(list(one)) == len(one)
+            threads, connections = set(threading.enumerate()), process.net_connections()
+            with pytest.raises(StoreUnavailable, match=r"no server can take the loader: .*\(--max-channels\)") as error:
+                node_loader(graph, batch_size=7)
+            assert all(server.location in str(error.value) for server in served.servers)
+            del error  # whose frames hold what was opened
+            gc.collect()
+            assert {one for one in threading.enumerate() if "grpc://" in one.name} <= threads
+            wait_until(lambda: len(process.net_connections()) <= len(connections), "the connections are closed")
+            assert (served.num_channels, served.num_backends) == (2, 2)
+        with node_loader(graph) as two:  # who goes makes room
+            assert len(list(two)) == len(two)
+
+
+def test_a_loader_is_made_where_one_server_has_room(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[2], SamplingLimits(threads=1, max_channels=1)) as served:
+        graph = remote_graph(served.locations)
+        with node_loader(graph) as one:
+            next(iter(one))
+            (described,) = served.services[1]._scheduler.describe()
+            served.services[1]._scheduler.remove(int(str(described["channel_id"])))
+            with node_loader(graph) as two:
+                assert len(list(two)) == len(two)
+
+
+def test_a_channel_that_somebody_else_has_started_an_iteration_on_is_made_anew(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1]) as served:
+        with node_loader(timed_parts[1], batch_size=24) as near:
+            wanted = [[flat(batch) for batch in near] for _ in range(2)]
+        with node_loader(remote_graph(served.locations), batch_size=24) as loader:
+            assert [flat(batch) for batch in loader] == wanted[0]
+            (described,) = served.services[0].describe()
+            served.services[0]._scheduler.begin(int(str(described["channel_id"])), 1 << 62, 5, 0)
+            assert [flat(batch) for batch in loader] == wanted[1]
+        assert served.num_channels == 0
 
 
 def test_any_batch_of_any_epoch_is_made_beside_an_iteration(graph: RemoteGraph, timed_parts: dict[int, Path]) -> None:

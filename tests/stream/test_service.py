@@ -1,4 +1,4 @@
-"""What does a server that samples answer to each of its operations, and what does it refuse?"""
+"""Checks what a server that samples answers to each of its operations, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
+from hopstream.stream import service
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.recipes import digest_of, encode_options
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
@@ -100,7 +102,7 @@ def test_an_input_is_registered_sampled_fetched_and_destroyed(
 ) -> None:
     backend_id = init(server)
     channel_id = register(server, backend_id)
-    assert asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0).header == {}
+    assert asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0).header == {"turn": 0, "epoch": 0}
     got = [read(asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=step)) for step in range(5)]
     assert got == wanted_batches(timed_parts[1])
     assert asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=5).header == {"end_of_epoch": True}
@@ -221,6 +223,40 @@ def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> N
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=1).header == {"is_done": False}
 
 
+NUMBERS = (
+    ("start_new_epoch_sampling", ("epoch", "turn", "first_step")),
+    ("fetch_one_sampled_message", ("step", "turn", "lowest", "wait_s")),
+    ("fetch_sampled_messages", ("step", "turn", "lowest", "wait_s", "max_messages")),
+    ("is_channel_epoch_done", ("epoch",)),
+    ("register_sampling_input", ("first", "stride", "credit")),
+)
+
+
+@pytest.mark.parametrize("value", [1 << 62, (1 << 63) - 1, 1 << 63, 10**400, -1, True, 1.0, 1e300, "1"], ids=repr)
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in NUMBERS for name in names])
+def test_no_number_that_a_client_sends_breaks_a_channel_for_good(
+    server: StoreServer, timed_parts: dict[int, Path], op: str, name: str, value: Any
+) -> None:
+    channel_id = begun(server)
+    header = {"channel_id": channel_id, "epoch": 0, "turn": 0, "step": 4, "wait_s": 0.0}
+    if op == "register_sampling_input":
+        header = register_header(init(server), worker_key="another")
+    is_integer = type(value) is int and 0 <= value < 1 << 63
+    if is_integer or name == "wait_s":
+        with suppress(StateError, FormatError):  # another turn was asked for; wait_s is "1" or below 0
+            asked_all(server, op, **{**header, name: value})
+    else:
+        with pytest.raises(FormatError, match=f"header field '{name}' is "):
+            asked_all(server, op, **{**header, name: value})
+    found = asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=1).header
+    if found != {"turn": 1, "epoch": 0}:
+        assert (op, found[name]) == ("start_new_epoch_sampling", value)
+        asked(server, "destroy_sampling_input", channel_id=channel_id)
+        channel_id = begun(server)
+    got = [read(asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=step)) for step in range(5)]
+    assert got == wanted_batches(timed_parts[1])
+
+
 def test_nothing_is_fetched_before_an_epoch_starts(server: StoreServer) -> None:
     channel_id = register(server, init(server))
     with pytest.raises(StateError, match="no epoch was started"):
@@ -290,6 +326,9 @@ BAD_INPUTS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
     "no options": ({"options": None}, FormatError, "must be an object"),
     "malformed options": ({"options": {"seeds": {}}}, FormatError, "no option"),
     "no key": ({"worker_key": None}, FormatError, "worker_key"),
+    "an empty key": ({"worker_key": ""}, FormatError, "'worker_key' is ''; it must be printable characters"),
+    "a blank key": ({"worker_key": "  "}, FormatError, "must be printable"),
+    "a key that forges logs": ({"worker_key": "rank 0\x1b[2K"}, FormatError, "must be printable"),
     "a long key": ({"worker_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
     "no credit": ({"credit": 0}, FormatError, "'credit' is 0"),
     "a negative share": ({"first": -1}, FormatError, "'first' is -1"),
@@ -322,10 +361,33 @@ def test_there_are_as_many_channels_as_there_may_be(served: Served, server: Stor
     assert served.num_channels == 3
 
 
+def test_a_full_server_refuses_before_it_builds_a_loader(
+    served: Served, server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend_id = init(server)
+    for rank in range(3):
+        register(server, backend_id, worker_key=f"rank {rank}")
+    monkeypatch.setattr(SamplingService, "_new_loader", lambda *_: pytest.fail("a loader was built"))
+    full = r"the server has 3 channels, as many as it may have \(--max-channels\); close loaders"
+    with pytest.raises(StoreUnavailable, match=full):
+        register(server, backend_id, worker_key="rank 3")
+    header = {"backend_key": "val", "loader": "NeighborLoader", "options": {"num_neighbors": [2]}}
+    with pytest.raises(StoreUnavailable, match=full):
+        asked(server, "init_sampling_backend", **header, worker_key="rank 3")
+    assert served.num_backends == 1
+    asked(server, "init_sampling_backend", **header, worker_key="rank 0")  # which has its channel
+    monkeypatch.setattr(service, "MAX_BACKENDS", 2)
+    with pytest.raises(StoreUnavailable, match="the server has 2 backends, as many as it may have; close loaders"):
+        asked(server, "init_sampling_backend", **{**header, "backend_key": "test"})
+
+
 BAD_BACKENDS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
     "an unknown loader": ({"loader": "Popen"}, SettingsError, "'Popen' is no loader"),
     "no loader": ({"loader": None}, FormatError, "'loader' is None"),
     "no key": ({"backend_key": 5}, FormatError, "'backend_key' is 5"),
+    "an empty key": ({"backend_key": ""}, FormatError, "'backend_key' is ''; it must be printable characters"),
+    "an empty key of a rank": ({"worker_key": ""}, FormatError, "'worker_key' is ''"),
+    "no loader's name": ({"loader": ""}, SettingsError, "'' is no loader"),
     "a key that forges logs": ({"backend_key": "x\nerror: all is lost"}, FormatError, "must be printable"),
     "a long key": ({"backend_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
     "no options": ({"options": []}, FormatError, "they must be an object"),
@@ -363,6 +425,7 @@ BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
     "destroy channel -1": ("destroy_sampling_input", {"channel_id": -1}, FormatError),
     "destroy nothing": ("destroy_sampling_input", {}, FormatError),
     "destroy key 5": ("destroy_sampling_input", {"worker_key": 5}, FormatError),
+    "destroy an empty key": ("destroy_sampling_input", {"worker_key": ""}, FormatError),
     "no epoch": ("start_new_epoch_sampling", {"channel_id": 1}, FormatError),
     "epoch -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": -1}, FormatError),
     "turn -1": ("start_new_epoch_sampling", {"channel_id": 1, "epoch": 0, "turn": -1}, FormatError),

@@ -53,6 +53,7 @@ class BatchSession(ABC):
 
         Raises:
             SettingsError: The recipe holds something that cannot be sent.
+            StoreError: Nobody can take another loader.
         """
 
     @abstractmethod

@@ -193,7 +193,11 @@ class SubgraphLoader(EpochLoader):
         """Prepare epochs; the last step of a subclass's ``__init__``."""
         session = self._setup.session
         if session is not None:
-            session.prepare(self._recipe)
+            try:
+                session.prepare(self._recipe)
+            except BaseException:
+                self._closer()
+                raise
             new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
         super().__init__(
             num_steps=num_steps, new_maker=new_maker, transform=self._setup.transform, workers=self._setup.workers

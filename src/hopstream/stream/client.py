@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -202,13 +202,17 @@ class RemoteSession(BatchSession):
         self._closing = threading.Event()
 
     def prepare(self, recipe: Recipe) -> None:
-        """Take over what decides over the batches."""
+        """Take over what decides over the batches, and check that some server has room for another loader."""
         self._recipe = recipe
         config, inputs = split_recipe(recipe)
         self._loader = recipe.loader
         self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
         self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs.options)
         self._digest = digest_of(recipe.loader, *self._config)
+        refusals = self._failures(self._servers, self._init)
+        if len(refusals) == len(self._servers) and not any(isinstance(e, StoreTimeout) for e in refusals.values()):
+            told = "; ".join(f"{location}: {error}" for location, error in refusals.items())
+            raise StoreUnavailable(f"no server can take the loader: {told}")
 
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
         """An iteration begins; servers hear of it when the first batch is asked for."""
@@ -351,15 +355,23 @@ class RemoteSession(BatchSession):
                 # What all others have given out by now is not made ahead, where this server comes (back) later.
                 first_step = min(step, self._progress.lowest)
                 header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
-                try:
-                    self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
-                except ChannelLost:
-                    server.channel_id = None
-                    raise
+                self._start(server, server.channel_id, header)
                 server.turn = turn
             return server.channel_id
         finally:
             server.lock.release()
+
+    def _start(self, server: _Server, channel_id: int, header: dict[str, Any]) -> None:
+        """Start an iteration on a channel, which is given up where somebody else has started a later one on it."""
+        try:
+            answer = self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
+            found = {name: answer.header.get(name, header[name]) for name in ("turn", "epoch")}
+            if found != {name: header[name] for name in found}:
+                self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=POLL_S + SLACK_S)
+                raise ChannelLost(f"channel {channel_id} was taken to {found} by somebody else; it is made anew")
+        except ChannelLost:
+            server.channel_id = None
+            raise
 
     def _lost(self, server: _Server, channel_id: int) -> None:
         """A server has no such channel any more: the next batch is asked of a new one."""
@@ -367,19 +379,22 @@ class RemoteSession(BatchSession):
             if server.channel_id == channel_id:
                 server.channel_id = None
 
+    def _init(self, server: _Server) -> int:
+        """Make or find the backend at a server that has room for the session's channel."""
+        options, arrays = self._config
+        header = {
+            "backend_key": f"{self._loader} {self._digest}", "loader": self._loader, "options": options,
+            "worker_key": self._key,
+        }  # fmt: skip
+        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=POLL_S + SLACK_S)
+        return int(answer.header["backend_id"])
+
     def _register(self, server: _Server) -> int:
         """Make the session's channel at a server."""
         server.was_asked = True
-        options, arrays = self._config
-        header: dict[str, Any] = {
-            "backend_key": f"{self._loader} {self._digest}",
-            "loader": self._loader,
-            "options": options,
-        }
-        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=POLL_S + SLACK_S)
-        backend_id = answer.header["backend_id"]
+        backend_id = self._init(server)
         options, arrays = self._inputs
-        header = {
+        header: dict[str, Any] = {
             "backend_id": backend_id, "config": self._digest, "worker_key": self._key, "options": options,
             "first": server.number, "stride": len(self._servers),
             "credit": max(1, -(-self._num_ahead // len(self._servers))),
@@ -408,17 +423,21 @@ class RemoteSession(BatchSession):
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
         found = {
             **failures,
-            **self._silent([one for one in self._servers if str(one.channel.location) not in failures]),
+            **self._failures([one for one in self._servers if str(one.channel.location) not in failures], self._greet),
         }
         told = "; ".join(f"{location}: {error}" for location, error in found.items())
         return StoreUnavailable(f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s: {told}")
 
-    def _silent(self, servers: Sequence[_Server]) -> dict[str, StoreError]:
-        """Which servers do not answer now: one that was not asked for a batch may be what another one waited for."""
+    def _greet(self, server: _Server) -> None:
+        """Fails where a server does not answer now: it may be what one that was asked for a batch waited for."""
+        self._call(server, "hello", {}, timeout_s=LATE_S)
+
+    def _failures(self, servers: Sequence[_Server], ask: Callable[[_Server], object]) -> dict[str, StoreError]:
+        """Why some servers cannot answer a question that is put to all of them at once, by their location."""
 
         def failure(server: _Server) -> StoreError | None:
             try:
-                self._call(server, "hello", {}, timeout_s=LATE_S)
+                ask(server)
             except (StoreUnavailable, StoreTimeout) as error:
                 return error
             return None

@@ -1,8 +1,8 @@
-"""Which channel does a free sampling thread work for?
+"""Decides which channel a free sampling thread works for.
 
-The one that has had the least sampling time so far, of those that have something to do. Channels of equal cost take
-turns batch by batch, and a channel of costly batches gets fewer of them, so every channel gets the same share of the
-threads. A channel whose credit is used up is in no list that a thread looks at. No thread waits for a consumer.
+It is the one that has had the least sampling time so far, of those that have something to do. Channels of equal cost
+take turns batch by batch, and a channel of costly batches gets fewer of them, so every channel gets the same share of
+the threads. A channel whose credit is used up is in no list that a thread looks at. No thread waits for a consumer.
 
 Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with batches in place of packets.
 """
@@ -92,13 +92,7 @@ class Scheduler:
             StoreUnavailable: The scheduler is closed, or refuses new channels, or has as many as it may have.
         """
         with self._lock:
-            if self._is_closed or self._is_refusing:
-                raise StoreUnavailable("the server is shutting down")
-            if len(self._channels) >= self._limits.max_channels:
-                raise StoreUnavailable(
-                    f"the server has {len(self._channels)} channels, as many as it may have (--max-channels); close "
-                    "loaders that are not needed, or start it with more"
-                )
+            self._check_room()
             arrived = threading.Condition(self._lock)
             channel = SampledChannel(
                 channel_id=channel_id, backend_id=backend_id, worker_key=worker_key, share=share, arrived=arrived,
@@ -109,20 +103,33 @@ class Scheduler:
             self._channels[channel_id] = channel
             return channel
 
-    def begin(self, channel_id: int, turn: int, epoch: int, first_step: int) -> None:
+    def check_room(self, worker_key: str) -> None:
+        """Check that a compute rank has a channel, or may have one.
+
+        Raises:
+            StoreUnavailable: It may not; as ``add``.
+        """
+        with self._lock:
+            if all(channel.worker_key != worker_key for channel in self._channels.values()):
+                self._check_room()
+
+    def begin(self, channel_id: int, turn: int, epoch: int, first_step: int) -> tuple[int, int]:
         """Start an epoch of a channel; one that is no later than the current one changes nothing.
+
+        Returns:
+            The turn and epoch that the channel is at; other ones than were asked for where nothing was changed.
 
         Raises:
             ChannelLost: There is no such channel.
         """
         with self._lock:
             channel = self._channel(channel_id)
-            if (turn, epoch) <= channel.iteration:
-                return
-            self._buffered_bytes -= channel.num_buffered_bytes
-            channel.begin(turn, epoch, first_step)
-            self._update(channel)
-            self._let_go_on()
+            if (turn, epoch) > channel.iteration:
+                self._buffered_bytes -= channel.num_buffered_bytes
+                channel.begin(turn, epoch, first_step)
+                self._update(channel)
+                self._let_go_on()
+            return channel.iteration
 
     @contextmanager
     def fetched(
@@ -273,6 +280,16 @@ class Scheduler:
         if alive:
             raise StoreTimeout(f"{', '.join(alive)} did not end in {join_s:g} s")
         return left
+
+    def _check_room(self) -> None:
+        """Refuse a new channel where there is no room for it; called with the lock."""
+        if self._is_closed or self._is_refusing:
+            raise StoreUnavailable("the server is shutting down")
+        if len(self._channels) >= self._limits.max_channels:
+            raise StoreUnavailable(
+                f"the server has {len(self._channels)} channels, as many as it may have (--max-channels); close "
+                "loaders that are not needed, or start it with more"
+            )
 
     def _channel(self, channel_id: int) -> SampledChannel:
         channel = self._channels.get(channel_id)

@@ -1,4 +1,4 @@
-"""What can a compute rank ask of a server that samples for it?
+"""Answers what compute ranks ask of a server that samples for them.
 
 The operations are those of the store server, one call each; their names are the ones of GiGL's graph store where they
 do the same. A *backend* is how batches are sampled; a *channel* is one input of one compute rank on a backend.
@@ -130,10 +130,12 @@ class SamplingService:
     def init_sampling_backend(self, frame: Frame) -> Answer:
         """Make a backend, or find the one of this key: ``{backend_key, loader, options}`` to ``{backend_id}``.
 
+        With ``worker_key`` it is refused where that compute rank could have no channel.
+
         Raises:
             SettingsError: The key is taken by a backend of other options.
             StoreTimeout: Another caller's making of it did not end in time.
-            StoreUnavailable: The server is shutting down.
+            StoreUnavailable: The server is shutting down, or has no room for another backend or channel.
             HopstreamError: Whatever opening the graph raises, for every caller that waited for it.
         """
         if self._is_refusing:
@@ -144,17 +146,13 @@ class SamplingService:
             raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
         options = decode_options(frame.header.get("options"), frame.arrays)
         digest = digest_of(loader, frame.header.get("options"), frame.arrays)
+        if frame.header.get("worker_key") is not None:
+            self._scheduler.check_room(_key(frame, "worker_key"))
         if named := sorted(INPUT_OPTIONS & set(options)):
             raise SettingsError(f"{', '.join(named)} is an input of a channel; give it to register_sampling_input")
-        with self._lock:
-            backend = next((one for one in self._backends.values() if one.backend_key == key), None)
-            is_first = backend is None
-            if backend is None:
-                if len(self._backends) >= MAX_BACKENDS:
-                    raise SettingsError(f"the server has {MAX_BACKENDS} backends; close loaders that are not needed")
-                backend = Backend(backend_id=_new_id(), backend_key=key, loader=loader, options=options, digest=digest)
-                self._backends[backend.backend_id] = backend
-        if is_first:
+        made = Backend(backend_id=_new_id(), backend_key=key, loader=loader, options=options, digest=digest)
+        backend = self._known_or(made)
+        if backend is made:
             self._build(backend)
         elif not backend.ready.wait(INIT_WAIT_S):
             raise StoreTimeout(f"backend {key[:100]!r} is being made by another caller, for {INIT_WAIT_S:g} s by now")
@@ -192,6 +190,7 @@ class SamplingService:
             if known[0] != digest:
                 raise SettingsError(f"worker_key {key[:100]!r} is taken by another input; choose another")
             return {"channel_id": known[1]}, []
+        self._scheduler.check_room(key)
         loader = self._new_loader(backend, options)
         channel_id = _new_id()
         share = Share(first=first, stride=stride, num_steps=len(loader))
@@ -209,17 +208,18 @@ class SamplingService:
         return {"channel_id": channel_id}, []
 
     def start_new_epoch_sampling(self, frame: Frame) -> Answer:
-        """Start an epoch: ``{channel_id, epoch, turn, first_step}``; one that is no later changes nothing.
+        """Start an epoch: ``{channel_id, epoch, turn, first_step}`` to the ``{turn, epoch}`` that the channel is at.
 
-        ``turn`` numbers the iterations of a client that goes back to earlier epochs; 0 where it is left out.
+        ``turn`` numbers the iterations of a client that goes back to earlier epochs; 0 where it is left out. One that
+        is no later changes nothing. Where somebody has started a later one, the input is to be registered anew.
 
         Raises:
             ChannelLost: There is no such channel.
         """
         epoch, turn = _integer(frame, "epoch", 0), _integer(frame, "turn", 0, default=0)
         first_step = _integer(frame, "first_step", 0, default=0)
-        self._scheduler.begin(_integer(frame, "channel_id"), turn, epoch, first_step)
-        return {}, []
+        turn, epoch = self._scheduler.begin(_integer(frame, "channel_id"), turn, epoch, first_step)
+        return {"turn": turn, "epoch": epoch}, []
 
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
         """Wait for a batch: ``{channel_id, turn, step, lowest, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
@@ -360,6 +360,19 @@ class SamplingService:
             except StoreTimeout:
                 yield encode_frame({"pending": True}), True
 
+    def _known_or(self, made: Backend) -> Backend:
+        """The backend of the same key where there is one, or the new one, which is there from now on."""
+        with self._lock:
+            for backend in self._backends.values():
+                if backend.backend_key == made.backend_key:
+                    return backend
+            if len(self._backends) >= MAX_BACKENDS:
+                raise StoreUnavailable(
+                    f"the server has {MAX_BACKENDS} backends, as many as it may have; close loaders that are not needed"
+                )
+            self._backends[made.backend_id] = made
+            return made
+
     def _build(self, backend: Backend) -> None:
         try:
             backend.store = self._graph_of_all()
@@ -491,7 +504,7 @@ def _check_size(frame: Frame, max_bytes: int, remedy: str) -> None:
 def _key(frame: Frame, name: str) -> str:
     """What clients call something; it is written to logs, so it holds nothing that would forge them."""
     value = frame.text(name)
-    if not value.isprintable():
+    if not value.strip() or not value.isprintable():
         raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be printable characters")
     if len(value) > MAX_KEY_LENGTH:
         raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
