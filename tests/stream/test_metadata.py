@@ -246,11 +246,33 @@ def test_a_closed_graph_answers_nothing_and_leaves_its_loaders_alone(folder: Pat
         ({"columns": ["keys"]}, [np.array([9])]),
         ({"columns": ["keys"]}, [np.array([-1])]),
         ({"columns": ["keys"]}, [np.zeros(1, np.float64)]),
+        *(
+            ({"columns": ["keys"], "runs": True}, [np.array(bounds)])
+            for bounds in (
+                [0],
+                [0, 10],
+                [-1, 3],
+                [3, 3],
+                [3, 2],
+                [0, 4, 3, 5],
+                [5, 6, 0, 1],
+                [0, 1 << 62],
+                [7, -(1 << 63)],
+            )
+        ),
     ],
 )
 def test_frames_that_make_no_sense_are_refused(header: dict[str, Any], arrays: list[np.ndarray]):
     with pytest.raises(FormatError):
         _ColumnsReader({"keys": 9}).take(Frame(header, arrays))
+
+
+def test_runs_in_many_frames_are_no_more_than_the_keys_there_are():
+    reader = _ColumnsReader({"keys": 9})
+    runs = Frame({"columns": ["keys"], "runs": True}, [np.array([0, 5])])
+    reader.take(runs)
+    with pytest.raises(FormatError, match="has 10 numbers of 9 in runs"):
+        reader.take(runs)
 
 
 def test_an_answer_that_was_cut_off_is_refused():

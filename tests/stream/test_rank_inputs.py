@@ -1,8 +1,9 @@
-"""Does a server answer what its parts own, in frames of bounded size, and refuse what makes no sense?"""
+"""Checks that a server answers what its parts own, in frames of bounded size, and refuses what makes no sense."""
 
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.partition.book import PartitionBook
 from hopstream.partition.layout import open_dataset
+from hopstream.schema import GraphSchema
 from hopstream.store.contract import KEY, FetchRequest
 from hopstream.store.local import LocalStore
-from hopstream.store.wire import decode_frame, encode_frame
+from hopstream.store.wire import Frame, decode_frame, encode_frame
 from hopstream.stream import rank_inputs
+from hopstream.stream.owners import _ColumnsReader
 from hopstream.stream.rank_inputs import RankInputs, owned_keys
 from tests.load.link_graphs import LIKES, RATED, RATES
 from tests.stream.rank_graphs import NUM_USERS, make_graph, write_graph
@@ -73,6 +77,44 @@ def test_a_slice_is_of_the_ascending_keys(inputs: RankInputs):
     assert found == list(range(NUM_USERS // 3, 2 * NUM_USERS // 3))
 
 
+class StripedStore:
+    """A million nodes, of which part ``p`` of four owns every fourth from ``p`` on."""
+
+    NUM = 1 << 20
+    book = PartitionBook(num_parts=4, node_offsets={"user": np.arange(5) * (NUM // 4)}, edge_offsets={})
+    schema = GraphSchema(nodes={"user": {}}, edges={})
+
+    def fetch(self, requests: list[FetchRequest]) -> list[dict[str, np.ndarray]]:
+        return [{KEY: 4 * (one.ids % (self.NUM // 4)) + one.ids // (self.NUM // 4)} for one in requests]
+
+
+@pytest.mark.parametrize(("parts", "start"), [([0, 1, 2, 3], 0), ([0, 1, 2, 3], 1), ([0, 2], 0)])
+def test_what_is_contiguous_travels_and_is_kept_as_a_run(parts: list[int], start: int):
+    inputs = RankInputs(StripedStore)  # type: ignore[arg-type]
+    server_slice = {**WHOLE, "start_numerator": start, "end_numerator": 2, "denominator": 2}
+    header = {**NODES, "parts": parts, "server_slice": server_slice, "runs": True}
+    num_bytes, reader = 0, _ColumnsReader({"keys": StripedStore.NUM})
+    for message in inputs.get_node_ids(Frame(header, [])):
+        num_bytes += len(message)
+        reader.take(decode_frame(message))
+    wanted = np.arange(start * StripedStore.NUM // 2, StripedStore.NUM)
+    wanted = wanted[np.isin(wanted % 4, parts)]
+    assert np.array_equal(reader.result()["keys"], wanted)
+    if len(parts) == 4:
+        assert num_bytes < 500
+        assert [kept.nbytes for kept in inputs._kept.values()] == [16]
+    assert num_bytes < 8 * len(wanted) + 10_000  # no more than the keys, where they are fewer numbers
+
+
+def test_reading_keys_takes_memory_for_a_block():
+    tracemalloc.start()
+    try:
+        assert len(owned_keys(StripedStore(), "user", None, [0, 1, 2, 3])) == StripedStore.NUM  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < 7 << 20  # of 8 MiB of keys
+    finally:
+        tracemalloc.stop()
+
+
 def test_long_answers_come_in_frames_of_bounded_size(inputs: RankInputs, monkeypatch: pytest.MonkeyPatch):
     nodes, _ = ask(inputs, "get_node_ids", NODES)
     header = {**ANCHORS, "negative_edge_type": list(LIKES)}
@@ -125,9 +167,9 @@ def test_keys_that_are_kept_are_bounded_and_used_again(store: LocalStore, monkey
     first = ask(inputs, "get_node_ids", NODES)
     assert ask(inputs, "get_node_ids", NODES) == first
     assert num_reads == 1
-    monkeypatch.setattr(rank_inputs, "KEPT_BYTES", 8 * NUM_USERS)
+    monkeypatch.setattr(rank_inputs, "KEPT_BYTES", owned_keys(store, "user", None, [1]).nbytes)
     ask(inputs, "get_node_ids", {**NODES, "parts": [1]})
-    assert sum(kept.nbytes for kept in inputs._kept.values()) <= 8 * NUM_USERS
+    assert sum(kept.nbytes for kept in inputs._kept.values()) <= rank_inputs.KEPT_BYTES
     assert ask(inputs, "get_node_ids", NODES) == first
     assert num_reads == 3
     assert inputs.lookups == (1, 3)

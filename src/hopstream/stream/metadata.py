@@ -1,4 +1,4 @@
-"""What can a compute rank ask of a cluster beside batches: its inputs, and what there is to know of the graph?
+"""Answers what a compute rank asks of a cluster beside batches: its inputs, and what there is to know of the graph.
 
 Which nodes a rank starts from is asked of the servers that own them. All else is asked of a store over the cluster,
 which is opened when it is first needed.
@@ -335,7 +335,7 @@ class GraphQuestions:
         rank, world_size = read_rank(rank, world_size)
         if rank >= world_size:
             raise SettingsError(f"rank is {rank}; with world_size {world_size} it must be from 0 to {world_size - 1}")
-        question = {"op": op, "dataset": self._store().dataset_id, **header}
+        question = {"op": op, "dataset": self._store().dataset_id, "runs": True, **header}
         return self._owners.ask(question, (rank, world_size), limits)
 
 

@@ -23,6 +23,7 @@ from hopstream.store.remote import RemoteStore
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, encode_frame
+from hopstream.stream.runs import Piece
 from hopstream.stream.sharding import ServerSlice, compute_server_assignments
 
 T = TypeVar("T")
@@ -167,6 +168,7 @@ class _ColumnsReader:
         """Expect columns by name, of numbers from 0 to below a limit each."""
         self._limits = limits
         self._pieces: dict[str, list[IntArray]] = {name: [] for name in limits}
+        self._num_in_runs = dict.fromkeys(limits, 0)
         self._num_rows: object = None
 
     def take(self, frame: Frame) -> None:
@@ -177,10 +179,23 @@ class _ColumnsReader:
             raise FormatError(f"an answer's frame brings columns {str(names)[:100]}; known: {list(self._limits)}")
         for place, name in enumerate(names):
             piece = np.array(frame.array(place, ("int64",)))
+            if frame.header.get("runs") is True:
+                piece = self._expanded(name, piece)
             if len(piece) and (int(piece.min()) < 0 or int(piece.max()) >= self._limits[name]):
                 raise FormatError(f"column {name!r} of an answer has numbers outside 0..{self._limits[name] - 1}")
             self._pieces[name].append(piece)
         self._num_rows = frame.header.get("num_rows", self._num_rows)
+
+    def _expanded(self, name: str, bounds: IntArray) -> IntArray:
+        """The keys of runs: start, stop, start, stop, …, which are no more than their column can have."""
+        starts, stops, limit = bounds[0::2], bounds[1::2], self._limits[name]
+        has_order = len(starts) == len(stops) and (starts < stops).all() and (stops[:-1] <= starts[1:]).all()
+        if not has_order or (len(bounds) and (bounds[0] < 0 or bounds[-1] > limit)):
+            raise FormatError(f"column {name!r} of an answer has runs that do not ascend in 0..{limit - 1}")
+        self._num_in_runs[name] += int((stops - starts).sum())
+        if self._num_in_runs[name] > limit:
+            raise FormatError(f"column {name!r} of an answer has {self._num_in_runs[name]} numbers of {limit} in runs")
+        return Piece(bounds, is_runs=True).expand()
 
     def result(self) -> dict[str, IntArray]:
         """The columns, once all frames are there."""

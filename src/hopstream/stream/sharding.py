@@ -1,4 +1,4 @@
-"""Which of the nodes that each server owns are the input of which compute rank?
+"""Computes which of the nodes that each server owns are the input of which compute rank.
 
 Servers and ranks are laid end to end over the same stretch, one unit per server, and a rank takes what its piece of the
 stretch covers. All borders are fractions of whole numbers, so two ranks never differ over where one ends.
@@ -67,11 +67,6 @@ class ServerSlice:
             num_rows * self.start_numerator // self.denominator,
             num_rows * self.end_numerator // self.denominator,
         )
-
-    def of(self, rows: IntArray) -> IntArray:
-        """The rows of the slice, as a view."""
-        start, end = self.bounds(len(rows))
-        return rows[slice(start, end)]
 
 
 def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
