@@ -1,4 +1,4 @@
-"""What does every loader promise about epochs, saved states and endings?"""
+"""What every loader promises about epochs, failures, saved states and endings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from hopstream.errors import StateError
 from hopstream.load.batch import MiniBatch
 from hopstream.load.examples import GraphBatch
 from tests.load.graphs import flat
+
+DEADLINE_S = 20.0
+"""How long a test waits for what must happen soon."""
 
 
 class LoaderContract:
@@ -172,10 +175,43 @@ class LoaderContract:
                 if number == 1:
                     loader.set_epoch(1)  # what a script that counts epochs itself says again
                 take_until_failure(loader, seen)
-                assert (loader.epoch, loader.state_dict()["next_batch"]) == (1, len(seen))
+                assert (loader.epoch, loader.state_dict()["next_batch"], len(seen)) == (1, index, index)
             rest, following = self.epochs(loader, 2)
             assert seen + rest == epochs[1]
             assert following == epochs[2]
+
+    @pytest.mark.parametrize("num_threads", [0, 1, 2, 4])
+    def test_batches_before_a_failing_one_come_first_and_a_retry_begins_with_it(self, new_loader, num_threads):
+        """The second failure is of a retry; after it the loader, and another one with its state, go on to the end."""
+        with new_loader() as one:
+            epochs = self.epochs(one, 2)
+        failures, has_failed = [ArithmeticError("no luck")] * 2, threading.Event()
+
+        def transform(batch):
+            if batch.index == 2 and failures:
+                has_failed.set()
+                raise failures.pop()
+            return batch
+
+        before = set(threading.enumerate())
+        with new_loader(transform=transform, num_threads=num_threads) as loader, new_loader() as other:
+            seen = []
+            for wanted in (epochs[0][:2], []):
+                iterator = iter(loader)
+                assert not num_threads or has_failed.wait(DEADLINE_S)
+                given = []
+                take_until_failure(iterator, given)
+                assert given == wanted
+                seen += given
+                state = json.loads(json.dumps(loader.state_dict()))
+                assert (state["epoch"], state["next_batch"]) == (0, 2)
+            other.load_state_dict(state)
+            assert self.epochs(other, 1) == [epochs[0][2:]]
+            rest, following = self.epochs(loader, 2)
+            assert seen + rest == epochs[0]
+            assert following == epochs[1]
+        gc.collect()  # tracebacks hold iterators
+        assert set(threading.enumerate()) <= before
 
     def test_leaving_early_after_a_failure_is_leaving_early(self, new_loader):
         failures = [ArithmeticError("no luck")]
@@ -204,8 +240,8 @@ class LoaderContract:
             epochs = self.epochs(one, 2)
             with pytest.raises(KeyboardInterrupt):
                 list(loader)
-            was_begun = loader.state_dict()["next_batch"] > 0
-            assert self.epochs(loader, 1)[0] == epochs[1 if was_begun else 0]
+            assert loader.state_dict()["next_batch"] == 2
+            assert self.epochs(loader, 1)[0] == epochs[1]
 
 
 def raise_in_loop(loader):

@@ -527,8 +527,10 @@ class TestLinkLoader(LoaderContract):
         links = np.random.default_rng(2).integers(0, 80, (2, 60))
 
         def new(**settings):
-            settings = {"batch_size": 7, "collate": "numpy", "shuffle": True, "neg_sampling_ratio": 1.5, **settings}
-            return LinkNeighborLoader(plain, [3, 2], links, num_threads=request.param, **settings)
+            more = {"num_threads": request.param, "neg_sampling_ratio": 1.5, **settings}
+            return LinkNeighborLoader(
+                plain, [3, 2], links, **{"batch_size": 7, "collate": "numpy", "shuffle": True, **more}
+            )
 
         return new
 
@@ -537,10 +539,11 @@ class TestTimedLinkLoader(LoaderContract):
     @pytest.fixture(params=[0, 2])
     def new_loader(self, request, ratings):
         def new(**settings):
-            settings = {"batch_size": 9, "collate": "numpy", "shuffle": True, "exclude_links": True, **settings}
+            more = {"num_threads": request.param, "exclude_links": True, **settings}
+            settings = {"batch_size": 9, "collate": "numpy", "shuffle": True, **more}
             how = NegativeSampling("triplet", 2, strict=True)
             return LinkNeighborLoader(
-                ratings, [3, 2], (RATES, "val"), neg_sampling=how, num_threads=request.param, **TIMED, **settings
+                ratings, [3, 2], (RATES, "val"), neg_sampling=how, **TIMED, **settings
             )
 
         return new

@@ -56,17 +56,17 @@ def plain_loader(store, **settings):
 class TestPlainLoader(LoaderContract):
     @pytest.fixture(params=[0, 1, 4])
     def new_loader(self, request, plain_stores):
-        return lambda **settings: plain_loader(plain_stores[4], num_threads=request.param, **settings)
+        return lambda **settings: plain_loader(plain_stores[4], **{"num_threads": request.param, **settings})
 
 
 class TestTypedLoader(LoaderContract):
     @pytest.fixture(params=[0, 2])
     def new_loader(self, request, typed_stores):
         def new(**settings):
-            settings = {"batch_size": 7, "collate": "numpy", "shuffle": True, **settings}
-            return NeighborLoader(
-                typed_stores[3], {"default": [3, 2]}, ("paper", None), num_threads=request.param, **settings
-            )
+            settings = {
+                "batch_size": 7, "collate": "numpy", "shuffle": True, "num_threads": request.param, **settings
+            }  # fmt: skip
+            return NeighborLoader(typed_stores[3], {"default": [3, 2]}, ("paper", None), **settings)
 
         return new
 
@@ -75,7 +75,7 @@ class TestLoaderOfRepeatedSeeds(LoaderContract):
     @pytest.fixture
     def new_loader(self, plain_stores):
         return lambda **settings: plain_loader(
-            plain_stores[1], seeds=[5, 5, 9, 5, 70, 9] * 4, num_threads=2, **settings
+            plain_stores[1], seeds=[5, 5, 9, 5, 70, 9] * 4, **{"num_threads": 2, **settings}
         )
 
 

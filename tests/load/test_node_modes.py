@@ -270,8 +270,8 @@ def test_times_are_given_in_the_order_of_seeds(timed):
                 assert papers.seed_time.equal(papers.n_id[: papers.batch_size] // 3 + 100)
 
 
-def numpy_loader(store, num_threads, settings, **more):
-    options = {"batch_size": 6, "shuffle": True, "collate": "numpy", "num_threads": num_threads, **settings, **more}
+def numpy_loader(store, threads, settings, **more):
+    options = {"batch_size": 6, "shuffle": True, "collate": "numpy", "num_threads": threads, **settings, **more}
     return NeighborLoader(store, {"default": [3, 2]}, ("paper", None), **options)
 
 

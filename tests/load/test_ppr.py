@@ -35,8 +35,10 @@ class TestPlainPPRLoader(LoaderContract):
     def new_loader(self, request, plain_stores):
         def new(**options):
             settings = PPRSettings(max_ppr_nodes=8, num_neighbors_per_hop=3)
-            options = {"batch_size": 6, "shuffle": True, "collate": "numpy", **options}
-            return PPRLoader(plain_stores[4], None, settings, num_threads=request.param, **options)
+            options = {
+                "batch_size": 6, "shuffle": True, "collate": "numpy", "num_threads": request.param, **options
+            }  # fmt: skip
+            return PPRLoader(plain_stores[4], None, settings, **options)
 
         return new
 

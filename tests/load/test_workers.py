@@ -90,25 +90,58 @@ def test_the_first_batch_is_made_alone_while_kernels_are_cold():
     batches.close()
 
 
-def test_a_failure_comes_at_once_even_where_earlier_batches_are_not_done():
-    gate = threading.Event()
-    failure = KeyError("broken")
-    producers = [Producer(gates={0: gate}, failures={1: failure}) for _ in range(2)]
+def wait_until_failed(batches, step):
+    desk = batches._desk
+    with desk.changed:
+        assert desk.changed.wait_for(lambda: desk.failure is not None and desk.stop == step, DEADLINE_S)
+
+
+def test_batches_before_a_failure_come_first_and_those_after_it_not_at_all():
+    gates, failure = {step: threading.Event() for step in range(3)}, KeyError("broken")
+    started = {2: threading.Event()}
+    producers = [Producer(gates=gates, failures={1: failure}, started=started) for _ in range(3)]
     batches = threaded(producers, 10)
-    with pytest.raises(KeyError, match="broken") as raised:
-        batches.take()
-    assert raised.value is failure
-    assert raised.traceback[-1].name == "__call__"  # the place in the worker, not in the consumer
-    gate.set()
+    assert started[2].wait(DEADLINE_S)
+    gates[1].set()
+    wait_until_failed(batches, 1)
+    gates[2].set()  # finished after the failure, and not wanted any more
+    gates[0].set()
+    assert batches.take() == ("batch", 0)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="broken") as raised:
+            batches.take()
+        assert raised.value is failure
+    assert "__call__" in [entry.name for entry in raised.traceback]  # the place in the worker
+    for thread in batches.threads:  # they end by themselves
+        thread.join(DEADLINE_S)
+    assert not batches._desk.done
+    assert sorted(step for producer in producers for step in producer.made) == [0, 1, 2]
     batches.close()
 
 
-def test_the_first_of_several_failures_is_raised():
-    producers = [Producer(failures={0: ValueError("first")})]
-    batches = threaded(producers, 10)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="first"):
-            batches.take()
+@pytest.mark.parametrize("first", [1, 2])
+def test_of_several_failures_that_of_the_lowest_number_is_raised(first):
+    gates = {step: threading.Event() for step in range(3)}
+    failures = {1: ValueError("lower"), 2: KeyboardInterrupt("higher")}
+    batches = threaded([Producer(gates=gates, failures=failures) for _ in range(3)], 10)
+    for step in (first, 3 - first):
+        gates[step].set()
+        wait_until_failed(batches, min(step, first))
+    gates[0].set()
+    assert batches.take() == ("batch", 0)
+    with pytest.raises(ValueError, match="lower"):
+        batches.take()
+    batches.close()
+
+
+def test_a_failure_behind_a_batch_that_hangs_is_a_note_of_the_timeout():
+    gate = threading.Event()
+    batches = threaded([Producer(gates={0: gate}, failures={1: KeyError("broken")}) for _ in range(2)], 3, timeout_s=0.2)
+    wait_until_failed(batches, 1)
+    with pytest.raises(StoreTimeout, match="batch 0 was not ready in 0.2 s: .*at batch 0, testing") as raised:
+        batches.take()
+    assert raised.value.__notes__ == ["batch 1, which comes later, has failed: KeyError('broken')"]
+    gate.set()
     batches.close()
 
 

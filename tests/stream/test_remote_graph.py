@@ -56,7 +56,7 @@ def graph(two_processes: list[SamplingProcess]) -> RemoteGraph:
 class TestRemoteLoader(LoaderContract):
     @pytest.fixture(params=[0, 3])
     def new_loader(self, request: pytest.FixtureRequest, graph: RemoteGraph) -> Any:
-        return lambda **settings: node_loader(graph, num_threads=request.param, **{"batch_size": 24, **settings})
+        return lambda **settings: node_loader(graph, **{"num_threads": request.param, "batch_size": 24, **settings})
 
     @pytest.mark.parametrize("leave", ["raise", "close", "lose"])
     def test_leaving_early_leaves_no_thread(self, new_loader: Any, leave: str) -> None:

@@ -1,4 +1,4 @@
-"""How does a consumer go through epochs of batches, leave them early, and come back to where it was?
+"""Epochs of batches: a consumer goes through them, leaves them early, and comes back to where it was.
 
 Loaders differ in how one batch is made; iteration, threads, saved states and closing are the same for all of them.
 """
@@ -17,6 +17,7 @@ from hopstream.load.service import class_name
 from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
 
 Transform = Callable[[Any], Any]
+IN_TRANSFORM = "in the transform"
 
 
 class Maker(Protocol):
@@ -47,17 +48,23 @@ class _Producer:
             batch = self._maker.make(self._epoch, step)
             if self._transform is None:
                 return batch
-            self._maker.stage = "in the transform"
+            self._maker.stage = IN_TRANSFORM
             return self._transform(batch)
-        except StopIteration as error:
-            # Let through, it would end the consumer's loop without a word.
-            raise RuntimeError(f"StopIteration was raised {self._where(step)}") from error
         except BaseException as error:
-            error.add_note(self._where(step))
+            _add_place(error, self._epoch, step, self.stage)
             raise
 
-    def _where(self, step: int) -> str:
-        return f"while batch {step} of epoch {self._epoch} was made ({self.stage})"
+
+def _add_place(error: BaseException, epoch: int, step: int, stage: str) -> None:
+    """Add to an error which batch it belongs to.
+
+    Raises:
+        RuntimeError: The error is a ``StopIteration``, which would end the consumer's loop without a word.
+    """
+    where = f"while batch {step} of epoch {epoch} was made ({stage})"
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"StopIteration was raised {where}") from error
+    error.add_note(where)
 
 
 class EpochLoader:
@@ -78,6 +85,8 @@ class EpochLoader:
         self._is_cold = True
         self._is_closed = False
         self._process = os.getpid()
+        self.in_caller: Transform | None = None
+        """A second transform, called in the thread that takes the batch."""
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
@@ -246,6 +255,8 @@ class EpochIterator:
             raise StopIteration
         try:
             batch = self._batches.take()
+            if self._loader.in_caller is not None:
+                batch = self._transformed(self._loader.in_caller, batch)
         except BaseException as error:
             self._fail(error)
             raise
@@ -266,6 +277,13 @@ class EpochIterator:
         if self._end_reason is None:
             self._end_reason = reason
         self._batches.stop()
+
+    def _transformed(self, in_caller: Transform, batch: Any) -> Any:
+        try:
+            return in_caller(batch)
+        except BaseException as error:
+            _add_place(error, self._place.epoch, self._place.next_batch, IN_TRANSFORM)
+            raise
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration; the next one begins with the batch that was not given out."""

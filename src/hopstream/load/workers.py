@@ -1,8 +1,8 @@
-"""How do threads make numbered batches ahead of the consumer, in order, with nothing left behind?
+"""Threads that make numbered batches ahead of the consumer, in order, and leave nothing behind.
 
 Each worker takes the next number, makes the whole batch, and puts it down; the consumer picks batches up in order.
 Workers run ahead by a bounded number of batches, so memory is bounded whatever the speed of the consumer. A failure
-reaches the consumer at its next step, even where earlier batches are not done.
+takes the place of its batch: the consumer gets all batches before it first, and those after it are not made.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class _Desk(Generic[T]):
 
     Attributes:
         producers: One per worker.
-        stop: One past the last number.
+        stop: One past the last number; after a failure, the number of the batch that failed.
         num_ahead: How many batches may be unfinished or waiting at once.
         is_cold: Nothing has been made yet, so kernels may have to be compiled: one worker goes first.
         next_claim: The number that the next free worker takes.
         next_out: The number that the consumer takes next.
         done: Finished batches by number.
         making: Per worker, the number it works on.
-        failure: The first failure.
+        failure: The failure of batch ``stop``; of several, that of the lowest number.
         is_closing: Workers end as soon as they have put down what they are making.
         on_end: Called once when they are told to, so that nobody goes on waiting for what is not wanted any more.
     """
@@ -141,15 +141,19 @@ class _Desk(Generic[T]):
         """Put a finished batch down."""
         with self.changed:
             self.is_cold = False
-            if not self.is_closing:
+            if not self.is_closing and step < self.stop:
                 self.done[step] = batch
             self.changed.notify_all()
 
-    def fail(self, failure: BaseException) -> None:
-        """Put the reason down why there will be no further batch."""
+    def fail(self, step: int, failure: BaseException) -> None:
+        """Put down why a batch cannot be made, and let go of the batches after it.
+
+        Numbers are claimed in order, so every batch before it is made already or in the hands of another worker.
+        """
         with self.changed:
-            self.failure = self.failure or failure
-            self.is_closing = True
+            if step < self.stop:
+                self.stop, self.failure = step, failure
+                self.done = {number: batch for number, batch in self.done.items() if number < step}
             self.changed.notify_all()
 
     def end(self) -> None:
@@ -164,13 +168,18 @@ class _Desk(Generic[T]):
     def take(self, timeout_s: float) -> T:
         """Wait for the next batch in order."""
         with self.changed:
-            self.changed.wait_for(lambda: self.is_closing or self.next_out in self.done, timeout_s)
-            if self.failure is not None:
+            self.changed.wait_for(
+                lambda: self.is_closing or self.next_out in self.done or self.next_out == self.stop, timeout_s
+            )
+            if self.failure is not None and self.next_out == self.stop:
                 raise self.failure
             if self.is_closing:
                 raise StateError("the batches were closed while one was waited for")
             if self.next_out not in self.done:
-                raise StoreTimeout(f"batch {self.next_out} was not ready in {timeout_s:g} s: {self.describe()}")
+                late = StoreTimeout(f"batch {self.next_out} was not ready in {timeout_s:g} s: {self.describe()}")
+                if self.failure is not None:
+                    late.add_note(f"batch {self.stop}, which comes later, has failed: {self.failure!r}")
+                raise late
             batch = self.done.pop(self.next_out)
             self.next_out += 1
             self.changed.notify_all()
@@ -229,7 +238,7 @@ class ThreadedBatches(Generic[T]):
         Raises:
             StoreTimeout: It was not ready in time; the message says what each worker is doing.
             StateError: The batches were closed meanwhile.
-            BaseException: Whatever a worker raised.
+            BaseException: Whatever a worker raised when it made this batch.
         """
         return self._desk.take(self._timeout_s)
 
@@ -256,7 +265,7 @@ def _work(desk: _Desk[T], worker: int) -> None:
         try:
             batch = make(step)
         except BaseException as failure:  # the consumer raises it
-            desk.fail(failure)
+            desk.fail(step, failure)
             return
         desk.put(step, batch)
         del batch  # while this thread waits, only the consumer may hold the batch

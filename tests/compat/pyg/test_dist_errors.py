@@ -394,6 +394,30 @@ def test_transforms_run_where_filter_per_worker_says(graph: Graph) -> None:
     assert threading.current_thread().name not in names[True]
 
 
+@pytest.mark.parametrize("filter_per_worker", [False, True])
+def test_a_retry_after_a_failed_transform_begins_with_its_batch(graph: Graph, filter_per_worker: bool) -> None:
+    failures: list[Exception] = [ArithmeticError("no luck"), StopIteration()]
+
+    def transform(batch: Any) -> list[int]:
+        if batch.input_id[0] >= 20 and failures:
+            raise failures.pop(0)
+        return batch.n_id.tolist()
+
+    given = {"input_nodes": torch.arange(40), "batch_size": 10, "num_parts": 1, "filter_per_worker": filter_per_worker}
+    whole = load(graph, 0, free_port(), **given)
+    loader = load(graph, 0, free_port(), transform=transform, **given)
+    found: list[list[int]] = []
+    for error in (ArithmeticError, RuntimeError):
+        with pytest.raises(error) as raised:
+            found.extend(loader)
+        told = (*raised.value.args, *getattr(raised.value, "__notes__", ()))
+        assert "while batch 2 of epoch 0 was made (in the transform)" in " ".join(told)
+        assert len(found) == 2
+    assert found + list(loader) == [batch.n_id.tolist() for batch in whole]
+    for one in (whole, loader):
+        one.close()
+
+
 def test_several_ranks_may_hold_one_partition(graph: Graph) -> None:
     port, owners = free_port(), owners_of(graph, 2)
 

@@ -1,4 +1,4 @@
-"""What do PyG's distributed loaders have in common: meeting the other ranks, iterating, and leaving?"""
+"""What PyG's distributed loaders have in common: meeting the other ranks, iterating, and leaving."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ class DistLoader:
         self._store_settings = store_settings
         self._member: RpcMember | None = None
         self._loader: SubgraphLoader | None = None
-        self._in_caller: Callable[[Any], Any] | None = None
         self._entered: EpochIterator | None = None
         before = member_of_thread()
         try:
@@ -154,8 +153,7 @@ class DistLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Start the next epoch."""
-        batches = iter(self.loader)
-        return batches if self._in_caller is None else map(self._in_caller, batches)
+        return iter(self.loader)
 
     def __call__(self, index: Any) -> Any:
         """Refuse, as batches here are numbered and not asked for by seeds.
@@ -168,7 +166,7 @@ class DistLoader:
     def __enter__(self) -> Iterator[Any]:
         """Start the next epoch; the block's end is its end, and the loader can be used again."""
         self._entered = iter(self.loader)
-        return self._entered if self._in_caller is None else map(self._in_caller, self._entered)
+        return self._entered
 
     def __exit__(self, *exc_info: object) -> None:
         """End the epoch."""
@@ -219,7 +217,8 @@ class DistLoader:
                 loader.close()
             self._give_up(error)
             raise
-        self._loader, self._in_caller = loader, in_caller
+        loader.in_caller = in_caller
+        self._loader = loader
 
     def _agree(self) -> None:
         """Wait for the loaders of all ranks, whatever kind they are of."""
