@@ -77,6 +77,28 @@ def test_a_state_saved_near_is_gone_on_from_far(sources):
         assert [flat(batch) for batch in far] == whole[1:]
 
 
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_an_epoch_with_a_failure_is_the_same_from_parts_and_from_servers(sources, num_threads):
+    one, four, addresses = sources
+    seeds = (first_type(one), None)
+    wanted = epochs_of(one, seeds=seeds)[0]
+    for source in (one, four, addresses):
+        failures = [ArithmeticError("no luck")]
+
+        def transform(batch, failures=failures):
+            if batch.index == 3 and failures:
+                raise failures.pop()
+            return batch
+
+        options = {"shuffle": True, "store_settings": FAR, "num_threads": num_threads, "transform": transform}
+        with NeighborLoader(source, {"default": [4, 3]}, seeds, 9, collate="numpy", **options) as loader:
+            seen = []
+            with pytest.raises(ArithmeticError, match="no luck"):
+                seen.extend(flat(batch) for batch in loader)
+            assert seen == wanted[:3]
+            assert [flat(batch) for batch in loader] == wanted[3:]
+
+
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_a_server_that_goes_away_is_an_error_at_the_consumer(tmp_path, num_threads):
     local_store(make_plain_graph(np.random.default_rng(8)), tmp_path / "parts", 2).close()

@@ -16,6 +16,7 @@ import pytest
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, StoreTimeout, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.embeddings import open_embeddings
+from hopstream.load.layer_batches import LayerMaker
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.partition.layout import write_parts
 from tests.conftest import make_typed_graph
@@ -136,6 +137,28 @@ def test_typed_graphs_have_rows_for_every_type_and_only_those_asked_for_in_the_e
     assert found.at("author", np.arange(3), layer=1)[:, 0].tolist() == num_in["author"][:3].tolist()
     with pytest.raises(UnknownNameError, match="layer 2 has \\['paper'\\]"):
         found.at("author", keys)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_batches_before_one_that_fails_reach_the_layer_and_are_kept(places, tmp_path, monkeypatch, num_threads):
+    make, failures, seen = LayerMaker.make, [ArithmeticError("no luck")], []
+
+    def failing_make(maker, epoch, step):
+        if step == 3 and failures:
+            raise failures.pop()
+        return make(maker, epoch, step)
+
+    def layer(number, node_type, batch):
+        seen.append(batch.node_keys["node"][: batch.batch_size].tolist())
+        return mean_layer(number, node_type, batch)
+
+    monkeypatch.setattr(LayerMaker, "make", failing_make)
+    options = {"num_layers": 1, "rows_per_chunk": 1, "num_threads": num_threads}
+    with pytest.raises(ArithmeticError, match="no luck"):
+        infer(places.folders[1], tmp_path / "out", layer, **options)
+    assert len(seen) == 3
+    infer(places.folders[1], tmp_path / "out", layer, **options)
+    assert [key for keys in seen for key in keys] == list(range(NUM_NODES))
 
 
 def test_a_run_that_failed_goes_on_after_the_last_chunk(places, tmp_path):
