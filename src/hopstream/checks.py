@@ -1,4 +1,4 @@
-"""Is a setting what it may be?
+"""Checks of settings and names, and what their messages say.
 
 Python takes ``batch_size=True`` and ``shuffle="no"`` without a word, and much later something else breaks, or nothing
 does. So every setting is checked at the door, before anything is opened, and the message says its name.
@@ -6,12 +6,28 @@ does. So every setting is checked at the door, before anything is opened, and th
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 from hopstream.errors import SettingsError
+
+
+class Settings:
+    """The base of settings records, which are dataclasses: for an unknown field, the error names the closest one."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_: object, **given: object) -> Self:
+        """Refuse unknown fields, before ``__init__`` does so without a remedy."""
+        known: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        for name in given:
+            if name not in known:
+                meant = did_you_mean(name, known)
+                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{meant}")
+        return super().__new__(cls)
 
 
 def check_int(name: str, value: object, low: int, high: int) -> None:
@@ -42,7 +58,36 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         SettingsError: It is not.
     """
     if not isinstance(value, str) or value not in choices:
-        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+        meant = did_you_mean(value, choices)
+        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}{meant}")
+
+
+def known_names(name: object, known: Iterable[object]) -> str:
+    """The end of a message about an unknown name: ``known: ['train', 'val']; did you mean 'train'?``."""
+    known = list(known)
+    return f"known: {known}{did_you_mean(name, known)}"
+
+
+def known_words(name: object, known: Iterable[str]) -> str:
+    """As ``known_names``, in the words of TF-GNN's files: ``known: author, paper; did you mean 'paper'?``."""
+    known = list(known)
+    return f"known: {', '.join(known) or 'none'}{did_you_mean(name, known)}"
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """``; did you mean 'train'?`` with the known name that is closest to ``name``; nothing where none is close.
+
+    Args:
+        name: What was given: a string, or an edge type as three strings or ``src__rel__dst``.
+        known: Names that would do: strings, or edge types as three strings.
+    """
+    by_text = {_text_of(one): one for one in known}
+    found = difflib.get_close_matches(_text_of(name), by_text, n=1)
+    return f"; did you mean {by_text[found[0]]!r}?" if found else ""
+
+
+def _text_of(name: object) -> str:
+    return ("__".join(map(str, name)) if isinstance(name, list | tuple) else str(name)).casefold()
 
 
 def read_integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
 
+from hopstream.checks import known_names
 from hopstream.errors import SchemaError, UnknownNameError
 
 EdgeType = tuple[str, str, str]
@@ -126,7 +127,9 @@ class GraphSchema:
             _check_names(f"edge type {edge_type!r}", (*edge_type, *features))
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.nodes:
-                    raise SchemaError(f"edge type {edge_type!r} joins node type {end!r}; known: {list(self.nodes)}")
+                    raise SchemaError(
+                        f"edge type {edge_type!r} joins node type {end!r}; {known_names(end, self.nodes)}"
+                    )
         by_label: dict[str, EdgeType] = {}
         for edge_type in self.edges:
             other = by_label.setdefault(type_label(edge_type), edge_type)
@@ -190,12 +193,12 @@ class GraphSchema:
     def check_node_type(self, node_type: str) -> None:
         """Raise ``UnknownNameError`` unless the schema has this node type."""
         if node_type not in self.nodes:
-            raise UnknownNameError(f"unknown node type {node_type!r}; known: {list(self.nodes)}")
+            raise UnknownNameError(f"unknown node type {node_type!r}; {known_names(node_type, self.nodes)}")
 
     def check_edge_type(self, edge_type: EdgeType) -> None:
         """Raise ``UnknownNameError`` unless the schema has this edge type."""
         if edge_type not in self.edges:
-            raise UnknownNameError(f"unknown edge type {edge_type!r}; known: {list(self.edges)}")
+            raise UnknownNameError(f"unknown edge type {edge_type!r}; {known_names(edge_type, self.edges)}")
 
     def edge_type_of(self, given: object) -> EdgeType:
         """The edge type that is meant by a tuple or list, or by ``src__rel__dst``.
@@ -205,7 +208,7 @@ class GraphSchema:
         """
         edge_type = self.find_edge_type(given)
         if edge_type is None:
-            raise UnknownNameError(f"unknown edge type {given!r}; known: {list(self.edges)}")
+            raise UnknownNameError(f"unknown edge type {given!r}; {known_names(given, self.edges)}")
         return edge_type
 
     def find_edge_type(self, given: object) -> EdgeType | None:
@@ -235,7 +238,7 @@ class GraphSchema:
             self.check_edge_type(owner)
             features = self.edges[owner]
         if name not in features:
-            raise UnknownNameError(f"{type_label(owner)} has no feature {name!r}; known: {list(features)}")
+            raise UnknownNameError(f"{type_label(owner)} has no feature {name!r}; {known_names(name, features)}")
         return features[name]
 
     def to_json(self) -> dict[str, Any]:

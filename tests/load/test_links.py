@@ -542,9 +542,7 @@ class TestTimedLinkLoader(LoaderContract):
             more = {"num_threads": request.param, "exclude_links": True, **settings}
             settings = {"batch_size": 9, "collate": "numpy", "shuffle": True, **more}
             how = NegativeSampling("triplet", 2, strict=True)
-            return LinkNeighborLoader(
-                ratings, [3, 2], (RATES, "val"), neg_sampling=how, **TIMED, **settings
-            )
+            return LinkNeighborLoader(ratings, [3, 2], (RATES, "val"), neg_sampling=how, **TIMED, **settings)
 
         return new
 

@@ -136,9 +136,10 @@ def test_of_several_failures_that_of_the_lowest_number_is_raised(first):
 
 def test_a_failure_behind_a_batch_that_hangs_is_a_note_of_the_timeout():
     gate = threading.Event()
-    batches = threaded([Producer(gates={0: gate}, failures={1: KeyError("broken")}) for _ in range(2)], 3, timeout_s=0.2)
+    producers = [Producer(gates={0: gate}, failures={1: KeyError("broken")}) for _ in range(2)]
+    batches = threaded(producers, 3, timeout_s=0.2)
     wait_until_failed(batches, 1)
-    with pytest.raises(StoreTimeout, match="batch 0 was not ready in 0.2 s: .*at batch 0, testing") as raised:
+    with pytest.raises(StoreTimeout, match=r"batch 0 was not ready in 0.2 s: .*at batch 0, testing") as raised:
         batches.take()
     assert raised.value.__notes__ == ["batch 1, which comes later, has failed: KeyError('broken')"]
     gate.set()

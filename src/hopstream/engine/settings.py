@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict, get_args
 
-from hopstream.checks import check_choice, check_int
+from hopstream.checks import Settings, check_choice, check_int
 from hopstream.errors import SettingsError
 
 EngineName = Literal["local", "ray", "beam"]
@@ -30,7 +30,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(Settings):
     """How long is waited, and how often a task is tried. Every field is checked when the record is made.
 
     Raises:
@@ -63,7 +63,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(Settings):
     """Who works. Every field is checked when the record is made. Nothing of it changes what is written.
 
     Raises:

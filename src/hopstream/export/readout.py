@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_words
 from hopstream.errors import SchemaError
 from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.tfgnn.graph_schema import schema_message
@@ -98,12 +99,12 @@ def declare_seed_readout(schema: Any, node_set: str, labels: Sequence[str] = ())
         SchemaError: The node set or a label is not there.
     """
     if node_set not in schema.node_sets:
-        raise SchemaError(f"node set {node_set!r} is not there; known: {', '.join(sorted(schema.node_sets))}")
+        raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(schema.node_sets))}")
     features = schema.node_sets[node_set].features
     _declare_edges(schema, f"{READOUT}/{SEED_KEY}", node_set)
     for name in labels:
         if name not in features:
-            raise SchemaError(f"{node_set} has no feature {name!r}; known: {', '.join(sorted(features)) or 'none'}")
+            raise SchemaError(f"{node_set} has no feature {name!r}; {known_words(name, sorted(features))}")
         schema.node_sets[READOUT].features[name].CopyFrom(features[name])
         del features[name]
 

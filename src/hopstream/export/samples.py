@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
 from hopstream.export.plan import in_words_of_spec, most_drawn, of_ends, plan_of_spec, starts_from_links
@@ -38,7 +39,7 @@ from hopstream.tfgnn.values import FeatureValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedSampling:
+class SeedSampling(Settings):
     """What is made of each seed.
 
     Attributes:

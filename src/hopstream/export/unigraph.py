@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, write_text
+from hopstream.checks import did_you_mean, known_names
 from hopstream.engine.settings import no_progress
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
@@ -88,7 +89,7 @@ def write_unigraph(
     unknown = sorted(fields.keys() - UnigraphSettings.__dataclass_fields__.keys())
     if unknown:
         known = sorted(UnigraphSettings.__dataclass_fields__)
-        raise SettingsError(f"there is no setting {unknown[0]!r}; known: {known}")
+        raise SettingsError(f"there is no setting {unknown[0]!r}; {known_names(unknown[0], known)}")
     settings = settings or UnigraphSettings(**fields)
     if not isinstance(source, Graph):
         check_apart(out, {"the source": source})
@@ -249,7 +250,7 @@ class _Writing:
             named = next((t for t in owners if shown[len(t) + 1 :] in self._graph.nodes[t].features), None)
             if named is None:
                 known = [f"{t}.{name}" for t, nodes in self._graph.nodes.items() for name in nodes.features]
-                raise UnknownNameError(f"ids name {shown!r}; features of nodes are {known}")
+                raise UnknownNameError(f"ids name {shown!r}; features of nodes are {known}{did_you_mean(shown, known)}")
             found[named] = shown[len(named) + 1 :]
         return found
 

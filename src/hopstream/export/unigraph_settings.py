@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hopstream.checks import Settings
 from hopstream.errors import SettingsError
 
 UnigraphFormat = Literal["tfrecord", "csv", "parquet"]
@@ -14,7 +15,7 @@ FORMATS: tuple[UnigraphFormat, ...] = ("tfrecord", "csv", "parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnigraphSettings:
+class UnigraphSettings(Settings):
     """How a unigraph is written.
 
     Raises:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, column_schema
+from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.checksums import ColumnSums, GraphChecksums, array_sum, column_sums
 from hopstream.schema import EdgeType, GraphSchema, type_label
@@ -142,12 +143,14 @@ class Graph:
     def _check_splits(self) -> None:
         for node_type, splits in self.splits.items():
             if node_type not in self.nodes:
-                raise UnknownNameError(f"splits name node type {node_type!r}; known: {list(self.nodes)}")
+                raise UnknownNameError(f"splits name node type {node_type!r}; {known_names(node_type, self.nodes)}")
             for name, keys in splits.items():
                 _check_split(f"split {name!r} of {node_type!r}", keys, self.nodes[node_type].num_nodes, "node")
         for edge_type, splits in self.edge_splits.items():
             if edge_type not in self.edges:
-                raise UnknownNameError(f"edge_splits name edge type {edge_type!r}; known: {list(self.edges)}")
+                raise UnknownNameError(
+                    f"edge_splits name edge type {edge_type!r}; {known_names(edge_type, self.edges)}"
+                )
             for name, keys in splits.items():
                 where = f"split {name!r} of {type_label(edge_type)}"
                 _check_split(where, keys, self.edges[edge_type].num_edges, "edge")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.graph.splits import group_pairs, only_of
@@ -72,7 +73,9 @@ def hold_out_links(
     named = graph.edge_splits.get(edge_type, {})
     unknown = [name for name in splits if name not in named]
     if unknown or not named:
-        raise UnknownNameError(f"{type_label(edge_type)} has no split {unknown or 'at all'}; it has {list(named)}")
+        meant = did_you_mean(unknown[0], named) if unknown else ""
+        what = f"{type_label(edge_type)} has no split {unknown or 'at all'}"
+        raise UnknownNameError(f"{what}; it has {list(named)}{meant}")
     num_edges = graph.edges[edge_type].num_edges
     if parallel not in ("refuse", "remove"):
         raise SettingsError(f"parallel is {parallel!r}; give refuse|remove")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.checks import check_int
+from hopstream.checks import Settings, check_int
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.hashing import derive_seed, hash_keys
@@ -45,7 +45,7 @@ class SplitOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitSettings:
+class SplitSettings(Settings):
     """How nodes or links are shared out. What is said of nodes holds for links as well.
 
     Attributes:

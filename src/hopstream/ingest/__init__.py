@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from hopstream.checks import known_names
 from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
@@ -99,8 +100,8 @@ def _read_tables(path: Path, options: dict[str, object]) -> Graph:
     from hopstream.ingest.tables import TableSettings, read_tables
 
     known = list(TableSettings.__dataclass_fields__)
-    if not options.keys() <= set(known):
-        raise SettingsError(f"tables have no option {sorted(options.keys() - set(known))[0]!r}; known: {known}")
+    if unknown := sorted(options.keys() - set(known)):
+        raise SettingsError(f"tables have no option {unknown[0]!r}; {known_names(unknown[0], known)}")
     return read_tables(path, TableSettings(**options)).graph  # type: ignore[arg-type]
 
 
@@ -116,7 +117,7 @@ def check_options(kind: str, options: Mapping[str, object], known: Collection[st
     """Raise ``SettingsError`` where a kind of source has no such option."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        raise SettingsError(f"{kind} have no option {unknown[0]!r}; known: {sorted(known)}")
+        raise SettingsError(f"{kind} have no option {unknown[0]!r}; {known_names(unknown[0], sorted(known))}")
 
 
 def _refuse_options(options: dict[str, object], kind: str) -> None:

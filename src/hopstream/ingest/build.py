@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
+from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
@@ -236,4 +237,4 @@ def _untyped(columns: object, name: str) -> Columns:
 def _check_known(name: str, given: Iterable[object], known: Iterable[object]) -> None:
     for owner in given:
         if owner not in set(known):
-            raise UnknownNameError(f"{name} name type {owner!r}; known: {list(known)}")
+            raise UnknownNameError(f"{name} name type {owner!r}; {known_names(owner, known)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
 
 FileFormat = Literal["csv", "numpy", "parquet"]
@@ -18,7 +19,7 @@ MAX_CHUNKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSettings:
+class ChunkSettings(Settings):
     """How a chunked graph is written.
 
     Raises:

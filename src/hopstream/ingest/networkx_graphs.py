@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from hopstream.arrays import Column, RaggedArray
+from hopstream.checks import known_names
 from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.columns import as_column
@@ -228,7 +229,7 @@ def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
     called: dict[str, list[Hashable]] = {}
     for node_type, nodes in graph.nodes.items():
         if names is not None and names not in nodes.features:
-            raise UnknownNameError(f"{node_type} has no feature {names!r}; known: {list(nodes.features)}")
+            raise UnknownNameError(f"{node_type} has no feature {names!r}; {known_names(names, nodes.features)}")
         keys: Iterable[Any] = range(nodes.num_nodes) if names is None else _listed(nodes.features[names])
         called[node_type] = [(node_type, key) for key in keys] if has_types and names is None else list(keys)
         rows = _rows(node_type, nodes.features, nodes.num_nodes, {"type": node_type} if has_types else {}, names)

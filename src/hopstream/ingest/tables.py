@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from hopstream.arrays import IntArray
+from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.described import read_metadata
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings:
+class TableSettings(Settings):
     """How tables are read.
 
     Attributes:

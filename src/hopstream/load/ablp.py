@@ -127,7 +127,7 @@ class ABLPLoader(SubgraphLoader):
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: An anchor outside 0..n-1 of its type.
         """
-        loading, sampling_options = split_options("ABLPLoader", options, OTHER_OPTIONS)
+        loading, sampling_options = split_options(ABLPLoader, options, OTHER_OPTIONS)
         if sampling_options["disjoint"] or sampling_options["time_attr"] is not None:
             raise SettingsError(
                 "disjoint and time_attr are not options of ABLPLoader: anchors and label nodes share one subgraph; use "

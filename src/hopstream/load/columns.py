@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hopstream.checks import known_names
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 
@@ -63,7 +64,7 @@ def _resolve(
         edge_type = labels.get(tuple(given) if isinstance(given, list) else given)
         if edge_type is None:
             known = [t for t in labels if isinstance(t, tuple)]
-            raise UnknownNameError(f"edge_features: unknown edge type {given!r}; known: {known}")
+            raise UnknownNameError(f"edge_features: unknown edge type {given!r}; {known_names(given, known)}")
         if edge_type in resolved:
             raise SettingsError(f"edge_features names {edge_type!r} twice")
         resolved[edge_type] = names
@@ -80,7 +81,7 @@ def _choose(
     if isinstance(choice, Mapping):
         for t, names in choice.items():
             if t not in known:
-                raise UnknownNameError(f"{setting}: unknown type {t!r}; known: {list(known)}")
+                raise UnknownNameError(f"{setting}: unknown type {t!r}; {known_names(t, known)}")
             _check_known(f"{setting}[{t!r}]", names, known[t])
         return {t: tuple(choice.get(t, ())) for t in known}
     _check_known(setting, choice, {name for features in known.values() for name in features})
@@ -97,4 +98,4 @@ def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None
         raise SettingsError(f"{where} names a feature twice: {list(names)}")
     for name in names:
         if name not in known:
-            raise UnknownNameError(f"{where}: there is no feature {name!r}; known: {sorted(known)}")
+            raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(known))}")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, find_sorted, open_array, write_array, write_blocks, write_text
+from hopstream.checks import did_you_mean
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.paths import part_folder, path_name
@@ -226,7 +227,8 @@ class Embeddings:
             raise UnknownNameError(f"layer {layer} of {self.facts.num_layers} (numbered from 1)")
         known = self.facts.node_types if layer == self.facts.num_layers else tuple(self.facts.node_offsets)
         if node_type not in known:
-            raise UnknownNameError(f"unknown node type {node_type!r}; layer {layer} has {list(known)}")
+            meant = did_you_mean(node_type, known)
+            raise UnknownNameError(f"unknown node type {node_type!r}; layer {layer} has {list(known)}{meant}")
         return layer
 
 

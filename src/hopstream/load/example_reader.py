@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.ingest.example_tables import ExampleTables, is_parquet
 from hopstream.kernels.hashing import derive_seed
@@ -78,7 +79,7 @@ def chosen_spec(
             raise SettingsError(f"{where} is the name {names!r}; give a list of names: [{names!r}]")
         for name in names or ():
             if name not in of:
-                raise UnknownNameError(f"{where}: there is no feature {name!r}; known: {sorted(of)}")
+                raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(of))}")
         kept = of if names is None else {name: of[name] for name in of if name in names}
         return {name: field for name, field in kept.items() if has_strings or not field.is_string}
 
@@ -87,7 +88,7 @@ def chosen_spec(
     ) -> dict[str, SetSpec]:
         for name in names or ():
             if name not in sets:
-                raise UnknownNameError(f"{setting}: there is no set {name!r}; known: {sorted(sets)}")
+                raise UnknownNameError(f"{setting}: there is no set {name!r}; {known_names(name, sorted(sets))}")
         return {
             name: replace(
                 of, features=chosen(f"{setting}[{name!r}]", of.features, None if names is None else names.get(name, ()))

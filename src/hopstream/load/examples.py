@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_choice
+from hopstream.checks import check_choice, known_names
 from hopstream.errors import FormatError, MissingDependencyError, SettingsError, UnknownNameError
 from hopstream.load.epochs import EpochLoader, Transform
 from hopstream.load.example_order import ExampleOrder
@@ -194,7 +194,7 @@ class ExampleLoader(EpochLoader):
 
 def open_examples(files: Files, batch_size: int, options: ExampleOptions) -> OpenExamples:
     """Check the settings of a loader and open its files; ``ExampleLoader`` says what they mean and what is raised."""
-    refuse_unknown("ExampleLoader", [name for name in options if name not in ExampleOptions.__annotations__])
+    refuse_unknown(ExampleLoader, options, ExampleOptions.__annotations__)
     workers = WorkerSettings(
         num_threads=read_integer("num_threads", options.get("num_threads", 1), 0),
         prefetch=read_integer("prefetch", options.get("prefetch", 2), 0),
@@ -236,7 +236,7 @@ def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
     name = given if given is not None else roots[0] if len(roots) == 1 else None
     if name is not None and (name not in spec.node_sets or AUXILIARY.match(name)):
         known = [t for t in spec.node_sets if not AUXILIARY.match(t)]
-        raise UnknownNameError(f"seed_set: there is no node set {name!r}; known: {known}")
+        raise UnknownNameError(f"seed_set: there is no node set {name!r}; {known_names(name, known)}")
     return name
 
 

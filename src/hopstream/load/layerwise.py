@@ -116,7 +116,7 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         FormatError: Files of ``out`` are damaged, or ranks wrote rows of several widths or dtypes.
         StoreTimeout: Another rank did not finish a layer in time.
     """
-    refuse_unknown("infer_layerwise", [name for name in options if name not in INFERENCE_OPTIONS], OTHER_OPTIONS)
+    refuse_unknown(infer_layerwise, options, INFERENCE_OPTIONS, OTHER_OPTIONS)
     num_layers = read_integer("num_layers", num_layers, 1, 64)
     rows_per_chunk = read_integer("rows_per_chunk", rows_per_chunk, 1)
     check_seconds("wait_s", wait_s)

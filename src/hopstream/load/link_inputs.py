@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array, IntArray, to_array
+from hopstream.checks import did_you_mean, known_names
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.load.times import read_times
 from hopstream.schema import EdgeType, GraphSchema, type_label
@@ -123,14 +124,17 @@ def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | 
         if edge_type is not None:
             return edge_type, cast("str | Pairs | None", given[1])
         if isinstance(given[0], str) and (isinstance(given, tuple) or not isinstance(given[1], str)):
-            raise UnknownNameError(f"unknown edge type {given[0]!r}; known: {list(map(type_label, schema.edges))}")
+            raise UnknownNameError(
+                f"unknown edge type {given[0]!r}; {known_names(given[0], map(type_label, schema.edges))}"
+            )
     if len(schema.edges) == 1:
         return next(iter(schema.edges)), cast("str | Pairs | None", given)
     labels = ", ".join(map(type_label, schema.edges))
     if isinstance(given, str):
         known = {type_label(t): list(names) for t, names in schema.edge_splits.items()}
         raise UnknownNameError(
-            f"edge_label_index={given!r} is no edge type ({labels}); for a split give (edge type, split): {known}"
+            f"edge_label_index={given!r} is no edge type ({labels}); for a split give (edge type, split): "
+            f"{known}{did_you_mean(given, map(type_label, schema.edges))}"
         )
     raise SettingsError(f"the graph has several edge types; give edge_label_index=(edge type, …) with one of {labels}")
 
@@ -148,7 +152,7 @@ def _stored_links(store: Store, edge_type: EdgeType, split: str | None) -> LinkI
     if split not in splits[edge_type]:
         known = list(splits[edge_type])
         remedy = "; split_links(graph, …) makes splits before the parts are written" if not known else ""
-        raise UnknownNameError(f"{label} has no split {split!r}; known: {known}{remedy}")
+        raise UnknownNameError(f"{label} has no split {split!r}; {known_names(split, known)}{remedy}")
     edge_keys = np.ascontiguousarray(store.edge_split(edge_type, split), np.int64)
     return LinkInputs(
         edge_type=edge_type, num_links=len(edge_keys), name=f"{label}, split {split!r}", edge_keys=edge_keys

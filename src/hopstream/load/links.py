@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array
+from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
@@ -115,7 +116,7 @@ class LinkNeighborLoader(SubgraphLoader):
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
-        loading, drawing = split_options("LinkNeighborLoader", {**options, "batch_size": batch_size}, OTHER_OPTIONS)
+        loading, drawing = split_options(LinkNeighborLoader, {**options, "batch_size": batch_size}, OTHER_OPTIONS)
         how = read_negative_sampling(neg_sampling, neg_sampling_ratio)
         if how is not None and how.mode == "triplet" and edge_label is not None:
             raise SettingsError("triplets have no labels; leave edge_label out, or use binary negative sampling")
@@ -198,8 +199,11 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
     for name in named:
         other = sampling.schema.find_edge_type(name)
         if other is None:
-            known = ", ".join(map(type_label, sampling.schema.edges))
-            raise UnknownNameError(f"exclude_links is {given!r}; give True, False, 'self' or edge types out of {known}")
+            known = list(map(type_label, sampling.schema.edges))
+            raise UnknownNameError(
+                f"exclude_links is {given!r}; give True, False, 'self' or edge types out of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
+            )
         sides = _sides(edge_type, other)
         if not sides:
             raise SettingsError(

@@ -159,7 +159,7 @@ class NeighborLoader(SubgraphLoader):
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
-        refuse_unknown("NeighborLoader", unknown)
+        refuse_unknown(NeighborLoader, unknown, ())
         options = check_options(
             SamplingOptions(
                 replace=replace, direction=direction, disjoint=disjoint, time_attr=time_attr,

@@ -1,13 +1,14 @@
-"""Which options do all loaders check alike, and what stands here for the options of PyG's loaders?"""
+"""Options that all loaders check alike, and what to write here for the options of PyG's loaders."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import ParamSpec
 
-from hopstream.checks import is_number
+from hopstream.checks import did_you_mean, is_number
 from hopstream.checks import read_flag as read_flag
 from hopstream.checks import read_integer as read_integer
 from hopstream.errors import SettingsError
@@ -71,22 +72,29 @@ def read_rank(rank: object, world_size: object) -> tuple[int, int]:
     return read_integer("rank", rank, 0, MAX_RANK), world_size
 
 
-def refuse_unknown(door: str, names: Iterable[str], other: Mapping[str, str] = PYG_OPTIONS) -> None:
+def refuse_unknown(
+    door: Callable[..., object], given: Iterable[str], known: Iterable[str], other: Mapping[str, str] = PYG_OPTIONS
+) -> None:
     """Refuse options that a loader does not have.
 
     Args:
-        door: The loader's name.
-        names: The options.
+        door: The loader's class, or the function.
+        given: The options.
+        known: Those that it has beside its arguments.
         other: Names that other loaders have for options, and what to write instead.
 
     Raises:
         SettingsError: Another loader has it; the message says what stands for it here.
-        TypeError: Nobody has it.
+        TypeError: Nobody has it; the message says which one may be meant.
     """
-    for name in names:
+    known = set(known)
+    for name in given:
+        if name in known:
+            continue
         if name in other:
-            raise SettingsError(f"{name}= is no option of {door}: {other[name]}")
-        raise TypeError(f"{door} got an unexpected keyword argument {name!r}")
+            raise SettingsError(f"{name}= is no option of {door.__name__}: {other[name]}")
+        meant = did_you_mean(name, known.union(inspect.signature(door).parameters))
+        raise TypeError(f"{door.__name__} got an unexpected keyword argument {name!r}{meant}")
 
 
 def refuse_data(init: Callable[P, None]) -> Callable[P, None]:
@@ -95,7 +103,7 @@ def refuse_data(init: Callable[P, None]) -> Callable[P, None]:
     @wraps(init)
     def checked(*args: P.args, **options: P.kwargs) -> None:
         if "data" in options:
-            refuse_unknown(type(args[0]).__name__, ["data"])
+            refuse_unknown(type(args[0]), ["data"], ())
         init(*args, **options)
 
     return checked

@@ -190,7 +190,7 @@ def _check_options(settings: PPRSettings, options: LoaderOptions) -> None:
     for name in options:
         if name in PPRSettings.__slots__:
             raise SettingsError(f"{name}= is a field of settings: settings=PPRSettings({name}=…)")
-    refuse_unknown("PPRLoader", [name for name in options if name not in LoaderOptions.__annotations__], OTHER_OPTIONS)
+    refuse_unknown(PPRLoader, options, LoaderOptions.__annotations__, OTHER_OPTIONS)
     if settings.include_sampled_edges:
         return
     for name in ("edge_features", "edge_keys"):

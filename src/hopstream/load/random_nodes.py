@@ -86,7 +86,7 @@ class RandomNodeLoader(SubgraphLoader):
             if name in options:
                 raise SettingsError(f"{name} is not an option of RandomNodeLoader: every batch is full and random")
         num_batches = read_integer("num_batches", num_batches, 1, MAX_BATCHES)
-        loading, sampling_options = split_options("RandomNodeLoader", options)
+        loading, sampling_options = split_options(RandomNodeLoader, options)
         if sampling_options["time_attr"] is not None:
             raise SettingsError("time_attr is not an option of RandomNodeLoader: random nodes have no seed time")
         setup = self._open(source, sampling_options["direction"], loading)

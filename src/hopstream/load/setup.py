@@ -74,12 +74,12 @@ class LoaderOptions(CommonOptions, total=False):
 
 
 def split_options(
-    door: str, options: Mapping[str, object], other: Mapping[str, str] = PYG_OPTIONS
+    door: Callable[..., object], options: Mapping[str, object], other: Mapping[str, str] = PYG_OPTIONS
 ) -> tuple[LoaderOptions, SamplingOptions]:
     """The options of loading and of sampling, the latter checked as far as they can be by themselves.
 
     Args:
-        door: The loader's name, for messages.
+        door: The loader's class, for messages.
         options: What the user gave.
         other: Names that other loaders have for options, and what to write instead.
 
@@ -88,7 +88,7 @@ def split_options(
         TypeError: Nobody has such an option.
     """
     names = {**LoaderOptions.__annotations__, **SamplingOptions.__annotations__}
-    refuse_unknown(door, [name for name in options if name not in names], other)
+    refuse_unknown(door, options, names, other)
     loading = {name: value for name, value in options.items() if name in LoaderOptions.__annotations__}
     drawing = {name: value for name, value in options.items() if name in SamplingOptions.__annotations__}
     return cast(LoaderOptions, loading), check_options(cast(SamplingOptions, drawing))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from hopstream.checks import Settings
 from hopstream.errors import StateError, StoreTimeout
 from hopstream.load.options import check_seconds, read_integer
 
@@ -35,7 +36,7 @@ class Producer(Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(Settings):
     """How batches are made ahead of the consumer.
 
     Attributes:

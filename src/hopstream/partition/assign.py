@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_names
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
@@ -383,7 +384,7 @@ def _given_owners(source: AssignSource, num_parts: int, given: OwnersSource) -> 
         return read_owners(_owners_folder(given, source.num_nodes), source.num_nodes, num_parts)[0]
     unknown = [t for t in given if t not in source.num_nodes]
     if unknown:
-        raise UnknownNameError(f"owners name node type {unknown[0]!r}; known: {list(source.num_nodes)}")
+        raise UnknownNameError(f"owners name node type {unknown[0]!r}; {known_names(unknown[0], source.num_nodes)}")
     missing = [t for t in source.num_nodes if t not in given]
     if missing:
         raise SchemaError(f"owners have no node type {missing[0]!r}; give the part of each of its nodes")

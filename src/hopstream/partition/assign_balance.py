@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import Array, IntArray, RaggedArray, open_array
+from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, UnknownNameError
 from hopstream.kernels.placement import add_loads
 from hopstream.kernels.refinement import move_nodes
@@ -163,7 +164,9 @@ def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], 
     """The name of each class, and int32[num_nodes], the class of each node, -1 for none."""
     for node_type in asked:
         if node_type not in source.num_nodes:
-            raise UnknownNameError(f"balance_ntypes name node type {node_type!r}; known: {list(source.num_nodes)}")
+            raise UnknownNameError(
+                f"balance_ntypes name node type {node_type!r}; {known_names(node_type, source.num_nodes)}"
+            )
     names: list[str] = []
     found = []
     for node_type, num_nodes in source.num_nodes.items():
@@ -191,7 +194,9 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
     elif isinstance(what, str):
         known = list(source.schema.nodes[node_type])
         if what not in known:
-            raise UnknownNameError(f"{where} is feature {what!r}; known: {known}; a file ends in .npy or .txt")
+            raise UnknownNameError(
+                f"{where} is feature {what!r}; {known_names(what, known)}; a file ends in .npy or .txt"
+            )
         where, column = f"{node_type}.{what}", source.feature(node_type, what)
         if isinstance(column, RaggedArray):
             raise SchemaError(f"{where} has rows of different lengths; classes are one integer for each node")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import did_you_mean
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.kernels.alias import build_aliases
@@ -98,7 +99,10 @@ def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
     """Refuse types of columns that edges cannot be drawn by; see ``check_weights``."""
     if not any(weight_attr in features for features in schema.edges.values()):
         known = {type_label(t): list(features) for t, features in schema.edges.items()}
-        raise UnknownNameError(f"weight_attr is {weight_attr!r}; no edge type has such a feature; known: {known}")
+        raise UnknownNameError(
+            f"weight_attr is {weight_attr!r}; no edge type has such a feature; "
+            f"known: {known}{did_you_mean(weight_attr, {name for of in schema.edges.values() for name in of})}"
+        )
     for edge_type, features in schema.edges.items():
         feature = features.get(weight_attr)
         if feature is not None and not (

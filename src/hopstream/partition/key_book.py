@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hopstream.arrays import IntArray, open_array
+from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.partition.book import Owner, PartitionBook
 from hopstream.partition.layout import Dataset, open_dataset
@@ -100,7 +101,9 @@ class KeyBook:
         edge_type = self.dataset.manifest.schema.edge_type_of(edge_type)
         if (edge_type, direction) not in self.ranges.edge_offsets:
             known = list(self.dataset.manifest.directions)
-            raise UnknownNameError(f"{self.dataset.root} has no edges of direction {direction!r}; known: {known}")
+            raise UnknownNameError(
+                f"{self.dataset.root} has no edges of direction {direction!r}; {known_names(direction, known)}"
+            )
         return self._range((edge_type, direction), part)
 
     def _range(self, owner: Owner, part: int) -> tuple[int, int]:

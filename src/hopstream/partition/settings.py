@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict, cast, get_args
 
-from hopstream.checks import check_choice, check_int
+from hopstream.checks import Settings, check_choice, check_int
 from hopstream.engine.settings import Progress as Progress
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType
@@ -19,7 +19,7 @@ MAX_PARTS = 99_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSettings:
+class PartitionSettings(Settings):
     """How a graph is cut and what each part holds. Every field is checked when the record is made.
 
     Raises:

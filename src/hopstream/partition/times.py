@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
+from hopstream.checks import did_you_mean
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.rows import sort_rows
@@ -127,7 +128,10 @@ def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
     tables: list[tuple[str | EdgeType, Mapping[str, FeatureSchema]]] = [*schema.nodes.items(), *schema.edges.items()]
     if not any(time_attr in features for _, features in tables):
         known = {type_label(t): list(features) for t, features in tables if features}
-        raise UnknownNameError(f"time_attr is {time_attr!r}; no node or edge type has such a feature; known: {known}")
+        raise UnknownNameError(
+            f"time_attr is {time_attr!r}; no node or edge type has such a feature; "
+            f"known: {known}{did_you_mean(time_attr, {name for _, of in tables for name in of})}"
+        )
     for owner, features in tables:
         feature = features.get(time_attr)
         if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):

@@ -19,6 +19,7 @@ import numpy as np
 
 import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
+from hopstream.checks import known_names
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
@@ -329,7 +330,7 @@ def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> Graph
     asked = {by_label.get(link) if isinstance(link, str) else link: link for link in settings.links}
     unknown = [link for edge_type, link in asked.items() if edge_type not in schema.edges]
     if unknown:
-        raise UnknownNameError(f"links name edge type {unknown[0]!r}; known: {list(by_label)}")
+        raise UnknownNameError(f"links name edge type {unknown[0]!r}; {known_names(unknown[0], by_label)}")
     linked = {t: schema.edge_splits.get(t, ()) for t in schema.edges if t in asked or t in schema.edge_splits}
     return replace(schema, edge_splits=linked)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import to_array
-from hopstream.checks import check_choice, is_number, read_flag
+from hopstream.checks import Settings, check_choice, is_number, read_flag
 from hopstream.errors import SettingsError
 
 NegativeMode = Literal["binary", "triplet"]
@@ -24,7 +24,7 @@ MAX_AMOUNT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NegativeSampling:
+class NegativeSampling(Settings):
     """How many negatives a batch of links gets, and where they come from.
 
     Attributes:

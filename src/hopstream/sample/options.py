@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict, cast, get_args
 
-from hopstream.checks import check_choice, read_flag, read_integer
+from hopstream.checks import check_choice, known_names, read_flag, read_integer
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.sample.plan import NumNeighbors, SamplePlan, SubgraphType, plan_from_num_neighbors
@@ -332,7 +332,7 @@ def _check_feature(option: str, given: str | None, written: str | None, schema: 
     names = sorted({name for features in (*nodes, *schema.edges.values()) for name in features})
     if given not in names:
         where = "node type and no edge type" if option == "time_attr" else "edge type"
-        raise UnknownNameError(f"{option} is {given!r}; no {where} has such a feature; known: {names}")
+        raise UnknownNameError(f"{option} is {given!r}; no {where} has such a feature; {known_names(given, names)}")
     was = f"with {option}={written!r}" if written is not None else f"without {option}"
     raise SettingsError(
         f"{option} is {given!r}; the dataset was written {was}; write the parts again with {option}={given!r}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_choice, is_number, read_flag, read_integer
+from hopstream.checks import Settings, check_choice, is_number, read_flag, read_integer
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
@@ -25,7 +25,7 @@ MAX_NODES_TOUCHED = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PPRSettings:
+class PPRSettings(Settings):
     """How a seed's neighbourhood is found by personalised PageRank, and how much of it is wanted.
 
     Attributes:

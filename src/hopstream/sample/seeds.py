@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array, IntArray, to_array
+from hopstream.checks import did_you_mean
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.schema import NODE
 from hopstream.store.contract import Store
@@ -107,7 +108,8 @@ def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) 
     if isinstance(seeds, str):
         known = {t: list(names) for t, names in store.schema.splits.items()}
         raise UnknownNameError(
-            f"{name}={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): {known}"
+            f"{name}={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): "
+            f"{known}{did_you_mean(seeds, types)}"
         )
     raise SettingsError(f"the graph has several node types; give {name}=(node type, …) with one of {', '.join(types)}")
 

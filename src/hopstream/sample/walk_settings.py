@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from hopstream.checks import is_number, read_integer
+from hopstream.checks import Settings, is_number, read_integer
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, type_label
@@ -37,7 +37,7 @@ class WalkOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WalkSettings:
+class WalkSettings(Settings):
     """How to walk; see ``random_walks`` for the meaning of each field."""
 
     length: int | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
@@ -68,7 +69,7 @@ def check_split(store: Store, node_type: str, name: str) -> None:
     known = store.schema.splits.get(node_type, ())
     if name not in known:
         remedy = "; split_nodes(graph, …) makes splits before the parts are written, or give keys" if not known else ""
-        raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; known: {list(known)}{remedy}")
+        raise UnknownNameError(f"node type {node_type!r} has no split {name!r}; {known_names(name, known)}{remedy}")
 
 
 def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
@@ -77,7 +78,9 @@ def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
     known = store.schema.edge_splits.get(edge_type, ())
     if name not in known:
         remedy = "; split_links(graph, …) makes splits before the parts are written" if not known else ""
-        raise UnknownNameError(f"edge type {type_label(edge_type)} has no split {name!r}; known: {list(known)}{remedy}")
+        raise UnknownNameError(
+            f"edge type {type_label(edge_type)} has no split {name!r}; {known_names(name, known)}{remedy}"
+        )
 
 
 def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import flight
 
+from hopstream.checks import Settings
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.store import check_scheme
 
@@ -77,7 +78,7 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServerSecurity:
+class ServerSecurity(Settings):
     """What a server shows and what it asks for.
 
     Attributes:
@@ -138,7 +139,7 @@ class ServerSecurity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ClientSecurity:
+class ClientSecurity(Settings):
     """What a client shows and what it trusts.
 
     Attributes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hopstream.checks import check_int, check_seconds
+from hopstream.checks import Settings, check_int, check_seconds
 from hopstream.errors import SettingsError
 from hopstream.store.security import ClientSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(Settings):
     """How a store on other machines is asked. Every field is checked when the record is made.
 
     Raises:
@@ -38,7 +38,7 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
+class ServerLimits(Settings):
     """How much one request may ask of a server. Every field is checked when the record is made.
 
     Raises:

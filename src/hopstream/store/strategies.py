@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_words
 from hopstream.errors import SettingsError
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import timed_edge_types
@@ -26,7 +27,7 @@ def check_strategy(store: Store, request: SampleRequest) -> None:
     if not -1 <= request.count <= MAX_COUNT:
         raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 to {MAX_COUNT}")
     if request.strategy not in STRATEGIES:
-        raise SettingsError(f"strategy is {request.strategy!r}; known: {', '.join(STRATEGIES)}")
+        raise SettingsError(f"strategy is {request.strategy!r}; {known_words(request.strategy, STRATEGIES)}")
     if request.is_replacing and request.count >= 0 and request.strategy not in REPLACING:
         raise SettingsError(f"{where}: strategy {request.strategy!r} draws an edge once; is_replacing must be False")
     if (request.labor is None) == (request.strategy == "labor"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from hopstream.checks import Settings
 from hopstream.load.options import check_seconds, read_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingLimits:
+class SamplingLimits(Settings):
     """How much sampling a server does at once, and how long it waits. Every field is checked when the record is made.
 
     Raises:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hopstream.checks import Settings
 from hopstream.errors import SettingsError
 
 MAX_ANY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomSettings:
+class RandomSettings(Settings):
     """How large random graphs are; numbers are drawn uniformly, both bounds included."""
 
     num_components: int = field(default=1, metadata={"help": "components of each graph"})

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
+from hopstream.checks import known_words
 from hopstream.errors import SchemaError
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.values import FeatureValues
@@ -79,11 +80,11 @@ def check_readout(graph: GraphPieces, node_set: str = READOUT, keys: Sequence[st
             or two; the error names the key and the edge set.
     """
     if node_set not in graph.node_sets:
-        raise SchemaError(f"node set {node_set!r} is not there; known: {', '.join(sorted(graph.node_sets))}")
+        raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(graph.node_sets))}")
     by_key = readout_edges(graph, node_set)
     for key in by_key if keys is None else keys:
         if key not in by_key:
-            raise SchemaError(f"{node_set} has no key {key!r}; known: {', '.join(by_key) or 'none'}")
+            raise SchemaError(f"{node_set} has no key {key!r}; {known_words(key, by_key)}")
         _check_key(graph, node_set, key, by_key[key])
 
 
@@ -142,7 +143,9 @@ def add_readout(
         if key in known:
             raise SchemaError(f"{node_set} has key {key!r} already, in {', '.join(known[key])}")
         if source_set not in graph.node_sets:
-            raise SchemaError(f"node set {source_set!r} is not there; known: {', '.join(sorted(graph.node_sets))}")
+            raise SchemaError(
+                f"node set {source_set!r} is not there; {known_words(source_set, sorted(graph.node_sets))}"
+            )
         edge_sets[f"{node_set}/{key}"] = EdgePieces(
             sizes=ones, source=nodes, target=target, source_set=source_set, target_set=node_set
         )
@@ -161,7 +164,9 @@ def add_readout_from_first_node(
         SchemaError: A component has no node in the set, the set is not there, or the key is.
     """
     if node_set_name not in graph.node_sets:
-        raise SchemaError(f"node set {node_set_name!r} is not there; known: {', '.join(sorted(graph.node_sets))}")
+        raise SchemaError(
+            f"node set {node_set_name!r} is not there; {known_words(node_set_name, sorted(graph.node_sets))}"
+        )
     sizes = graph.node_sets[node_set_name].sizes
     if len(sizes) and int(sizes.min()) == 0:
         raise SchemaError(f"component {int(np.argmin(sizes))} has no node in {node_set_name!r} to read out")
@@ -209,5 +214,5 @@ def _read_from(graph: GraphPieces, source_set: str, feature_name: str) -> tuple[
     if name != source_set and not np.array_equal(held.sizes, graph.node_sets[source_set].sizes):
         raise SchemaError(f"node set {source_set!r} has other sizes than edge set {name!r}, which it stands for")
     if feature_name not in held.features:
-        raise SchemaError(f"{name} has no feature {feature_name!r}; known: {', '.join(held.features) or 'none'}")
+        raise SchemaError(f"{name} has no feature {feature_name!r}; {known_words(feature_name, held.features)}")
     return held.sizes, held.features[feature_name]

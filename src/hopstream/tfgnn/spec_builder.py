@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
+from hopstream.checks import known_words
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.tfgnn.graph_schema import AUXILIARY
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, SAMPLING_SPEC, message_class
@@ -231,7 +232,7 @@ class SamplingSpecBuilder:
             raise SettingsError(f"which {what}? There are {len(known)}: {', '.join(sorted(known))}")
         found = next(iter(known)) if name is None else name
         if found not in known:
-            raise UnknownNameError(f"unknown {what} {found!r}; known: {', '.join(sorted(known))}")
+            raise UnknownNameError(f"unknown {what} {found!r}; {known_words(found, sorted(known))}")
         return str(found)
 
 

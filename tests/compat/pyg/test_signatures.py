@@ -127,7 +127,7 @@ def test_a_context_has_the_fields_of_pygs() -> None:
 def test_options_of_pygs_loaders_are_taken_or_refused_with_what_stands_for_them(name: str) -> None:
     try:
         common_options(
-            "DistNeighborLoader", {name: OPTIONS[name]}, transform=None, concurrency=1, filter_per_worker=None,
+            ours.DistNeighborLoader, {name: OPTIONS[name]}, transform=None, concurrency=1, filter_per_worker=None,
             async_sampling=True,
         )  # fmt: skip
     except SettingsError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.checks import read_integer
+from hopstream.checks import known_names, read_integer
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, numbered
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
@@ -251,12 +251,12 @@ class RangePartitionBook:
         if len(found) > 1:
             raise UnknownNameError(f"edge type {etype!r} is ambiguous: {found}; give source, relation and destination")
         if not found:
-            raise UnknownNameError(f"edge type {etype!r} does not exist; known: {self.canonical_etypes}")
+            raise UnknownNameError(f"edge type {etype!r} does not exist; {known_names(etype, self.canonical_etypes)}")
         return found[0]
 
     def _known(self, ntype: str) -> str:
         if ntype not in self._nodes.ranges:
-            raise UnknownNameError(f"node type {ntype!r} does not exist; known: {self.ntypes}")
+            raise UnknownNameError(f"node type {ntype!r} does not exist; {known_names(ntype, self.ntypes)}")
         return ntype
 
     def _node_type(self, ntype: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_int
+from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.numbering import number_by_owner
@@ -127,7 +127,7 @@ def _check_others(objtype: object, graph_formats: object, use_graphbolt: object)
         raise SettingsError("use_graphbolt is given; GraphBolt's files are not written: leave it out")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
     if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
-        raise SettingsError(f"graph_formats is {graph_formats!r}; known: {', '.join(FORMATS)}")
+        raise SettingsError(f"graph_formats is {graph_formats!r}; {known_words(graph_formats, FORMATS)}")
 
 
 def _assign(
@@ -154,7 +154,7 @@ def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
         unknown = [t for t in given if t not in graph.nodes]
         if unknown:
             known = list(dgl_names(graph.schema)[0].values())
-            raise SchemaError(f"balance_ntypes name node type {unknown[0]!r}; known: {known}")
+            raise SchemaError(f"balance_ntypes name node type {unknown[0]!r}; {known_names(unknown[0], known)}")
         return {t: given.get(t) for t in graph.nodes}
     if len(graph.nodes) > 1:
         if balance_ntypes is not None:

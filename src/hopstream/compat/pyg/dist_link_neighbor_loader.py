@@ -104,7 +104,7 @@ class DistLinkNeighborLoader(DistLoader):
         check_concurrency(concurrency)
         check_device(device)
         common, in_caller = common_options(
-            "DistLinkNeighborLoader", options, transform=transform, concurrency=concurrency,
+            DistLinkNeighborLoader, options, transform=transform, concurrency=concurrency,
             filter_per_worker=filter_per_worker, async_sampling=async_sampling,
         )  # fmt: skip
         sampler = dist_sampler or DistNeighborSampler(

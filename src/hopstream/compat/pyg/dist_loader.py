@@ -231,13 +231,13 @@ class DistLoader:
 
 
 def common_options(
-    door: str, options: Mapping[str, Any], *, transform: Any, concurrency: int, filter_per_worker: bool | None,
-    async_sampling: bool,
+    door: Callable[..., object], options: Mapping[str, Any], *, transform: Any, concurrency: int,
+    filter_per_worker: bool | None, async_sampling: bool,
 ) -> tuple[CommonOptions, Callable[[Any], Any] | None]:  # fmt: skip
     """PyG's options of a loader as ours.
 
     Args:
-        door: The loader's name, for messages.
+        door: The loader's class, for messages.
         options: What the user gave beside the arguments.
         transform: A function of a batch, or None.
         concurrency: How many batches are made at once, for each of ``num_workers``.
@@ -253,7 +253,7 @@ def common_options(
     """
     ours = {*CommonOptions.__annotations__, "batch_size"} - {"transform", "rank", "world_size", "store_settings"}
     pyg = {"num_workers", "prefetch_factor", "timeout", "generator", *WITHOUT_EFFECT}
-    refuse_unknown(door, [name for name in options if name not in ours | pyg], OTHER_OPTIONS)
+    refuse_unknown(door, options, ours | pyg, OTHER_OPTIONS)
     found: dict[str, Any] = {name: value for name, value in options.items() if name in ours}
     num_workers = read_integer("num_workers", options.get("num_workers", 0), 0)
     num_threads = max(1, num_workers) * concurrency if read_flag("async_sampling", async_sampling) else num_workers

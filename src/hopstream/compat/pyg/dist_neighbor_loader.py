@@ -94,7 +94,7 @@ class DistNeighborLoader(DistLoader):
         check_concurrency(concurrency)
         check_device(device)
         common, in_caller = common_options(
-            "DistNeighborLoader", options, transform=transform, concurrency=concurrency,
+            DistNeighborLoader, options, transform=transform, concurrency=concurrency,
             filter_per_worker=filter_per_worker, async_sampling=async_sampling,
         )  # fmt: skip
         node_type, seeds = _split_type(input_nodes)

@@ -14,6 +14,7 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
 from hopstream.arrays import IntArray, to_array
+from hopstream.checks import known_names
 from hopstream.compat.pyg.channels import Delivery, check_concurrency
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.local_graph_store import parts_of
@@ -185,7 +186,7 @@ class DistNeighborSampler:
     def own_nodes(self, node_type: str) -> IntArray:
         """int64[n], the keys of the nodes that this rank owns, ascending."""
         if node_type not in self.own.owners:
-            raise UnknownNameError(f"unknown node type {node_type!r}; known: {list(self.own.owners)}")
+            raise UnknownNameError(f"unknown node type {node_type!r}; {known_names(node_type, self.own.owners)}")
         return np.flatnonzero(self.own.owners[node_type] == self.own.part)
 
     def own_links(self, edge_type: EdgeType) -> IntArray:

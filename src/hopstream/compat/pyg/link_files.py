@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_names
 from hopstream.compat.pyg.partition_writing import CutGraph, fixed_column, time_name
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
@@ -83,7 +84,7 @@ def read_links(path: Path, value: Any, graph: Graph, edge_type: EdgeType | None)
     found = {}
     for of_type, links in value.items():
         if of_type not in graph.edges:
-            raise UnknownNameError(f"{path}: there is no edge type {of_type!r}; known: {list(graph.edges)}")
+            raise UnknownNameError(f"{path}: there is no edge type {of_type!r}; {known_names(of_type, graph.edges)}")
         found[of_type] = _keys_of(path, links, graph.edges[of_type])
     return found
 

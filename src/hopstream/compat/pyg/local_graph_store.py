@@ -12,7 +12,7 @@ from torch_geometric.data import EdgeAttr, GraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils import sort_edge_index
 
-from hopstream.checks import read_integer
+from hopstream.checks import known_names, read_integer
 from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
@@ -254,5 +254,5 @@ def parts_of(parts: Any, what: str, ids: Tensor, of_type: Any) -> Tensor:
 
 def _of_type(values: Mapping[Any, Any], of_type: Any, where: str) -> Any:
     if of_type not in values:
-        raise UnknownNameError(f"{where}: there is no type {of_type!r}; known: {list(values)}")
+        raise UnknownNameError(f"{where}: there is no type {of_type!r}; {known_names(of_type, values)}")
     return values[of_type]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import IntArray
+from hopstream.checks import known_names
 from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
 from hopstream.compat.pyg.partition_files import ids_of
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
@@ -219,5 +220,5 @@ def _by_type(path: Path, value: Any, graph: Graph, node_type: str | None) -> dic
         raise FormatError(f"{path} holds {type(value).__name__}; wanted a tensor, or tensors by node type")
     for of_type in value:
         if of_type not in graph.nodes:
-            raise UnknownNameError(f"{path}: there is no node type {of_type!r}; known: {list(graph.nodes)}")
+            raise UnknownNameError(f"{path}: there is no node type {of_type!r}; {known_names(of_type, graph.nodes)}")
     return value

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.checks import known_names
 from hopstream.compat.pyg.partition_files import offsets_of_types
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
@@ -311,7 +312,7 @@ def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | 
     known = {name for of in (graph.schema.nodes, graph.schema.edges) for names in of.values() for name in names}
     for name in features:
         if name not in known:
-            raise UnknownNameError(f"no node or edge type has a feature {name!r}; known: {sorted(known)}")
+            raise UnknownNameError(f"no node or edge type has a feature {name!r}; {known_names(name, sorted(known))}")
     return frozenset(features)
 
 

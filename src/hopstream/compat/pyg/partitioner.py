@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from hopstream.checks import read_integer
+from hopstream.checks import known_names, read_integer
 from hopstream.compat.pyg.partition_writing import check_root, write_partitions
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
@@ -38,7 +38,9 @@ class Partitioner:
         self.data, self.num_parts, self.root = data, read_integer("num_parts", num_parts), Path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
-            raise SettingsError(f"there is no option {min(unknown)!r}; known: {list(PartitionOptions.__annotations__)}")
+            raise SettingsError(
+                f"there is no option {min(unknown)!r}; {known_names(min(unknown), PartitionOptions.__annotations__)}"
+            )
         chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": self.num_parts, "recursive": recursive}
         self.options = cast(PartitionOptions, chosen)
         PartitionSettings(**self.options)

@@ -117,7 +117,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             StoreError: A server cannot be reached, or refused to answer.
         """
         super().__init__()
-        _, self._options = split_options("DatasetSampler", options)
+        _, self._options = split_options(DatasetSampler, options)
         self._rng_seed = None if rng_seed is None else read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
         self._exclude_links = exclude_links
         self._epoch: int | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray
+from hopstream.checks import known_words
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.tfgnn.values import Dim, FeatureValues
 
@@ -128,8 +129,7 @@ class Fields(Mapping[str, Field]):
     def __getitem__(self, name: str) -> Field:
         """The values of one feature."""
         if name not in self._items:
-            known = ", ".join(self._items) or "none"
-            raise UnknownNameError(f"{self._where} has no feature {name!r}; known: {known}")
+            raise UnknownNameError(f"{self._where} has no feature {name!r}; {known_words(name, self._items)}")
         return shown(rows_of(self._items[name], self._sizes, is_uniform=self._is_uniform))
 
     def __iter__(self) -> Iterator[str]:

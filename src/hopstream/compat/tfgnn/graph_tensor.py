@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
+from hopstream.checks import known_words
 from hopstream.compat.tfgnn.adjacency import Adjacency
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
@@ -27,7 +28,7 @@ class _Sets(dict[str, Any]):
         self._what = what
 
     def __missing__(self, name: str) -> Any:
-        raise UnknownNameError(f"there is no {self._what} {name!r}; known: {', '.join(self) or 'none'}")
+        raise UnknownNameError(f"there is no {self._what} {name!r}; {known_words(name, self)}")
 
     def __reduce__(self) -> Any:
         return _Sets, (self._what, dict(self))
@@ -295,7 +296,7 @@ def _edges_as_dtype(edges: EdgeSet, dtype: np.dtype[Any]) -> EdgeSet:
 def _check_names(names: Iterable[str], known: Mapping[str, Any], what: str) -> None:
     for name in names:
         if name not in known:
-            raise SchemaError(f"there is no {what} {name!r}; known: {', '.join(known) or 'none'}")
+            raise SchemaError(f"there is no {what} {name!r}; {known_words(name, known)}")
 
 
 def _replaced(sets: Mapping[str, Set], features: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Set]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hopstream.arrays import offsets_of
+from hopstream.checks import known_words
 from hopstream.compat.tfgnn.examples import check_scalar
 from hopstream.compat.tfgnn.fields import Field, shown
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
@@ -141,11 +142,11 @@ def gather_first_node(graph: GraphTensor, node_set_name: str, *, feature_name: s
     """
     check_scalar(graph, "gather_first_node")
     if node_set_name not in graph.node_sets:
-        raise UnknownNameError(f"there is no node set {node_set_name!r}; known: {', '.join(graph.node_sets) or 'none'}")
+        raise UnknownNameError(f"there is no node set {node_set_name!r}; {known_words(node_set_name, graph.node_sets)}")
     nodes = graph.node_sets[node_set_name]
     if feature_name not in nodes.items:
         raise UnknownNameError(
-            f"node set {node_set_name!r} has no feature {feature_name!r}; known: {', '.join(nodes.items) or 'none'}"
+            f"node set {node_set_name!r} has no feature {feature_name!r}; {known_words(feature_name, nodes.items)}"
         )
     if not bool(np.all(nodes.sizes)):
         raise SchemaError(f"component {int(np.argmin(nodes.sizes))} has no node in {node_set_name!r}")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hopstream.checks import known_words
 from hopstream.compat.tfgnn.tags import SOURCE, TARGET
 from hopstream.errors import SchemaError
 from hopstream.schema import STRING
@@ -198,7 +199,7 @@ class GraphTensorSpec:
         for name, edge_set in edges.items():
             for end in (edge_set.adjacency_spec.source_name, edge_set.adjacency_spec.target_name):
                 if end not in nodes:
-                    raise SchemaError(f"edge set {name!r} connects node set {end!r}; known: {', '.join(nodes)}")
+                    raise SchemaError(f"edge set {name!r} connects node set {end!r}; {known_words(end, nodes)}")
         return cls(context_spec=context_spec, node_sets_spec=nodes, edge_sets_spec=edges)
 
     @property

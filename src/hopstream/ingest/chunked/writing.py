@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import Column, RaggedArray, column_schema, offsets_of, write_text
+from hopstream.checks import known_names
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
@@ -65,7 +66,9 @@ def write_chunked(
         raise SettingsError(f"settings and {sorted(fields)} are both given; give one of them")
     unknown = sorted(fields.keys() - ChunkSettings.__dataclass_fields__.keys())
     if unknown:
-        raise SettingsError(f"there is no setting {unknown[0]!r}; known: {sorted(ChunkSettings.__dataclass_fields__)}")
+        raise SettingsError(
+            f"there is no setting {unknown[0]!r}; {known_names(unknown[0], sorted(ChunkSettings.__dataclass_fields__))}"
+        )
     settings = settings or ChunkSettings(**fields)
     graph.check()
     tables = _tables(graph, settings)

@@ -19,7 +19,7 @@ def raw_ids_feature(spec: NodeTableSpec, tables: TableSettings) -> str | None:
     return spec.id_column
 
 
-def known_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]:
+def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]:
     """What may be left out: features, raw ids that become one, and columns of splits."""
 
     def names() -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hopstream.arrays import write_text
+from hopstream.checks import known_names
 from hopstream.engine import Progress, open_engine
 from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
@@ -26,7 +27,7 @@ from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
 from hopstream.ingest.chunking import workplace as workplaces
-from hopstream.ingest.chunking.checks import check_declared, known_names
+from hopstream.ingest.chunking.checks import check_declared, optional_names
 from hopstream.ingest.chunking.plan import Estimate, Part, Plan, budget_of, cut_table, estimate
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
@@ -96,7 +97,7 @@ def chunk_tables(
     chunks, tables, work = _taken(ChunkSettings, options), _taken(TableSettings, options), _taken(WorkSettings, options)
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
-        raise SettingsError(f"there is no option {sorted(options)[0]!r}; known: {known}")
+        raise SettingsError(f"there is no option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
     check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
     plan = Plan(
@@ -104,7 +105,7 @@ def chunk_tables(
         budget_bytes=budget_of(work), num_workers=max(1, work.worker_count),
     )  # fmt: skip
     metadata = read_metadata(Path(plan.source), tables.data_path)
-    check_names(list(metadata.nodes), list(metadata.edges), known_names(metadata, tables), chunks)
+    check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, plan)
     parts = {

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of, open_array, write_blocks
+from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
@@ -173,7 +174,7 @@ def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: 
     for name, value in given.items():
         edge_type = known.get(name) if isinstance(name, str) else name
         if edge_type not in schema.edges:
-            raise UnknownNameError(f"{what} name edge type {name!r}; the dataset has {list(known)}")
+            raise UnknownNameError(f"{what} name edge type {name!r}; {known_names(name, known)}")
         found[cast(EdgeType, edge_type)] = value
     return found
 
@@ -181,7 +182,7 @@ def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: 
 def _check_names(what: str, given: Mapping[V, object], known: Mapping[V, object]) -> None:
     for name in given:
         if name not in known:
-            raise UnknownNameError(f"{what} name {name!r}; the dataset has {list(known)}")
+            raise UnknownNameError(f"{what} name {name!r}; {known_names(name, known)}")
 
 
 def _node_table(node_type: str, given: NewNodes, features: Mapping[str, FeatureSchema]) -> NodeTable:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from hopstream.checks import check_int
+from hopstream.checks import Settings, check_int, known_names
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import GraphSchema
@@ -18,7 +18,7 @@ FeatureChoice = Literal["none", "all"] | str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HaloSettings:
+class HaloSettings(Settings):
     """What each part keeps copies of. Every field is checked when the record is made.
 
     Attributes:
@@ -109,11 +109,12 @@ class HaloSettings:
             node_type, _, name = text.partition(":")
             if node_type not in schema.nodes:
                 raise UnknownNameError(
-                    f"features of {node_type!r} are to be copied, which is no node type; known: {list(schema.nodes)}"
+                    f"features of {node_type!r} are to be copied, which is no node type; "
+                    f"{known_names(node_type, schema.nodes)}"
                 )
             known = schema.nodes[node_type]
             if name != "*" and name not in known:
-                raise UnknownNameError(f"node type {node_type!r} has no feature {name!r}; known: {list(known)}")
+                raise UnknownNameError(f"node type {node_type!r} has no feature {name!r}; {known_names(name, known)}")
             chosen.setdefault(node_type, {}).update(dict.fromkeys(known if name == "*" else [name]))
         return {t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import Array, open_array
+from hopstream.checks import known_names
 from hopstream.compat.dgl.convert import as_graph
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
@@ -105,7 +106,7 @@ def _by_type(paths: Mapping[Any, Any], types: Iterable[object]) -> Mapping[Any, 
 def _node_type(graph: Graph, node_type: str) -> str:
     name = NODE if node_type == DEFAULT_NTYPE and node_type not in graph.nodes else node_type
     if name not in graph.nodes:
-        raise UnknownNameError(f"ndata_paths name node type {node_type!r}; known: {list(graph.nodes)}")
+        raise UnknownNameError(f"ndata_paths name node type {node_type!r}; {known_names(node_type, graph.nodes)}")
     return name
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.checks import known_words
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
@@ -102,7 +103,7 @@ def _refuse(given: argparse.Namespace) -> None:
         raise SettingsError("--graph-formats is for DGL's files; leave it out, or leave out --no-dgl-files")
     unknown = [f for f in (given.graph_formats or "").split(",") if f not in ("", *FORMATS)]
     if unknown:
-        raise SettingsError(f"--graph-formats has {unknown[0]!r}; known: {', '.join(FORMATS)}")
+        raise SettingsError(f"--graph-formats has {unknown[0]!r}; {known_words(unknown[0], FORMATS)}")
 
 
 def _name_for_dgl(given: argparse.Namespace) -> str:
