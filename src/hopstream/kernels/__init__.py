@@ -40,3 +40,5 @@ def renew_stamps(folder: Path) -> None:
 
 
 renew_stamps(Path(__file__).parent)
+
+from hopstream.kernels import compiling as compiling  # noqa: E402 - from here on kernels are loaded

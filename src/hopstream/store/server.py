@@ -24,7 +24,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from hopstream.errors import SettingsError, StoreUnavailable
-from hopstream.kernels.compiling import compiling_told
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.closing import Closing
 from hopstream.store.facts import StoreFacts
@@ -114,8 +113,7 @@ class StoreServer:
         limits = limits or ServerLimits()
         wanted = Location.parse(location)
         security.check_bind(wanted)
-        with compiling_told():
-            warm_up(store)
+        warm_up(store)
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
         self._operations = {**(operations or {}), "stats": self._answer_stats}
