@@ -12,10 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from hopstream.checks import check_choice
 from hopstream.cli.access import ServerAccess
 from hopstream.cli.logs import LogSettings, logs_on_stderr
 from hopstream.cli.options import JsonFlag, with_settings
@@ -25,6 +26,7 @@ from hopstream.cli.served import as_listed, brought_here, open_parts
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.errors import AccessDenied, SettingsError
+from hopstream.partition.spot_check import Verify
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ class ServeSettings:
     cache_dir: Path | None = field(
         default=None, metadata={"help": "copy the parts to this folder first, as pull does, and serve them from there"}
     )
+    verify: Verify = field(
+        default="none",
+        metadata={"help": "what is checked of the files before they are served: some blocks of each, or everything"},
+    )
     announce: Path | None = field(
         default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
     )
@@ -71,6 +77,7 @@ class ServeSettings:
         """Check the fields that no other stage checks."""
         if not 0 <= self.grace_s < 1e6:
             raise SettingsError(f"grace_s is {self.grace_s}; it must be 0 or more seconds")
+        check_choice("verify", self.verify, get_args(Verify))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,15 +75,16 @@ def open_parts(dataset: Path, settings: ServeSettings) -> LocalStore:
     Raises:
         SettingsError: The text of the parts names none.
         FormatError: A part is not here, or a file of it is not what the manifest says.
+        ChecksumError: With ``settings.verify``, the same.
     """
     from hopstream.partition.layout import open_dataset
     from hopstream.store.local import LocalStore
 
     opened = open_dataset(dataset)
     num_parts = opened.manifest.book.num_parts
-    if settings.parts != "here":
-        return LocalStore(opened, parse_parts(settings.parts, num_parts))
-    here = [part for part in range(num_parts) if is_here(dataset, part)]
-    if not here:
+    is_named = settings.parts != "here"
+    here = (part for part in range(num_parts) if is_here(dataset, part))
+    parts = parse_parts(settings.parts, num_parts) if is_named else tuple(here)
+    if not parts:
         raise SettingsError(f"--parts is 'here', and {dataset} has the folder of no part; give another folder")
-    return LocalStore(opened, here)
+    return LocalStore(opened.check(settings.verify, parts), parts)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from hopstream.checks import check_choice
 from hopstream.cli.children import Child, Children, StopSignals, stop_signals
 from hopstream.cli.logs import LogSettings
 from hopstream.cli.options import JsonFlag, with_settings
@@ -28,6 +29,7 @@ from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.watching import WatchSettings
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.partition.roots import CLUSTER, ROOTS
+from hopstream.partition.spot_check import Verify
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class UpSettings:
         default=None, metadata={"help": "servers that share the parts; one per part by default"}
     )
     replicas: int = field(default=1, metadata={"help": "how many servers hold each part"})
+    verify: Verify = field(
+        default="none",
+        metadata={"help": "what is checked of the files before they are served: some blocks of each, or everything"},
+    )
     cluster_file: Path | None = field(
         default=None, metadata={"help": "where clients find the servers; DATASET/cluster.json by default"}
     )
@@ -72,6 +78,7 @@ class UpSettings:
             raise SettingsError(f"servers is {self.servers}; it must be 1 or more")
         if not 1 <= self.replicas <= 64:
             raise SettingsError(f"replicas is {self.replicas}; it must be from 1 to 64")
+        check_choice("verify", self.verify, get_args(Verify))
         if not 0 < self.start_timeout_s < 1e6 or not 0 <= self.grace_s < 1e6:
             raise SettingsError(f"start_timeout_s is {self.start_timeout_s}, grace_s {self.grace_s}; wanted seconds")
 
@@ -104,6 +111,7 @@ def run(
     groups = share_parts(opened.manifest.book.num_parts, settings.servers) * settings.replicas
     per_server = replace(limits, threads=limits.threads or -(-limits.num_threads // len(groups)))
     flags = ["--cluster", str(path.resolve()), "--grace-s", str(settings.grace_s), *limit_flags(per_server)]
+    flags += ["--verify", settings.verify]
     flags += ["--log-level", logs.log_level, *["--log-json"] * logs.log_json]
     children = Children(
         grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None

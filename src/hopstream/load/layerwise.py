@@ -24,6 +24,7 @@ from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
 from hopstream.load.options import PYG_OPTIONS, check_seconds, read_integer, refuse_unknown
 from hopstream.load.service import BatchService
 from hopstream.load.setup import Collate, LoaderOptions
+from hopstream.partition.spot_check import Verify
 from hopstream.sample.options import SamplingOptions
 from hopstream.sample.plan import SampleOp
 from hopstream.schema import Direction, EdgeType
@@ -53,6 +54,7 @@ class InferenceOptions(TypedDict, total=False):
     rank: int | None
     world_size: int
     rng_seed: int
+    verify: Verify
     store_settings: StoreSettings | None
 
 

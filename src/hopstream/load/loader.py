@@ -22,6 +22,7 @@ from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import DEFAULT_BUFFER_BYTES, Collate, LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.load.times import read_seed_times
+from hopstream.partition.spot_check import Verify
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.options import (
     Drawing,
@@ -88,6 +89,7 @@ class NeighborLoader(SubgraphLoader):
         world_size: int = 1,
         remainder: Remainder = "spread",
         rng_seed: int = 0,
+        verify: Verify = "none",
         store_settings: StoreSettings | None = None,
         **unknown: Never,
     ) -> None:
@@ -147,6 +149,8 @@ class NeighborLoader(SubgraphLoader):
                 smaller, on all ranks alike), ``pad`` (some batches twice), ``drop`` (some seeds not at all), or
                 ``uneven`` (they do not).
             rng_seed: Of the order and of all draws.
+            verify: How much of the dataset's files is checked first, where they are on this machine: nothing, a
+                ``sample`` of blocks of every file in less than a second, or everything (``full``).
             store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
                 another replica.
             unknown: None; options of PyG's loader that are called otherwise here are refused by name.
@@ -156,7 +160,8 @@ class NeighborLoader(SubgraphLoader):
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: A seed outside 0..n-1 of its node type.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
-            FormatError: ``source`` is no dataset and no cluster file.
+            FormatError: ``source`` is no dataset and no cluster file, or ``verify`` found damage.
+            ChecksumError: ``verify`` found a file that is not the one that was written.
             StoreError: A server cannot be reached, or refused to answer.
         """
         refuse_unknown(NeighborLoader, unknown, ())
@@ -177,7 +182,7 @@ class NeighborLoader(SubgraphLoader):
                 edge_features=edge_features, edge_keys=edge_keys, transform=transform, collate=collate,
                 num_threads=num_threads, prefetch=prefetch, pin_memory=pin_memory, timeout_s=timeout_s,
                 buffer_bytes=buffer_bytes, rank=rank, world_size=world_size, remainder=remainder, rng_seed=rng_seed,
-                store_settings=store_settings,
+                verify=verify, store_settings=store_settings,
             ),
         )  # fmt: skip
         self._fingerprints: dict[str, str | None] | None = None

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 OF_THE_CONSUMER = frozenset(
     {
         "self", "source", "transform", "collate", "num_threads", "prefetch", "pin_memory", "timeout_s", "buffer_bytes",
-        "store_settings",
+        "verify", "store_settings",
     }
 )  # fmt: skip
 """Arguments of loaders that say how batches are consumed, not what they are."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
@@ -32,6 +32,7 @@ from hopstream.load.order import Remainder, SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
 from hopstream.load.workers import WorkerSettings
+from hopstream.partition.spot_check import Verify, read_verify
 from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import Direction, GraphSchema
 from hopstream.store import Source, open_store
@@ -64,6 +65,7 @@ class CommonOptions(TypedDict, total=False):
     world_size: int
     remainder: Remainder
     rng_seed: int
+    verify: Verify
     store_settings: StoreSettings | None
 
 
@@ -281,7 +283,7 @@ def open_setup(
     edge_keys = None if edge_keys is None else read_flag("edge_keys", edge_keys)
     if transform is not None and not callable(transform):
         raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
-    store, session, close = _open_source(source, options.get("store_settings"), rank)
+    store, session, close = _open_source(source, options, rank)
     try:
         columns = choose_columns(store.schema, options.get("node_features"), options.get("edge_features"))
         wants_edge_keys = _wants_edge_keys(store, direction, edge_keys)
@@ -301,9 +303,12 @@ def open_setup(
 
 
 def _open_source(
-    source: Source | BatchService, settings: StoreSettings | None, rank: int
+    source: Source | BatchService, options: LoaderOptions, rank: int
 ) -> tuple[Store, BatchSession | None, Callable[[], object]]:
     """The store, who makes batches if the loader does not, and what to call when the loader is done with both."""
+    settings, verify = options.get("store_settings"), read_verify(options.get("verify"))
+    if verify != "none" and isinstance(source, Store | BatchService):
+        raise SettingsError(f"verify is {verify!r}; it checks the files of a folder that the loader opens itself")
     if isinstance(source, Store):
         return source, None, lambda: None
     if isinstance(source, BatchService):
@@ -312,13 +317,14 @@ def _open_source(
         session = source.open(rank)
         return session.store, session, session.close
     check_source(source)
-    if settings is not None or rank > 0:
+    if settings is not None or rank > 0 or verify != "none":
         # Imported when it is needed: it brings the network's libraries.
         from hopstream.store.settings import StoreSettings
 
         settings = StoreSettings(first_replica=rank) if settings is None else settings
         if not isinstance(settings, StoreSettings):
             raise SettingsError(f"store_settings is {settings!r}; it must be a StoreSettings, or None")
+        settings = settings if verify == "none" else replace(settings, verify=verify)
     store = open_store(source, settings)
     return store, None, store.close
 

@@ -21,6 +21,7 @@ from hopstream.graph.checksums import GraphChecksums
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook, owner_label
 from hopstream.partition.delta_records import deltas_from_json, deltas_to_json
+from hopstream.partition.digests import DIGEST, digest_of
 from hopstream.partition.halo.record import Halo
 from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
@@ -54,6 +55,8 @@ class Manifest:
         weight_attr: The edge feature that is stored as running sums and an order too, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
         halo: What parts keep copies of, or None. It is no part of the content, so the fingerprint is the same without.
+        has_digest: False where the manifest was read from a file of an earlier revision, in which ``made_by``,
+            ``report`` and fields that nobody reads have no checksum.
         dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
             report are not in it, so two machines that write the same dataset agree on it.
         all_files: ``files`` and those of the halo: every file of the dataset but the manifest.
@@ -72,23 +75,25 @@ class Manifest:
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
     halo: Halo | None = None
+    has_digest: bool = True
     dataset_id: str = field(init=False)
     all_files: Mapping[str, FileRecord] = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
         object.__setattr__(self, "all_files", {**self.files, **self.halo.files} if self.halo else self.files)
-        text = json.dumps(self._content_to_json(), sort_keys=True, separators=(",", ":"))
-        object.__setattr__(self, "dataset_id", hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+        object.__setattr__(self, "dataset_id", digest_of(self._content_to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON value that is ``manifest.json``."""
         content = self._content_to_json()
-        files = content.pop("files")
+        del content["files"]
         described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
         if self.halo is not None:
             described["halo"] = self.halo.to_json()
-        return {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
+        files = {path: record.to_json() for path, record in self.files.items()}
+        value = {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
+        return {DIGEST: digest_of(value), **value}
 
     def _content_to_json(self) -> dict[str, Any]:
         return {
@@ -107,7 +112,7 @@ class Manifest:
             "has_neighbor_keys": self.has_neighbor_keys,
             "deltas": deltas_to_json(self.book),
             "checksums": self.checksums.to_json(),
-            "files": {path: record.to_json() for path, record in self.files.items()},
+            "files": {path: record.content_to_json() for path, record in self.files.items()},
         }
 
     def write(self, root: Path) -> None:
@@ -152,11 +157,22 @@ def read_manifest(root: str | Path) -> Manifest:
             manifest = replace(manifest, halo=Halo.from_json(value["halo"], manifest))
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from error
+    _check_hashes(path, manifest, value)
+    return manifest if DIGEST in value else replace(manifest, has_digest=False)
+
+
+def _check_hashes(path: Path, manifest: Manifest, value: Mapping[str, Any]) -> None:
+    """The content must be that of the fingerprint, and all fields together those of the digest, where there is one."""
     if manifest.dataset_id != value["dataset_id"]:
         raise ChecksumError(
             f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
         )
-    return manifest
+    got = digest_of({name: field for name, field in value.items() if name != DIGEST})
+    if value.get(DIGEST, got) != got:
+        raise ChecksumError(
+            f"{path} has digest {got}; it says {value[DIGEST]}: made_by, report or another field was changed; copy the "
+            "file again"
+        )
 
 
 def _load_json(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.errors import FormatError
+from hopstream.partition.digests import DIGEST, digest_of
 from hopstream.partition.paths import part_folder
 
 ROOTS, CLUSTER = "roots.json", "cluster.json"
@@ -49,7 +50,8 @@ class Roots:
     def to_text(self) -> str:
         """The content of ``roots.json``."""
         roots = [{"uri": root.uri, "parts": list(root.parts)} for root in self.entries]
-        return json.dumps({"format": FORMAT, "dataset_id": self.dataset_id, "roots": roots}, indent=1) + "\n"
+        value = {"format": FORMAT, "dataset_id": self.dataset_id, "roots": roots}
+        return json.dumps({**value, DIGEST: digest_of(value)}, indent=1) + "\n"
 
     def uris_of(self, part: int) -> list[str]:
         """Where a part lies."""
@@ -83,6 +85,8 @@ def parse_roots(data: bytes) -> Roots:
         value = json.loads(data)
         if value["format"] != FORMAT:
             raise FormatError(f"it has format {str(value['format'])[:50]}; this version reads {FORMAT}")
+        if DIGEST in value and value.pop(DIGEST) != digest_of(value):
+            raise FormatError(f"it was edited: its {DIGEST} is that of other roots")
         return Roots(str(value["dataset_id"]), tuple(map(_root, value["roots"])))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise error if isinstance(error, FormatError) else FormatError(f"it lists no roots: {error!r}") from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import FileRecord
+from hopstream.arrays import FileRecord, with_blocks
 from hopstream.engine import EngineName, Task, open_engine
 from hopstream.engine.job import Job
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
@@ -128,7 +128,8 @@ class Stages:
         for part in range(contents.book.num_parts):
             for name, expected in expected_files(contents, part):
                 shape = _shape(name, expected, lengths)
-                files[name] = file_record(name, np.dtype(expected.dtype), shape, self.stretches.get(name, []))
+                record = file_record(name, np.dtype(expected.dtype), shape, self.stretches.get(name, []))
+                files[name] = with_blocks(record, self.dataset / name)
         return files
 
     def costs(self) -> tuple[StageCost, ...]:

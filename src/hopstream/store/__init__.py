@@ -60,13 +60,15 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     Args:
         source: The folder of a dataset, a ``cluster.json``, a list of servers such as
             ``grpc://host:7001,grpc+tls://host:7002``, or a store, which is returned as it is.
-        settings: Deadline and security, where servers are asked.
+        settings: How much of files on this machine is checked; deadline and security, where servers are asked.
 
     Returns:
         A store over all parts. Who opened it closes it.
 
     Raises:
-        FormatError: The folder is not a dataset, or the file is not a cluster file.
+        FormatError: The folder is not a dataset, or the file is not a cluster file, or ``settings.verify`` found
+            damage.
+        ChecksumError: The manifest, or with ``settings.verify`` a file, is not the one that was written.
         SettingsError: The source is nothing that can be opened, or a location cannot be read.
         StoreTimeout: A server gave no answer in time.
         StoreUnavailable: A server cannot be reached, or no server holds some part.
@@ -91,4 +93,4 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     from hopstream.partition.layout import open_dataset
     from hopstream.store.local import LocalStore
 
-    return LocalStore(open_dataset(path))
+    return LocalStore(open_dataset(path, verify=None if settings is None else settings.verify))

@@ -195,7 +195,7 @@ class _Opening:
                 self._stores.remove(store)
                 store.close()
         for path, parts in self._parts_of_path.items():
-            self._stores.insert(0, LocalStore(open_dataset(path), sorted(parts)))
+            self._stores.insert(0, LocalStore(open_dataset(path).check(self._settings.verify, parts), sorted(parts)))
         self._check_datasets()
         self._add_dead()
         if len(self._stores) == 1 and isinstance(self._stores[0], LocalStore):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import get_args
 
-from hopstream.checks import Settings, check_int, check_seconds
+from hopstream.checks import Settings, check_choice, check_int, check_seconds
 from hopstream.errors import SettingsError
+from hopstream.partition.spot_check import Verify
 from hopstream.store.security import ClientSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings(Settings):
-    """How a store on other machines is asked. Every field is checked when the record is made.
+    """How a store is opened, and how one on other machines is asked. Every field is checked when the record is made.
 
     Raises:
         SettingsError: A field is outside what it accepts.
@@ -27,6 +29,10 @@ class StoreSettings(Settings):
         default=0,
         metadata={"help": "which replica of a part is asked first, counted round; give each trainer its rank"},
     )
+    verify: Verify = field(
+        default="none",
+        metadata={"help": "how much of the files is checked that are mapped on this machine: none, sample or full"},
+    )
     security: ClientSecurity = field(
         default=ClientSecurity(), metadata={"help": "token, certificates and roots; see ClientSecurity"}
     )
@@ -35,6 +41,7 @@ class StoreSettings(Settings):
         """Check every field."""
         check_seconds("timeout_s", self.timeout_s)
         check_int("first_replica", self.first_replica, 0, 1 << 31)
+        check_choice("verify", self.verify, get_args(Verify))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

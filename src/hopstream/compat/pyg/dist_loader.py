@@ -251,7 +251,8 @@ def common_options(
         SettingsError: An option that is not to be had here; the message says what stands for it.
         TypeError: Nobody has it.
     """
-    ours = {*CommonOptions.__annotations__, "batch_size"} - {"transform", "rank", "world_size", "store_settings"}
+    set_here = {"transform", "rank", "world_size", "verify", "store_settings"}
+    ours = {*CommonOptions.__annotations__, "batch_size"} - set_here
     pyg = {"num_workers", "prefetch_factor", "timeout", "generator", *WITHOUT_EFFECT}
     refuse_unknown(door, options, ours | pyg, OTHER_OPTIONS)
     found: dict[str, Any] = {name: value for name, value in options.items() if name in ours}

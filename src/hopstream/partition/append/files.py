@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import FileRecord, IntArray
+from hopstream.arrays import FileRecord, IntArray, with_blocks
 from hopstream.partition.dispatch.regions import RegionWriter, file_record, make_file
 from hopstream.partition.stored import INT64, StoredColumn
 
@@ -55,5 +55,6 @@ class BlockFiles:
         records: dict[str, FileRecord] = {}
         for name, shape in self._shapes.items():
             make_file(self._root / name, self._dtypes[name], shape)
-            records[name] = file_record(name, self._dtypes[name], shape, self._writer.stretches.get(name, []))
+            record = file_record(name, self._dtypes[name], shape, self._writer.stretches.get(name, []))
+            records[name] = with_blocks(record, self._root / name)
         return records

@@ -6,8 +6,6 @@ and processes that have not work together. What the record says is covered by a 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -16,6 +14,7 @@ from typing import Any, cast
 from hopstream.arrays import FileRecord
 from hopstream.errors import FormatError
 from hopstream.partition.book import ends_of, neighbor_dtype
+from hopstream.partition.digests import digest_of
 from hopstream.partition.paths import Contents, Expected, feature_paths, part_folder, path_name
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -80,8 +79,7 @@ class Halo:
 
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
-        text = json.dumps(self._content_to_json(), sort_keys=True, separators=(",", ":"))
-        object.__setattr__(self, "halo_id", hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+        object.__setattr__(self, "halo_id", digest_of(self._content_to_json()))
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -103,7 +101,8 @@ class Halo:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON value that is ``halo`` in ``manifest.json``."""
-        return {"halo_id": self.halo_id, **self._content_to_json()}
+        files = {path: record.to_json() for path, record in self.files.items()}
+        return {"halo_id": self.halo_id, **self._content_to_json(), "files": files}
 
     def _content_to_json(self) -> dict[str, Any]:
         return {
@@ -114,7 +113,7 @@ class Halo:
             "fanouts": list(self.fanouts),
             "batch_size": self.batch_size,
             "parts": [counts.to_json() for counts in self.parts],
-            "files": {path: record.to_json() for path, record in self.files.items()},
+            "files": {path: record.content_to_json() for path, record in self.files.items()},
         }
 
     @classmethod

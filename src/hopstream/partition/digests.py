@@ -1,0 +1,17 @@
+"""Name a JSON object by a hash, so that a change of any of its values is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+DIGEST = "digest"
+"""The field of a file that holds the hash of all others; files of earlier revisions do not have it."""
+
+
+def digest_of(value: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits, the 128-bit BLAKE2b hash of an object with sorted keys and without spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
