@@ -7,14 +7,20 @@ import json
 import numpy as np
 import pytest
 
+from hopstream import arrays
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import Graph
+from hopstream.ingest import graph_from_arrays
 from hopstream.partition import manifest as manifest_module
+from hopstream.partition.append.run import append
+from hopstream.partition.audit.run import verify_dataset
+from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import read_manifest, write_parts
 
 
 @pytest.fixture
-def root(tmp_path, typed_graph: Graph):
+def root(tmp_path, typed_graph: Graph, monkeypatch):
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 256)
     write_parts(typed_graph, tmp_path / "d", num_parts=2, method="random", direction="both")
     return tmp_path / "d"
 
@@ -41,7 +47,7 @@ def test_a_newer_format_is_named(root):
 
 
 def test_what_an_earlier_version_left_out_is_named(root):
-    assert set(json.loads((root / "manifest.json").read_text())) == {"format", *manifest_module.FIELDS}
+    assert set(json.loads((root / "manifest.json").read_text())) == {"format", "digest", *manifest_module.FIELDS}
     edit(root, lambda value: [value.pop(name) for name in ("has_neighbor_keys", "time_attr", "weight_attr")])
     wanted = r"manifest.json has no time_attr, weight_attr, has_neighbor_keys; an earlier .*; write the dataset again"
     with pytest.raises(FormatError, match=wanted):
@@ -110,8 +116,67 @@ def test_the_fingerprint_guards_the_content(root):
     with pytest.raises(ChecksumError, match=f"has content {before}; it says 0000"):
         read_manifest(root)
     (root / "manifest.json").write_text(whole)
-    edit(root, lambda v: v["made_by"].update(method="hash"))
+    edit(root, lambda v: [v["made_by"].update(method="hash"), v.pop("digest")])
     assert read_manifest(root).dataset_id == before  # how it was made is not what it holds
+
+
+def leaves(value, path=()):
+    """The path of every value that is no object and no list, or is an empty one."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [leaf for name, inner in entries for leaf in leaves(inner, (*path, name))]
+    return found or [path]
+
+
+def changed(value, path):
+    """A copy in which one value is another one of its kind."""
+    *above, last = path
+    inside = copy = json.loads(json.dumps(value))
+    for name in above:
+        inside = inside[name]
+    old = inside[last]
+    if isinstance(old, bool) or old is None:
+        inside[last] = not old
+    elif isinstance(old, list):
+        old.append(1)
+    elif isinstance(old, dict):
+        old["x"] = 1
+    else:
+        inside[last] = old + (1 if isinstance(old, int | float) else "1")
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["halo", "appended"])
+def test_an_edit_of_any_value_is_noticed(tmp_path, kind):
+    ends = np.arange(6), (np.arange(6) * 5 + 1) % 6
+    graph = graph_from_arrays(np.stack(ends), num_nodes=6, node_features={"x": np.arange(6.0)})
+    root = tmp_path / "d"
+    write_parts(graph, root, num_parts=2, method="hash", halo=HaloSettings(hops=1) if kind == "halo" else None)
+    if kind == "appended":
+        append(root, nodes={"node": {"x": np.ones(1)}}, edges={"node__to__node": ([6, 0], [0, 6])})
+    path = root / "manifest.json"
+    value = json.loads(path.read_text())
+    assert kind != "halo" or value["halo"]["files"]
+    assert kind != "appended" or value["deltas"][0]["overlays"]
+    for leaf in leaves(value):
+        path.write_text(json.dumps(changed(value, leaf)))
+        with pytest.raises(FormatError, match=r"manifest\.json"):  # ChecksumError is one
+            read_manifest(root)
+    path.write_text(json.dumps({**value, "note": "of nobody"}))
+    assert verify_dataset(root).kinds == ("manifest",)
+
+
+def test_earlier_revisions_wrote_no_digest_and_no_blocks(root):
+    path, before = root / "manifest.json", read_manifest(root)
+    value = json.loads(path.read_text())
+    assert before.has_digest and any(record.pop("blocks", "") for record in value["files"].values())
+    del value["digest"]
+    path.write_text(json.dumps(value))
+    manifest = read_manifest(root)
+    assert (manifest.dataset_id, manifest.graph_id) == (before.dataset_id, before.graph_id)
+    assert not manifest.has_digest
+    report = verify_dataset(root)
+    assert report.is_ok
+    assert report.skipped["manifest"] == ("an earlier revision wrote it: made_by and report have no checksum",)
 
 
 @pytest.mark.parametrize(

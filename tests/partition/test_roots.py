@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.partition.roots import Root, Roots, is_here, parse_roots, read_roots
+from tests.partition.test_manifest import changed, leaves
 
 
 @pytest.fixture
@@ -48,6 +50,20 @@ def test_a_folder_with_some_parts_opens_and_names_the_others(folder: Path):
     write_roots(folder, "of-another-dataset")
     with pytest.raises(FormatError, match="write the dataset again or copy the folder"):
         dataset.open_part(1)
+
+
+def test_an_edit_of_any_value_is_noticed(folder: Path):
+    write_roots(folder)
+    assert verify_dataset(folder).is_ok
+    path = folder / "roots.json"
+    value = json.loads(path.read_text())
+    for leaf in leaves(value):
+        path.write_text(json.dumps(changed(value, leaf)))
+        (finding,) = verify_dataset(folder).findings
+        assert (finding.kind, finding.where) == ("files", "roots.json")
+    del value["digest"]  # as earlier revisions wrote it, and who edits it by hand
+    path.write_text(json.dumps(value))
+    assert read_roots(folder) is not None and verify_dataset(folder).is_ok
 
 
 @pytest.mark.parametrize(

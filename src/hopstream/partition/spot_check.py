@@ -34,7 +34,7 @@ def read_verify(verify: object) -> Verify:
 
 SAMPLE_BYTES = 128 << 20
 """What is read of all files together, unless their first and last blocks are more."""
-NUM_READERS = 8
+NUM_READERS = 4
 """Threads, for disks that take a while to begin to answer."""
 
 
