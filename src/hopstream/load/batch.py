@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.errors import FormatError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.load.buffers import Buffers
 from hopstream.load.columns import ColumnChoice
@@ -19,6 +20,7 @@ from hopstream.partition.book import Owner
 from hopstream.sample.plan import SeedNodes
 from hopstream.schema import EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
+from hopstream.store.local import LocalStore
 
 Convert = Callable[["MiniBatch"], Any]
 Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
@@ -107,7 +109,16 @@ class SubgraphReader:
 
     def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n] ids of nodes given by key."""
-        return keys if self._has_one_part else self._store.lookup(node_type, keys)
+        if self._has_one_part:
+            return keys
+        ids = self._store.lookup(node_type, keys)
+        # A store of files compares the keys of what it finds; servers have not all of them at hand.
+        if not isinstance(self._store, LocalStore) and len(np.unique(ids)) != len(np.unique(keys)):
+            raise FormatError(
+                f"several keys of {node_type} have one id; id_of_key.npy of a part is damaged: run hopstream verify "
+                "where its parts are"
+            )
+        return ids
 
     def read(self, subgraph: Subgraph, about: BatchFacts) -> MiniBatch:
         """The subgraph with its columns, in new arrays; all columns of all types in one call of the store."""

@@ -11,13 +11,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
-from hopstream.errors import StateError
+from hopstream.errors import FormatError, IdRangeError, StateError
 from hopstream.load.place import KIND, Facts, Place
 from hopstream.load.service import class_name
 from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
 
 Transform = Callable[[Any], Any]
 IN_TRANSFORM = "in the transform"
+Explain = Callable[[FormatError | IdRangeError], Exception]
+"""Gives the error to raise where damage led to this one, or the same."""
 
 
 class Maker(Protocol):
@@ -34,10 +36,11 @@ class Maker(Protocol):
 class _Producer:
     """Makes the batches of one epoch in one thread, and calls the user's transform."""
 
-    def __init__(self, maker: Maker, transform: Transform | None, epoch: int) -> None:
+    def __init__(self, maker: Maker, transform: Transform | None, epoch: int, explain: Explain | None) -> None:
         self._maker = maker
         self._transform = transform
         self._epoch = epoch
+        self._explain = explain
 
     @property
     def stage(self) -> str:
@@ -45,7 +48,7 @@ class _Producer:
 
     def __call__(self, step: int) -> Any:
         try:
-            batch = self._maker.make(self._epoch, step)
+            batch = self._make(step)
             if self._transform is None:
                 return batch
             self._maker.stage = IN_TRANSFORM
@@ -53,6 +56,16 @@ class _Producer:
         except BaseException as error:
             _add_place(error, self._epoch, step, self.stage)
             raise
+
+    def _make(self, step: int) -> Any:
+        """Make a batch; what a user gives was checked before, so ids outside their ranges come from damaged files."""
+        try:
+            return self._maker.make(self._epoch, step)
+        except (FormatError, IdRangeError) as error:
+            explained = error if self._explain is None else self._explain(error)
+            if explained is error:
+                raise
+            raise explained from error
 
 
 def _add_place(error: BaseException, epoch: int, step: int, stage: str) -> None:
@@ -71,13 +84,15 @@ class EpochLoader:
     """Batches of one epoch per iteration; one iteration is alive at a time, and starting another closes it."""
 
     def __init__(
-        self, *, num_steps: int, new_maker: Callable[[], Maker], transform: Transform | None, workers: WorkerSettings
-    ) -> None:
-        """Prepare epochs of ``num_steps`` batches; ``new_maker`` is called once per thread."""
+        self, *, num_steps: int, new_maker: Callable[[], Maker], transform: Transform | None, workers: WorkerSettings,
+        explain: Explain | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare epochs of ``num_steps`` batches; ``new_maker`` is called once per thread, ``explain`` for errors."""
         self._num_steps = num_steps
         self._new_maker = new_maker
         self._transform = transform
         self._workers = workers
+        self._explain = explain
         self._place = Place()
         self._makers: list[Maker] = []
         self._threads: list[threading.Thread] = []
@@ -206,7 +221,7 @@ class EpochLoader:
         while len(self._makers) < num_makers:
             self._makers.append(self._new_maker())
         self._on_begin(self._place.epoch, self._place.next_batch)
-        producers = [_Producer(maker, self._transform, self._place.epoch) for maker in self._makers]
+        producers = [_Producer(maker, self._transform, self._place.epoch, self._explain) for maker in self._makers]
         steps = range(self._place.next_batch, self._num_steps)
         if not self._workers.num_threads:
             return InlineBatches(producers[0], steps)

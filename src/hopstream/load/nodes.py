@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.errors import FormatError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, SubgraphReader
 from hopstream.load.order import BatchSpan, SeedOrder
@@ -104,7 +105,7 @@ class NodeMaker:
     ) -> MiniBatch:
         seeds = self._inputs.seeds
         self.stage = "fetching features"
-        return self._reader.read(
+        batch = self._reader.read(
             subgraph,
             BatchFacts(
                 epoch=epoch,
@@ -114,6 +115,12 @@ class NodeMaker:
                 attributes={} if times is None else {seeds.node_type: {"seed_time": times}},
             ),
         )
+        if not np.array_equal(batch.node_keys[seeds.node_type][: len(positions)], seeds.keys_at(positions)):
+            raise FormatError(
+                f"seeds of {seeds.node_type} were looked up and have other keys; id_of_key.npy or key.npy of a part is "
+                "damaged: run hopstream verify where its parts are"
+            )
+        return batch
 
 
 def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgraph:

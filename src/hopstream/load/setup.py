@@ -202,8 +202,9 @@ class SubgraphLoader(EpochLoader):
                 raise
             new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
         super().__init__(
-            num_steps=num_steps, new_maker=new_maker, transform=self._setup.transform, workers=self._setup.workers
-        )
+            num_steps=num_steps, new_maker=new_maker, transform=self._setup.transform, workers=self._setup.workers,
+            explain=self._setup.store.explain_damage,
+        )  # fmt: skip
 
     def _on_begin(self, epoch: int, step: int) -> None:
         if self._setup.session is not None:

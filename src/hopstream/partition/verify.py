@@ -24,6 +24,8 @@ from hopstream.schema import Direction, EdgeType, type_label
 if TYPE_CHECKING:
     from hopstream.partition.layout import EdgeArrays, LinkArrays, PartArrays
 
+REMEDY = "hopstream verify finds what else is damaged"
+
 
 def check_part(manifest: Manifest, arrays: PartArrays) -> None:
     """Check that offsets, times and keys ascend, that keys and ids are in their ranges, and that sums are sums.
@@ -35,11 +37,11 @@ def check_part(manifest: Manifest, arrays: PartArrays) -> None:
     book = manifest.book
     for node_type, keys in arrays.node_keys.items():
         num_nodes = book.num_ids(node_type)
-        _check_ascending(f"{where}: keys of {node_type}", keys, 0, num_nodes)
+        check_ascending(f"{where}: keys of {node_type}", keys, 0, num_nodes)
         _check_range(f"{where}: ids of keys of {node_type}", arrays.ids_of_keys[node_type], 0, num_nodes)
         first, stop = book.key_offsets(node_type)[arrays.part : arrays.part + 2]
         for split, split_keys in arrays.splits[node_type].items():
-            _check_ascending(f"{where}: split {split!r} of {node_type}", split_keys, int(first), int(stop))
+            check_ascending(f"{where}: split {split!r} of {node_type}", split_keys, int(first), int(stop))
         _check_columns(f"{where}: {node_type}", arrays.node_features[node_type])
     for owner, edges in arrays.edges.items():
         _check_edges(f"{where}: {owner_label(owner)}", manifest, owner, edges)
@@ -47,7 +49,6 @@ def check_part(manifest: Manifest, arrays: PartArrays) -> None:
         for overlay in overlays:
             named = f"{where}: delta {overlay.delta}: {owner_label(owner)}"
             keys = arrays.node_keys[ends_of(*owner)[0]]
-            _check_ascending(f"{named}: rows", overlay.rows, 0, len(keys))
             _refuse_first(overlay.node_keys != keys[overlay.rows], 0, f"{named}: node key", "is not that of its row")
             _check_edges(named, manifest, owner, overlay.edges)
     for edge_type, links in arrays.links.items():
@@ -102,20 +103,21 @@ def _check_links(where: str, book: PartitionBook, edge_type: EdgeType, part: int
     _check_range(f"{where}: destination keys", links.dst_keys, 0, book.num_ids(edge_type[2]))
     first, stop = book.link_offsets(edge_type)[part : part + 2]
     for split, edge_keys in links.splits.items():
-        _check_ascending(f"{where}: split {split!r}", edge_keys, int(first), int(stop))
+        check_ascending(f"{where}: split {split!r}", edge_keys, int(first), int(stop))
 
 
 def _check_range(where: str, values: Array, first: int, stop: int) -> None:
     if len(values) and (int(values.min()) < first or int(values.max()) >= stop):
         raise FormatError(
-            f"{where} lie in {int(values.min())}..{int(values.max())}; they must be in {first}..{stop - 1}"
+            f"{where} lie in {int(values.min())}..{int(values.max())}; they must be in {first}..{stop - 1}; {REMEDY}"
         )
 
 
-def _check_ascending(where: str, keys: IntArray, first: int, stop: int) -> None:
+def check_ascending(where: str, keys: IntArray, first: int, stop: int) -> None:
+    """Raise ``FormatError`` unless keys, or ids or rows, ascend and lie in ``[first, stop)``."""
     _check_range(where, keys, first, stop)
     if bool(np.any(keys[1:] <= keys[:-1])):
-        raise FormatError(f"{where} do not ascend")
+        raise FormatError(f"{where} do not ascend; {REMEDY}")
 
 
 def _check_columns(where: str, columns: Mapping[str, Column]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray
+from hopstream.errors import FormatError, IdRangeError
 from hopstream.partition.book import Owner, PartitionBook
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
@@ -248,6 +249,19 @@ class Store(ABC):
         Raises:
             UnknownNameError: The dataset has no such edge type or split.
         """
+
+    def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
+        """What to raise where only a damaged file can have led to an error: one that names the file, if it is found.
+
+        Args:
+            error: An id or a row that is outside its range, though all that was asked for had been checked.
+        """
+        if isinstance(error, FormatError):
+            return error
+        return FormatError(
+            f"{error}; what was asked for was checked, so a file of the dataset is damaged: run hopstream verify where "
+            "its parts are"
+        )
 
     @abstractmethod
     def close(self) -> None:

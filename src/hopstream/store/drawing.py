@@ -188,8 +188,6 @@ def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[Ov
     nodes = all_ids[order]
     is_newest = np.append(nodes[1:] != nodes[:-1], [True] * (len(nodes) > 0))
     touched = nodes[is_newest]
-    if len(touched) and not 0 <= touched[0] <= touched[-1] < offsets[-1]:
-        raise FormatError(f"{owner_label(owner)}: an overlay names rows that its part has not; verify the dataset")
     marks = np.zeros((int(offsets[-1]) // WORD_BITS + 1, 2), np.uint64)
     mark_nodes(touched, marks)
     return OverlayTables(marks=marks, newest=np.concatenate(row_ids)[order][is_newest])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.errors import IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
+from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_rows
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.ownership import first_unowned
@@ -24,6 +25,8 @@ from hopstream.partition.halo.layout import HaloArrays, open_halo
 from hopstream.partition.in_memory import MemoryDataset
 from hopstream.partition.layout import Dataset, PartArrays
 from hopstream.partition.overlays import edge_pieces
+from hopstream.partition.paths import link_folder, node_folder, split_path
+from hopstream.partition.verify import REMEDY, check_ascending
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
@@ -132,7 +135,25 @@ class LocalStore(Store):
         maps = address_table([m.ids_of_keys[node_type] if m else None for m in self._maps])
         out = np.empty((len(keys), 1), np.int64)
         gather_rows(keys, offsets, maps, out, NO_POSITIONS)
+        self._check_found(node_type, keys, out[:, 0])
         return out[:, 0]
+
+    def _check_found(self, node_type: str, keys: IntArray, ids: IntArray) -> None:
+        """Refuse ids that ``id_of_key.npy`` should not hold: those of no node, or of one that has another key."""
+        offsets = self.book.offsets(node_type)
+        parts = np.searchsorted(offsets, ids, side="right") - 1
+        is_wrong = (ids < 0) | (ids >= offsets[-1])
+        is_known = ~is_wrong
+        is_known[is_known] = self._is_present[parts[is_known]]
+        known = ids[is_known]
+        found = gather_fixed(self._column(node_type, KEY), known, offsets, None, NO_POSITIONS)
+        is_wrong[is_known] = found != keys[is_known]
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            keeper = int(np.searchsorted(self.book.key_offsets(node_type), keys[row], side="right")) - 1
+            path = self._root / node_folder(keeper, node_type) / "id_of_key.npy"
+            why = f"key.npy of part {parts[row]} has another key there" if is_known[row] else "no node has this id"
+            raise FormatError(f"{path} says that key {keys[row]} has id {ids[row]}, and {why}; {REMEDY}")
 
     def find_own(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n], ids of the nodes of some keys that ``parts`` own, -1 of others; nobody else need be asked.
@@ -158,7 +179,14 @@ class LocalStore(Store):
     def split_runs(self, node_type: str, name: str) -> list[IntArray]:
         """The keys of ``split`` as they lie in the files, one array per part, not copied."""
         check_split(self, node_type, name)
-        return [m.splits[node_type][name] for m in self._maps if m is not None]
+        runs = {m.part: m.splits[node_type][name] for m in self._maps if m is not None}
+        for part, keys in runs.items():
+            path = split_path(node_folder(part, node_type), name)
+            self._check_split(path, keys, self.book.key_offsets(node_type)[part : part + 2])
+        return list(runs.values())
+
+    def _check_split(self, path: PurePosixPath, keys: IntArray, ends: IntArray) -> None:
+        check_ascending(f"{self._root / path}: keys", keys, int(ends[0]), int(ends[1]))
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
         """Edge keys of a split; see ``Store.edge_split``."""
@@ -168,7 +196,11 @@ class LocalStore(Store):
         """The keys of ``edge_split`` as they lie in the files, one array per part, not copied."""
         check_edge_split(self, edge_type, name)
         self._check_open()
-        return [m.links[edge_type].splits[name] for m in self._maps if m is not None]
+        runs = {m.part: m.links[edge_type].splits[name] for m in self._maps if m is not None}
+        for part, keys in runs.items():
+            path = split_path(link_folder(part, edge_type), name)
+            self._check_split(path, keys, self.book.link_offsets(edge_type)[part : part + 2])
+        return list(runs.values())
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
         """Ends and times of edges given by edge key; see ``Store.links``."""
@@ -182,9 +214,21 @@ class LocalStore(Store):
             gather_rows(keys, offsets, address_table(columns), out, NO_POSITIONS)
             return out[:, 0]
 
+        ends = {
+            "src_key.npy": (edge_type[0], gather([part.src_keys if part else None for part in kept])),
+            "dst_key.npy": (edge_type[2], gather([part.dst_keys if part else None for part in kept])),
+        }
+        for name, (node_type, found) in ends.items():
+            row = first_unowned(found, self.book.offsets(node_type)[[0, -1]], np.ones(1, np.bool_))
+            if row >= 0:
+                path = link_folder(int(np.searchsorted(offsets, keys[row], side="right")) - 1, edge_type) / name
+                raise FormatError(
+                    f"{self._root / path} says that edge key {keys[row]} has the end {found[row]}, which is no key of "
+                    f"{node_type}; {REMEDY}"
+                )
         return Links(
-            src_keys=gather([part.src_keys if part else None for part in kept]),
-            dst_keys=gather([part.dst_keys if part else None for part in kept]),
+            src_keys=ends["src_key.npy"][1],
+            dst_keys=ends["dst_key.npy"][1],
             times=gather([part.times if part else None for part in kept]) if has_own_times(self, edge_type) else None,
         )
 
@@ -259,6 +303,18 @@ class LocalStore(Store):
             neighbor_ids=np.asarray(edges.indices[start : start + num_edges]),
             edge_ids=positions + tables.edge_offsets[piece] if request.wants_edge_ids else None,
         )
+
+    def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
+        """The error with the first damaged file of this store's parts, if it is soon found; see the contract."""
+        if isinstance(self._dataset, MemoryDataset):
+            return error
+        found = self._dataset.find_damage(self.parts)
+        where = f"hopstream verify {self._root} tells where"
+        return FormatError(f"{error}; the dataset is damaged: {found or where}")
+
+    @property
+    def _root(self) -> Path:
+        return Path() if isinstance(self._dataset, MemoryDataset) else self._dataset.root
 
     def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
         """int64[n], elements in each row of a ragged or string column.

@@ -15,7 +15,15 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import HopstreamError, StoreBusy, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.errors import (
+    FormatError,
+    HopstreamError,
+    IdRangeError,
+    StoreBusy,
+    StoreTimeout,
+    StoreUnavailable,
+    VersionMismatch,
+)
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
@@ -211,6 +219,11 @@ class RoutedStore(Store):
     def traffic(self) -> dict[Kind, TrafficCounts]:
         """What was asked of servers and what halos here answered since the store was opened, by kind."""
         return self._traffic.counts()
+
+    def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
+        """The error with the damaged file, where it is one of this machine; see ``Store.explain_damage``."""
+        here = [store for store in self._stores if isinstance(store, LocalStore)]
+        return here[0].explain_damage(error) if here else super().explain_damage(error)
 
     def close(self) -> None:
         """Close all stores; a second call does nothing. Safe to call while other threads are inside."""

@@ -11,6 +11,7 @@ from hopstream.errors import FormatError
 from hopstream.partition.halo.record import Halo, cached_path, edge_column_names, edge_path, halo_root, node_path
 from hopstream.partition.layout import Dataset, EdgeArrays
 from hopstream.partition.paths import feature_paths
+from hopstream.partition.verify import check_ascending
 from hopstream.schema import Direction, EdgeType
 
 
@@ -70,7 +71,7 @@ class _Opening:
         counts, root = self.halo.parts[self.part], halo_root(self.part, self.halo.generation)
         return HaloArrays(
             part=self.part,
-            node_ids={t: self._array(node_path(root, t) / "id.npy") for t in counts.nodes},
+            node_ids={t: self._ids(node_path(root, t), t) for t in counts.nodes},
             node_keys={t: self._array(node_path(root, t) / "key.npy") for t in counts.nodes},
             edges={(t, d): self._edges(edge_path(root, t, d), t, d) for t, d in counts.edges},
             edge_starts={(t, d): self._array(edge_path(root, t, d) / "edge_start.npy") for t, d in counts.edges},
@@ -79,6 +80,12 @@ class _Opening:
 
     def _array(self, path: PurePosixPath) -> Array:
         return open_array(self.dataset.root / path, self.halo.files[str(path)])
+
+    def _ids(self, folder: PurePosixPath, node_type: str) -> IntArray:
+        ids = self._array(folder / "id.npy")
+        num_ids = self.dataset.manifest.book.num_ids(node_type)
+        check_ascending(f"{self.dataset.root / folder / 'id.npy'}: ids", ids, 0, num_ids)
+        return ids
 
     def _edges(self, folder: PurePosixPath, edge_type: EdgeType, direction: Direction) -> EdgeArrays:
         names = edge_column_names(self.dataset.manifest, edge_type, direction)
@@ -107,4 +114,4 @@ class _Opening:
             columns[name] = RaggedArray(values, offsets[0], features[name].is_string) if offsets else values
             if offsets and (offsets[0][0] != 0 or offsets[0][-1] != len(values)):
                 raise FormatError(f"{self.dataset.root / folder}: offsets of {name} must lead from 0 to {len(values)}")
-        return CachedArrays(ids=self._array(folder / "id.npy"), keys=self._array(folder / "key.npy"), features=columns)
+        return CachedArrays(ids=self._ids(folder, node_type), keys=self._array(folder / "key.npy"), features=columns)
