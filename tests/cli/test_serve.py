@@ -130,6 +130,16 @@ def test_a_damaged_part(run_command, parts: Path):
     assert result.status == 2 and "key.npy is missing" in result.err
 
 
+def test_damage_of_equal_length_is_found_before_anything_is_served(run_command, parts: Path):
+    path = parts / "part-00001/node/paper/features/title.values.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    for verify in ("sample", "full"):
+        result = run_command("serve", parts, "--verify", verify)
+        assert result.status == 2 and f"{path} has crc32c" in result.err and result.out == ""
+    result = run_command("serve", parts, "--verify", "some")
+    assert result.status == 2 and "--verify is 'some'; it must be one of none, sample, full" in result.err
+
+
 def test_no_connection_is_left(processes, parts: Path):
     server = processes.start("serve", parts, "--json")
     location = processes.wait_for_fact(server, "stage", "ready")["location"]

@@ -105,6 +105,14 @@ def test_from_tables_to_servers_and_back(processes, tables: Path, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_servers_check_their_parts_before_they_are_ready(processes, parts: Path):
+    path = parts / "part-00001/node/paper/key.npy"
+    path.write_bytes(path.read_bytes()[:-8] + bytes(8))
+    result = processes.wait_for_end(processes.start("up", parts, "--verify", "sample"))
+    assert result.status == 1 and f"{path} has crc32c" in result.err
+
+
+@pytest.mark.slow
 def test_no_server_outlives_a_command_that_was_killed(processes, parts: Path):
     up = processes.start("up", parts, "--json")
     processes.wait_for_fact(up, "stage", "ready")

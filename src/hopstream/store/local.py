@@ -140,19 +140,19 @@ class LocalStore(Store):
 
     def _check_found(self, node_type: str, keys: IntArray, ids: IntArray) -> None:
         """Refuse ids that ``id_of_key.npy`` should not hold: those of no node, or of one that has another key."""
-        offsets = self.book.offsets(node_type)
-        parts = np.searchsorted(offsets, ids, side="right") - 1
-        is_wrong = (ids < 0) | (ids >= offsets[-1])
-        is_known = ~is_wrong
-        is_known[is_known] = self._is_present[parts[is_known]]
-        known = ids[is_known]
-        found = gather_fixed(self._column(node_type, KEY), known, offsets, None, NO_POSITIONS)
+        is_known = (ids >= 0) & (ids < self.book.num_ids(node_type))
+        is_wrong = ~is_known
+        if not self.is_whole:
+            is_known[is_known] = self._is_present[self.book.parts_of(node_type, ids[is_known])]
+        found = gather_fixed(
+            self._column(node_type, KEY), ids[is_known], self.book.offsets(node_type), None, NO_POSITIONS
+        )
         is_wrong[is_known] = found != keys[is_known]
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
             keeper = int(np.searchsorted(self.book.key_offsets(node_type), keys[row], side="right")) - 1
             path = self._root / node_folder(keeper, node_type) / "id_of_key.npy"
-            why = f"key.npy of part {parts[row]} has another key there" if is_known[row] else "no node has this id"
+            why = "key.npy of its part has another key there" if is_known[row] else "no node has this id"
             raise FormatError(f"{path} says that key {keys[row]} has id {ids[row]}, and {why}; {REMEDY}")
 
     def find_own(self, node_type: str, keys: IntArray) -> IntArray:

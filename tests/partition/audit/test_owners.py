@@ -62,6 +62,18 @@ def test_nodes_in_other_parts(written, owners, capsys):
     assert "paper: is in another part than the folder of owners says (2 places): key 8" in capsys.readouterr().out
 
 
+def test_files_beside_the_owners(written, owners):
+    lines = (owners / "paper.txt").read_text().splitlines()
+    lines[7] = str((int(lines[7]) + 1) % 3)
+    (owners / "paper.txt").write_text("\n".join(lines) + "\n")
+    meta = (owners / "partition_meta.json").read_text()
+    (owners / "partition_meta.json").write_text(meta.replace('"num_parts": 3', '"num_parts": 4'))
+    found = hopstream.verify_dataset(written / "parts", owners=owners).findings
+    assert {(finding.kind, finding.where, finding.count) for finding in found} == {
+        ("nodes", "paper.txt", 1), ("nodes", "partition_meta.json", 1),
+    }  # fmt: skip
+
+
 def test_what_is_no_folder_of_owners(written, owners):
     change(owners, [0], to=3)
     with pytest.raises(IdRangeError, match=r"paper.npy\[0\] is 3; parts are numbered 0..2"):

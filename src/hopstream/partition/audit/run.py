@@ -13,7 +13,7 @@ from hopstream.partition.audit.edges import EDGE_BYTES, Links, check_by_key
 from hopstream.partition.audit.files import Files
 from hopstream.partition.audit.halo import check_halo
 from hopstream.partition.audit.nodes import KnownNodes, check_keys, check_splits
-from hopstream.partition.audit.owners import check_owner_files
+from hopstream.partition.audit.owners import check_owner_files, check_owners_meta
 from hopstream.partition.audit.reference import Against, Reference, open_reference
 from hopstream.partition.audit.report import KINDS, Findings, Kind, VerifyReport
 from hopstream.partition.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
@@ -161,6 +161,8 @@ class _Run:
             self.files.check(name)
             self._advance()
         self.files.check_others()
+        if self.owners is not None:
+            check_owners_meta(self.files, self.owners)
         reference = self._compared()
         sums: dict[str, list[int]] = {}
         nodes: dict[str, KnownNodes] = {}
