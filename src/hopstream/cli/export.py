@@ -28,7 +28,11 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     spec: Annotated[Path, typer.Option("--spec", help="a TF-GNN SamplingSpec in text form", show_default=False)],
     out: Annotated[
         str,
-        typer.Option("--out", help="what names of files begin with; name@16 asks for 16 files", show_default=False),
+        typer.Option(
+            "--out",
+            help="what names of files begin with; name@16 and name-?????-of-00016 ask for 16 files",
+            show_default=False,
+        ),
     ],
     seeds: Annotated[
         str | None,

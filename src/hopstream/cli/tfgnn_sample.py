@@ -1,4 +1,4 @@
-"""How are subgraphs sampled from the command line, for who knows the flags of TF-GNN's ``tfgnn_sampler``?"""
+"""Samples subgraphs from the command line, with the flags and the names of files of TF-GNN's ``tfgnn_sampler``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Output
 from hopstream.errors import SettingsError
 from hopstream.export.settings import ExportSettings, OnDangling
+from hopstream.tfgnn.tfrecord import output_name
 
 EDGES = {"edge": "directional", "node": "induced"}
 """What ``--edge_aggregation_method`` says, to our words."""
@@ -56,7 +57,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         typer.Option(
             "--output_samples",
             "--output-samples",
-            help="what names of files begin with; name@16 asks for 16 files",
+            help="the file to write; name@16 and name-?????-of-00016 ask for 16 files, name-00000-of-00016 and so on",
             show_default=False,
         ),
     ],
@@ -91,6 +92,12 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     rng_seed: Annotated[int, typer.Option("--rng_seed", "--rng-seed", "--seed", help="seed of all randomness")] = 0,
     seed_ids: Annotated[
         bool, typer.Option("--seed_ids", "--seed-ids", help="also write context/seed_id and context/sample_id")
+    ] = False,
+    node_ids: Annotated[
+        bool,
+        typer.Option(
+            "--node_ids", "--node-ids", help="also write #id, raw ids of nodes, where the schema does not declare it"
+        ),
     ] = False,
     readout: Annotated[bool, typer.Option(help="also write a readout of the seed: _readout, _readout/seed")] = False,
     labels: Annotated[
@@ -137,7 +144,8 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         raise SettingsError(f"{beam_options} are options of a Beam pipeline; give --runner too")
     options = () if runner in (None, "DirectRunner") else (f"--runner={runner}",)
     settings = ExportSettings(
-        num_workers=num_workers, num_shards=num_shards, rng_seed=rng_seed, seed_ids=seed_ids,
+        num_workers=num_workers, num_shards=num_shards, rng_seed=rng_seed, seed_ids=seed_ids, node_ids=node_ids,
+        one_file=num_shards is None and output_name(output_samples)[1] is None,
         engine="local" if runner is None else "beam", beam_options=(*options, *(beam_options or ())),
         subgraph_type=EDGES[edge_aggregation_method],  # type: ignore[arg-type]
         readout=readout, labels=tuple(labels or ()), link_set=link_set, memory=memory,

@@ -38,7 +38,7 @@ from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text
-from hopstream.tfgnn.tfrecord import shard_paths, sharded_name
+from hopstream.tfgnn.tfrecord import output_name, shard_paths
 
 FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
@@ -63,8 +63,9 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
         source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them, or
             the ``.pbtxt`` of a unigraph or its folder, of which a dataset is prepared in the export's hidden folder.
         spec: A ``SamplingSpec``: its file, its text or the message.
-        out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` at its end asks for 16 files.
-            They are called ``train.tfrecord-00003-of-00016``, and the schema ``train.tfrecord.pbtxt``.
+        out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` or ``-?????-of-00016`` at its
+            end asks for 16 files. They are called ``train.tfrecord-00003-of-00016``, and the schema
+            ``train.tfrecord.pbtxt``.
         seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
             pattern) or an array of raw ids, for links ``[n, 2]``. A table of links may have further columns, which go
             to the readout. One that is there several times gets as many subgraphs, with draws of
@@ -130,12 +131,14 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
 
 def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
     """The path that names begin with, and settings with the number of shards that it asks for."""
-    stem, num_shards = sharded_name(str(out))
+    stem, num_shards = output_name(str(out))
     if not Path(stem).name or Path(stem).is_dir():
         raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
     _check_suffix(stem, settings.file_format)
     if num_shards is None:
         return Path(stem).absolute(), settings
+    if settings.one_file:
+        raise SettingsError(f"out is {out}, which asks for {num_shards} files, and one_file is set; say it once")
     if settings.num_shards not in (None, num_shards):
         raise SettingsError(f"out is {out}, and num_shards is {settings.num_shards}; say it once")
     return Path(stem).absolute(), replace(settings, num_shards=num_shards)
@@ -200,6 +203,7 @@ class _Run:
             spec=self.spec, rng_seed=settings.rng_seed, leave_out=settings.leave_out, id_feature=settings.id_feature,
             link_set=settings.link_set or self.source.link_set, subgraph_type=settings.subgraph_type,
             readout=settings.readout, labels=() if is_linked else settings.labels, seed_ids=settings.seed_ids,
+            node_ids=settings.node_ids, declared_ids=self.source.declared_ids,
         )  # fmt: skip
 
     def _export(self, located: str, store: Store, sampling: SeedSampling, digest: str) -> ExportReport:
@@ -236,8 +240,8 @@ class _Run:
         if placed[0] != digest:
             return None
         return ExportReport(
-            paths=tuple(shard_paths(self.place, placed[2])), schema_path=self.work.root, num_seeds=placed[1],
-            num_bytes=placed[3], seconds={}, wall_seconds={},
+            paths=(self.place,) if self.settings.one_file else tuple(shard_paths(self.place, placed[2])),
+            schema_path=self.work.root, num_seeds=placed[1], num_bytes=placed[3], seconds={}, wall_seconds={},
         )  # fmt: skip
 
     def _check_seeds(self, is_linked: bool) -> None:
@@ -285,7 +289,7 @@ class _Run:
             seeds = [digest_of_seeds(array_batches(self.seeds, "seeds", 2 if is_linked else 1))]
         decides = (
             settings.num_shards, settings.file_format, settings.compression, settings.split, settings.seed_column,
-            settings.labels, settings.on_dangling,
+            settings.labels, settings.on_dangling, settings.one_file,
         )  # fmt: skip
         return digest_of(
             [FORMAT, str(self.place), self.source.graph_id, asdict(sampling), seeds, list(map(str, decides))]
@@ -297,10 +301,11 @@ class _Run:
         """What is written; who the seeds are is found out and kept in the job's folder."""
         num_seeds = self._find_seeds(folder, store, maker)
         settings = self.settings
-        num_shards = settings.num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
+        num_shards = 1 if settings.one_file else settings.num_shards
+        num_shards = num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
         found = ExportPlan(
             source=located, sampling=sampling, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
-            has_keys=(folder / SEEDS).exists(), file_format=settings.file_format, compression=settings.compression,
+            one_file=settings.one_file, has_keys=(folder / SEEDS).exists(), file_format=settings.file_format, compression=settings.compression,
             num_threads=settings.num_threads,
         )  # fmt: skip
         write_text(folder / PLAN, json.dumps(found.to_json()))
@@ -351,8 +356,9 @@ class _Run:
         )  # fmt: skip
 
     def _names(self) -> re.Pattern[str]:
-        """What shards of an export of this name are called."""
-        return re.compile(re.escape(self.place.name) + r"-\d{5}-of-\d{5}")
+        """What files of an export of this name are called."""
+        number = r"-\d{5}-of-\d{5}"
+        return re.compile(re.escape(self.place.name) + (f"({number})?" if self.settings.one_file else number))
 
     def _files(self) -> list[Path]:
         """Shards of an export of this name, complete or not."""

@@ -26,7 +26,7 @@ from hopstream.export.readout import (
 )
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.export.times import Seconds
-from hopstream.ingest.unigraph import CONTEXT
+from hopstream.ingest.unigraph import CONTEXT, ID
 from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan, SubgraphType
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
@@ -53,6 +53,9 @@ class SeedSampling(Settings):
         readout: Graphs have a readout of their seed. Links always have one of their ends.
         labels: Features of the seeds' node set that move to the readout.
         seed_ids: Graphs have ``context/seed_id`` and ``context/sample_id``.
+        node_ids: The feature ``#id`` is written of every node set that has it. Without, it is written as TF-GNN writes
+            it: of node sets that have no other feature, and of those in ``declared_ids``.
+        declared_ids: Node sets whose ``GraphSchema`` declares the feature ``#id``.
     """
 
     spec: Any
@@ -64,6 +67,8 @@ class SeedSampling(Settings):
     readout: bool = False
     labels: tuple[str, ...] = ()
     seed_ids: bool = False
+    node_ids: bool = False
+    declared_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -73,7 +78,7 @@ class SeedSampling(Settings):
             raise SettingsError(f"rng_seed is {self.rng_seed!r}; give an integer from 0 to 2**64 - 1")
         if self.labels and not self.readout:
             raise SettingsError(f"labels are {list(self.labels)}, and there is no readout to move them to; set readout")
-        for name in ("leave_out", "labels"):
+        for name in ("leave_out", "labels", "declared_ids"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def plan_over(self, schema: GraphSchema, where: str = "spec") -> SamplePlan:
@@ -102,7 +107,7 @@ class SeedSampling(Settings):
         return tuple(zip(plan.seed_types, features, strict=True))
 
 
-def features_of(schema: GraphSchema, leave_out: Sequence[str]) -> dict[str | EdgeType, tuple[str, ...]]:
+def features_of(schema: GraphSchema, sampling: SeedSampling) -> dict[str | EdgeType, tuple[str, ...]]:
     """Which features are written of each type.
 
     Raises:
@@ -110,10 +115,13 @@ def features_of(schema: GraphSchema, leave_out: Sequence[str]) -> dict[str | Edg
     """
     owners: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
     known = [f"{type_label(owner)}.{name}" for owner, of in owners for name in of]
-    unknown = [name for name in leave_out if name not in known]
+    unknown = [name for name in sampling.leave_out if name not in known]
     if unknown:
         raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {known}")
-    return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in leave_out) for owner, of in owners}
+    left_out = set(sampling.leave_out)
+    if not sampling.node_ids:
+        left_out |= {f"{t}.{ID}" for t, of in schema.nodes.items() if len(of) > 1 and t not in sampling.declared_ids}
+    return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in left_out) for owner, of in owners}
 
 
 def schema_of_samples(
@@ -135,7 +143,7 @@ def schema_of_samples(
         FormatError: The spec is none.
         SettingsError: Links are asked for a readout of seeds.
     """
-    plan, kept = sampling.plan_over(schema), features_of(schema, sampling.leave_out)
+    plan, kept = sampling.plan_over(schema), features_of(schema, sampling)
     message = schema_message(
         GraphSchema(
             nodes={t: {name: of[name] for name in kept[t]} for t, of in schema.nodes.items()},
@@ -169,7 +177,7 @@ class SampleMaker:
             UnknownNameError: The dataset has no such feature.
             SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
         """
-        plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling.leave_out)
+        plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling)
         self._store, self._sampling, self._plan = store, sampling, plan
         self.ends, self.is_of_links = sampling.ends_of(plan), starts_from_links(plan)
         _check_labels(sampling, store.schema, plan.seed_types[0], features[plan.seed_types[0]])

@@ -31,7 +31,7 @@ class ExportSettings(WorkerSettings):
 
     num_shards: int | None = field(
         default=None,
-        metadata={"help": f"files to write; if not given, one per {SEEDS_PER_SHARD} seeds; name@N says it as well"},
+        metadata={"help": f"files to write; if not given, one per {SEEDS_PER_SHARD} seeds; name@N says it too"},
     )
     file_format: FileFormat = field(default="tfrecord", metadata={"help": "what is written"})
     compression: Compression = field(default="none", metadata={"help": "how files are compressed"})
@@ -75,6 +75,16 @@ class ExportSettings(WorkerSettings):
         default=False,
         metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"},
     )
+    node_ids: bool = field(
+        default=False,
+        metadata={
+            "help": "also write #id, the raw ids of nodes, where the schema does not declare it; of node sets without "
+            "other features it is always written, as in TF-GNN"
+        },
+    )
+    one_file: bool = field(
+        default=False, metadata={"help": "write one file that is called as out says, without -00000-of-00001"}
+    )
     num_threads: int = field(default=1, metadata={"help": "threads of each process, for datasets on other machines"})
     on_dangling: OnDangling = field(
         default="error", metadata={"help": "of a unigraph: what is done with edges whose ends are no nodes"}
@@ -100,6 +110,8 @@ class ExportSettings(WorkerSettings):
             check_choice(name, getattr(self, name), get_args(choices))
         if self.num_shards is not None:
             check_int("num_shards", self.num_shards, 1, MAX_SHARDS)
+            if self.one_file:
+                raise SettingsError(f"one_file is set, and num_shards is {self.num_shards}; leave one of them out")
         memory_bytes(self.memory)
         check_int("num_threads", self.num_threads, 1, MAX_THREADS)
         check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
@@ -127,6 +139,8 @@ class ExportOptions(TypedDict, total=False):
     labels: tuple[str, ...]
     link_set: str | None
     seed_ids: bool
+    node_ids: bool
+    one_file: bool
     num_threads: int
     on_dangling: OnDangling
     data_path: str | None

@@ -22,6 +22,7 @@ from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
 from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.unigraph import ID
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.prepare import prepare
 from hopstream.sample.plan import SamplePlan
@@ -43,6 +44,7 @@ class ExportSource:
         store: Where the graph is; None for a unigraph.
         tables: How the tables of a unigraph are read.
         link_set: Where the schema of a unigraph has a readout of links, the node sets of their ends, ``source,target``.
+        declared_ids: Node sets of a unigraph whose schema declares the feature ``#id``.
     """
 
     located: str
@@ -51,6 +53,7 @@ class ExportSource:
     store: Store | None
     tables: TableSettings
     link_set: str | None = None
+    declared_ids: tuple[str, ...] = ()
 
     def check_plan(self, plan: SamplePlan) -> None:
         """Refuse what a unigraph cannot say.
@@ -128,6 +131,7 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
     yield ExportSource(
         located=str(schema), graph_id=states, schema=_schema_of(metadata), store=None, tables=tables,
         link_set=_link_set_of(schema),
+        declared_ids=tuple(t for t, of in metadata.nodes.items() if ID in of.features),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class ExportPlan:
         stem: The path that names of shards begin with.
         num_seeds: Records in all shards.
         num_shards: Files.
+        one_file: There is one, which is called like the stem.
         has_keys: Seeds are in a file; else they are all nodes.
         file_format: What is written.
         compression: How it is compressed.
@@ -48,6 +49,7 @@ class ExportPlan:
     stem: str
     num_seeds: int
     num_shards: int
+    one_file: bool
     has_keys: bool
     file_format: FileFormat
     compression: Compression
@@ -65,7 +67,7 @@ class ExportPlan:
     @property
     def paths(self) -> list[Path]:
         """The files that are written."""
-        return shard_paths(self.stem, self.num_shards)
+        return [Path(self.stem)] if self.one_file else shard_paths(self.stem, self.num_shards)
 
     def range_of(self, shard: int) -> tuple[int, int]:
         """The first seed of a shard and the one behind its last: seeds are cut evenly, in order."""

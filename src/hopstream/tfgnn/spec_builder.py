@@ -1,10 +1,10 @@
-"""Writing of a ``SamplingSpec`` step by step, instead of as text."""
+"""Writes a ``SamplingSpec`` step by step, with the names and the order of ops that TF-GNN 1.0.3 gives them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,27 @@ STRATEGY_NUMBERS = range(TOP_K, LATEST_K + 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingStep:
-    """One op of a spec that is being written. Steps do not change: ``sample`` gives a new one.
+    """One op of a spec that is being written. ``sample`` gives a new step.
 
     Attributes:
         builder: What the step belongs to.
         node_set_name: The node set that it reaches.
-        number: Its place among the ops; the seed op is 0.
+        op_name: The name that was given; None where ``build`` makes one.
+        edge_set_name: The edge set that it draws from; empty for the seed op.
+        sample_size: Edges per node; 0 for the seed op.
+        strategy: The strategy's number; 0 for the seed op.
+        inputs: The steps that it draws for; none for the seed op.
+        children: The steps that draw for it, in the order in which they were made.
     """
 
     builder: SamplingSpecBuilder
     node_set_name: str
-    number: int
+    op_name: str | None
+    edge_set_name: str = ""
+    sample_size: int = 0
+    strategy: int = TOP_K
+    inputs: tuple[SamplingStep, ...] = ()
+    children: list[SamplingStep] = field(default_factory=list, repr=False)
 
     def sample(
         self, sample_size: int | Sequence[int], edge_set_name: str | None = None, strategy: int | None = None,
@@ -65,14 +75,24 @@ class SamplingStep:
             raise SettingsError("join got no other steps; give one or more, or call sample without join")
         return JoinedSteps((self, *joined))
 
+    def merge_then_sample(self, other_steps: Iterable[SamplingStep], *args: Any, **options: Any) -> SamplingStep:
+        """``join(other_steps).sample(…)``, by TF-GNN's older name."""
+        return self.join(other_steps).sample(*args, **options)
+
     def build(self) -> Any:
         """The ``SamplingSpec`` of all steps of the builder."""
         return self.builder.build()
+
+    def to_sampling_spec(self) -> Any:
+        """``build()``, by TF-GNN's older name."""
+        return self.build()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSteps:
     """Steps that reach one node set; the next op draws once for each node that any of them reaches.
+
+    Of several sizes in a list, the first ops draw for the first step alone, and the last op for all, as in TF-GNN.
 
     Attributes:
         steps: The steps.
@@ -114,9 +134,10 @@ class SamplingSpecBuilder:
         """
         self._schema = _checked_schema(graph_schema)
         self._default_strategy = _checked_strategy(default_strategy)
-        self._spec = message_class(SAMPLING_SPEC)()
-        self._names: set[str] = set()
-        self._seed: tuple[str, str] | None = None  # the name of the seed op, and its node set
+        self._names: set[str] = set()  # those that were given
+        self._seed: SamplingStep | None = None
+        self._targets: SamplingStep | None = None  # the seed op once more, where links lead to another node set
+        self._is_of_links = False
 
     @staticmethod
     def join(steps: Iterable[SamplingStep]) -> JoinedSteps:
@@ -130,9 +151,7 @@ class SamplingSpecBuilder:
             UnknownNameError: There is no such node set.
             SettingsError: There are several and none is named, or the spec has a seed already.
         """
-        seed_name, node_set = self._begin(node_set_name, op_name)
-        self._spec.seed_op.op_name, self._spec.seed_op.node_set_name = seed_name, node_set
-        return SamplingStep(self, node_set, 0)
+        return self._begin(node_set_name, op_name)
 
     def seed_links(self, node_set_name: str | None = None, op_name: str | None = None) -> SamplingStep:
         """Start from links, with both of their ends in a node set, which may be left out where there is only one.
@@ -141,8 +160,9 @@ class SamplingSpecBuilder:
             UnknownNameError: There is no such node set.
             SettingsError: There are several and none is named, or the spec has a seed already.
         """
-        self._spec.symmetric_link_seed_op.op_name, node_set = self._begin(node_set_name, op_name)
-        return SamplingStep(self, node_set, 0)
+        step = self._begin(node_set_name, op_name)
+        self._is_of_links = True
+        return step
 
     def seed_links_between(
         self, source_set_name: str, target_set_name: str, op_name: str | None = None
@@ -157,7 +177,9 @@ class SamplingSpecBuilder:
         """
         target_set = self._only("node set", self._schema.node_sets, target_set_name)
         sources = self.seed_links(source_set_name, op_name)
-        return sources, SamplingStep(self, target_set, 0)
+        if target_set != sources.node_set_name:
+            self._targets = replace(sources, node_set_name=target_set)  # with the same list of children
+        return sources, self._targets or sources
 
     def build(self) -> Any:
         """The ``SamplingSpec`` as it is now; ops follow their inputs.
@@ -167,9 +189,26 @@ class SamplingSpecBuilder:
         """
         if self._seed is None:
             raise SchemaError("the spec has no seed; call seed or seed_links first")
-        spec = message_class(SAMPLING_SPEC)()
-        spec.CopyFrom(self._spec)
+        spec, names = message_class(SAMPLING_SPEC)(), _Names(self._names)
+        seed, *steps = _in_order(self._seed)
+        seed_op = spec.symmetric_link_seed_op if self._is_of_links else spec.seed_op
+        seed_op.op_name = names.give(seed, f"SEED->{seed.node_set_name}")
+        if self._targets is not None:
+            names.of[self._targets] = seed_op.op_name
+        if not self._is_of_links:
+            seed_op.node_set_name = seed.node_set_name
+        for step in steps:
+            inputs = [names.of[one] for one in step.inputs]
+            start = step.inputs[0].node_set_name if len(inputs) == 1 else f"({'|'.join(inputs)})"
+            spec.sampling_ops.add(
+                op_name=names.give(step, f"{start}->{step.node_set_name}"), edge_set_name=step.edge_set_name,
+                sample_size=step.sample_size, strategy=step.strategy, input_op_names=inputs,
+            )  # fmt: skip
         return spec
+
+    def to_sampling_spec(self) -> Any:
+        """``build()``, by TF-GNN's older name."""
+        return self.build()
 
     def _sample(
         self, steps: tuple[SamplingStep, ...], sample_size: int | Sequence[int], edge_set_name: str | None,
@@ -178,54 +217,38 @@ class SamplingSpecBuilder:
         sizes = _checked_sizes(sample_size)
         _checked_strategy(strategy if strategy is not None else self._default_strategy)
         names = [op_name if op_name is None or not n else f"{op_name}.{n + 1}" for n in range(len(sizes))]
-        for name in names:
-            self._check_name(name)
-        for name, size in zip(names, sizes, strict=True):
-            steps = (self._one_step(steps, size, edge_set_name, strategy, name),)
-        return steps[0]
-
-    def _one_step(
-        self, steps: tuple[SamplingStep, ...], size: int, edge_set_name: str | None, strategy: int | None,
-        op_name: str | None,
-    ) -> SamplingStep:  # fmt: skip
         edge_set = self._only("edge set", self._schema.edge_sets, edge_set_name)
-        edges, source = self._schema.edge_sets[edge_set], steps[0].node_set_name
-        if edges.source != source:
-            raise SettingsError(f"edge set {edge_set!r} starts from {edges.source!r}; the step reaches {source!r}")
-        inputs = [self._name_of(step) for step in steps]
-        start = source if len(steps) == 1 else f"({'|'.join(inputs)})"
-        op = self._spec.sampling_ops.add(edge_set_name=edge_set, sample_size=size)
-        op.op_name = self._distinct(op_name or f"{start}->{edges.target}")
-        op.strategy = self._default_strategy if strategy is None else strategy
-        op.input_op_names.extend(inputs)
-        return SamplingStep(self, edges.target, len(self._spec.sampling_ops))
+        edges = self._schema.edge_sets[edge_set]
+        for source in [steps[0].node_set_name, edges.target][: len(sizes)]:
+            if edges.source != source:
+                raise SettingsError(f"edge set {edge_set!r} starts from {edges.source!r}; the step reaches {source!r}")
+        for name in names:
+            self._take_name(name)
+        strategy = self._default_strategy if strategy is None else strategy
+        step, *others = steps
+        for number, (name, size) in enumerate(zip(names, sizes, strict=True), 1):
+            inputs = (step, *others) if number == len(sizes) else (step,)
+            step = SamplingStep(self, edges.target, name, edge_set, size, strategy, inputs)
+            for one in dict.fromkeys(inputs):
+                one.children.append(step)
+        return step
 
-    def _name_of(self, step: SamplingStep) -> str:
-        if step.number == 0 and self._seed is not None:
-            return self._seed[0]
-        return str(self._spec.sampling_ops[step.number - 1].op_name)
-
-    def _begin(self, node_set_name: str | None, op_name: str | None) -> tuple[str, str]:
-        """The name of the seed op, and its node set."""
+    def _begin(self, node_set_name: str | None, op_name: str | None) -> SamplingStep:
         if self._seed is not None:
-            raise SettingsError(f"the spec starts from {self._seed[1]!r} already; it has one seed op")
+            raise SettingsError(f"the spec starts from {self._seed.node_set_name!r} already; it has one seed op")
         node_set = self._only("node set", self._schema.node_sets, node_set_name)
-        self._check_name(op_name)
-        self._seed = self._distinct(op_name or f"SEED->{node_set}"), node_set
+        self._take_name(op_name)
+        self._seed = SamplingStep(self, node_set, op_name)
         return self._seed
 
-    def _check_name(self, op_name: str | None) -> None:
-        if op_name is not None and not isinstance(op_name, str):
+    def _take_name(self, op_name: str | None) -> None:
+        if op_name is None:
+            return
+        if not isinstance(op_name, str):
             raise SettingsError(f"op_name is {op_name!r}; give a string")
         if op_name in self._names:
             raise SettingsError(f"op_name is {op_name!r}, and another op is called so; give another name, or none")
-
-    def _distinct(self, name: str) -> str:
-        """A name that was made up, with the first number from 2 that makes it another one."""
-        numbered = (f"{name}.{number}" for number in count(2))
-        found = name if name not in self._names else next(other for other in numbered if other not in self._names)
-        self._names.add(found)
-        return found
+        self._names.add(op_name)
 
     def _only(self, what: str, known: Any, name: str | None) -> str:
         if name is None and len(known) != 1:
@@ -234,6 +257,39 @@ class SamplingSpecBuilder:
         if found not in known:
             raise UnknownNameError(f"unknown {what} {found!r}; {known_words(found, sorted(known))}")
         return str(found)
+
+
+class _Names:
+    """The names of the ops of one spec: those that were given, and for the others ``x->y``, ``x->y.2`` and so on."""
+
+    def __init__(self, given: set[str]) -> None:
+        self._taken = set(given)
+        self.of: dict[SamplingStep, str] = {}
+
+    def give(self, step: SamplingStep, made: str) -> str:
+        """Name a step: as its user did, or as ``made`` with the first number from 2 that no other op has."""
+        if not step.op_name:
+            numbered = (f"{made}.{number}" for number in count(2))
+            made = next(name for name in chain((made,), numbered) if name not in self._taken)
+            self._taken.add(made)
+        self.of[step] = step.op_name or made
+        return self.of[step]
+
+
+def _in_order(seed: SamplingStep) -> list[SamplingStep]:
+    """The steps that a seed leads to, each behind its inputs.
+
+    Of the steps whose inputs are there, the one that became so last comes first: TF-GNN's order, which names depend on.
+    """
+    found: list[SamplingStep] = []
+    ready, met = [seed], dict[SamplingStep, int]()
+    while ready:
+        found.append(ready.pop())
+        for child in found[-1].children:
+            met[child] = met.get(child, 0) + 1
+            if met[child] == len(set(child.inputs)):
+                ready.append(child)
+    return found
 
 
 def _checked_schema(given: Any) -> Any:

@@ -32,6 +32,7 @@ _GZIP = b"\x1f\x8b"
 _MASK = 0xA282EAD8
 _SHARDED = re.compile(r"(.+)@(\d{1,6})")
 _ALMOST_SHARDED = re.compile(r".*@[^@/.*?\[]*")
+_OUTPUT = re.compile(r"(.+)-[\d?]{5}-of-(\d{5})")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
@@ -176,6 +177,18 @@ def sharded_name(name: str) -> tuple[str, int | None]:
     if not 1 <= int(match[2]) <= MAX_SHARDS:
         raise SettingsError(f"{name} names {match[2]} files; use 1 to {MAX_SHARDS}")
     return match[1], int(match[2])
+
+
+def output_name(name: str) -> tuple[str, int | None]:
+    """What names of files to write begin with, and their number; None where one file is called exactly so.
+
+    ``name@15``, ``name-?????-of-00015`` and ``name-00003-of-00015`` all ask for fifteen files, as in TF-GNN.
+
+    Raises:
+        SettingsError: The number is 0, larger than anybody can mean, or none.
+    """
+    match = _OUTPUT.fullmatch(name)
+    return sharded_name(name if match is None else f"{match[1]}@{int(match[2])}")
 
 
 def files_of(name: str | Path, root: Path | None = None) -> list[Path]:

@@ -21,7 +21,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
         Path, typer.Argument(help="a GraphSchema, or the folder that holds it", metavar="SCHEMA", show_default=False)
     ],
     out: Annotated[
-        str, typer.Option("--out", help="the TFRecord file to write, or several: name@8", show_default=False)
+        str,
+        typer.Option(
+            "--out", help="the TFRecord file to write, or several: name@8, name-?????-of-00008", show_default=False
+        ),
     ],
     examples: Annotated[int, typer.Option("--examples", help="how many examples to write", min=1)] = 10,
     rng_seed: Annotated[int, typer.Option("--rng-seed", help="seed of every random choice", min=0)] = 0,
@@ -35,11 +38,11 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     """Write random examples that are valid under a schema; equal settings give equal files."""
     from hopstream.tfgnn.graph_tensor import encode_graphs
     from hopstream.tfgnn.random_graphs import random_graphs
-    from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths, sharded_name
+    from hopstream.tfgnn.tfrecord import RecordWriter, output_name, shard_paths
 
     output, clock = Output(is_json=json), Clock()
     spec = read_spec(schema)[1]
-    stem, num_shards = sharded_name(out)
+    stem, num_shards = output_name(out)
     paths = [Path(stem)] if num_shards is None else shard_paths(stem, num_shards)
     _make_room(paths, overwrite=overwrite)
     num_bytes = 0
