@@ -25,6 +25,20 @@ GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say where the real libraries are that Hopstream is compared with; CONTRIBUTING.md says how to install them."""
+    parser.addoption("--tfgnn-python", help="the interpreter of an environment with tensorflow-gnn 1.0.3")
+
+
+@pytest.fixture(scope="session")
+def tfgnn_python(request: pytest.FixtureRequest) -> str:
+    """An interpreter that has TF-GNN."""
+    path = request.config.getoption("--tfgnn-python")
+    if path is None:
+        pytest.skip("needs --tfgnn-python; see CONTRIBUTING.md")
+    return str(path)
+
+
 LONG = ("soak", "scale", "bench")
 LONG_S = 1800
 

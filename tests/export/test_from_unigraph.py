@@ -92,7 +92,7 @@ def test_the_context_is_that_of_each_sample(shop: Path):
         context = {name: of.tolist() for name, of in read.context.items()}
         seed = b"user %d" % number
         assert context == {"era": [b"modern"], "g": [9.5], "seed_id": [seed], "sample_id": [seed]}
-        assert read.node_sets["user"].features["#id"].tolist()[0] == seed
+        assert read.node_sets["user"].features["age"].tolist()[0] == 20 + number
     (shop / "context.csv").write_text("era,g\nmodern,9.5\nold,9.25\n")
     with pytest.raises(SchemaError, match=r"the context's table has 2 rows, .*; leave out #context.era, #context.g"):
         exported(shop, shop, "two")
@@ -239,6 +239,7 @@ def test_the_card_graph_through_the_verb(tmp_path: Path, capsys: pytest.CaptureF
     words = [
         "tfgnn-sample", "--graph_schema", folder / "graph_schema.pbtxt", "--sampling_spec",
         folder / "sampling_spec.pbtxt", "--output_samples", f"{tmp_path}/x@2", "--workers", 0, "--seed_ids",
+        "--node_ids",
     ]  # fmt: skip
     assert main([str(word) for word in words]) == 2
     assert "'1238474857489384', which no creditcard node has" in capsys.readouterr().err

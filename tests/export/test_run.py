@@ -39,7 +39,14 @@ def world(tmp_path: Path) -> Path:
 
 
 def exported(world: Path, name: str = "out", **options):
-    options = {"seeds": some_seeds(), "num_shards": 3, "rng_seed": RNG_SEED, "num_workers": 0, **options}
+    options = {
+        "seeds": some_seeds(),
+        "num_shards": 3,
+        "rng_seed": RNG_SEED,
+        "num_workers": 0,
+        "node_ids": True,
+        **options,
+    }
     return export_subgraphs(world / "parts", world / "spec.pbtxt", world / name / "all.tfrecord", **options)
 
 
@@ -60,7 +67,7 @@ def made_at_once(world: Path, keys: np.ndarray, subgraph_type="directional"):
 
 def sampled_one_by_one(world: Path, seeds: list, **options) -> list[bytes]:
     """The samples of raw seeds, each alone."""
-    sampling = SeedSampling(spec=(world / "spec.pbtxt").read_text(), rng_seed=RNG_SEED, **options)
+    sampling = SeedSampling(spec=(world / "spec.pbtxt").read_text(), rng_seed=RNG_SEED, node_ids=True, **options)
     with open_store(world / "parts") as store:
         sampler = SeedSampler(store, sampling)
         return [sampler.sample([seed], [seeds[:at].count(seed)])[0][1] for at, seed in enumerate(seeds)]

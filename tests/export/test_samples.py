@@ -143,8 +143,9 @@ def link_table(folder, kind):
 def test_links_of_a_table_are_written_with_its_columns(papers, tmp_path, kind):
     (tmp_path / "spec.pbtxt").write_text(LINK_SPEC)
     report = export_subgraphs(
-        papers, tmp_path / "spec.pbtxt", tmp_path / "out" / "x@2", seeds=link_table(tmp_path, kind), num_workers=0
-    )
+        papers, tmp_path / "spec.pbtxt", tmp_path / "out" / "x@2", seeds=link_table(tmp_path, kind), num_workers=0,
+        node_ids=True,
+    )  # fmt: skip
     schema = read_schema(report.schema_path)
     assert {name: of.dtype for name, of in schema.node_sets["_readout"].features.items()} == {
         "kind": 7, "label": 9, "strength": 1,

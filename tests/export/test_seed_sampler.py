@@ -52,7 +52,7 @@ def test_seeds_that_fall_into_one_tree_are_sampled_apart(store, monkeypatch):
 
 
 def test_readout_labels_and_ids_are_in_samples_and_their_schema(store):
-    sampling = SeedSampling(spec=SPEC, readout=True, labels=("labels",), seed_ids=True)
+    sampling = SeedSampling(spec=SPEC, readout=True, labels=("labels",), seed_ids=True, node_ids=True)
     schema = schema_of_samples(sampling, store.schema)
     check_schema(schema)
     spec = GraphSpec.of_schema(schema)
@@ -68,7 +68,7 @@ def test_readout_labels_and_ids_are_in_samples_and_their_schema(store):
 
 
 def test_links_are_pairs_of_raw_ids(store):
-    sampling = SeedSampling(spec=LINK_SPEC, seed_ids=True)
+    sampling = SeedSampling(spec=LINK_SPEC, seed_ids=True, node_ids=True)
     spec = GraphSpec.of_schema(schema_of_samples(sampling, store.schema))
     links = [(name_of(3), name_of(8)), (name_of(8), name_of(3)), (name_of(5), name_of(5))]
     found = SeedSampler(store, sampling).sample(links, [0, 0, 0])
@@ -94,7 +94,8 @@ def test_what_cannot_be_is_refused(store):
         SeedSampling(spec=SPEC, rng_seed=-1)
     with pytest.raises(UnknownNameError, match="paper has no feature 'x'"):
         SeedSampler(store, SeedSampling(spec=SPEC, readout=True, labels=("x",)))
-    unwritten = SeedSampling(spec=SPEC, readout=True, labels=("labels",), leave_out=("paper.labels", "paper.tags"))
+    left_out = ("paper.labels", "paper.tags")
+    unwritten = SeedSampling(spec=SPEC, readout=True, labels=("labels",), leave_out=left_out, node_ids=True)
     with pytest.raises(SettingsError, match="label 'labels' is not among the features of 'paper': #id"):
         SeedSampler(store, unwritten)
     with pytest.raises(SettingsError, match="label 'tags' holds lists of different lengths"):

@@ -59,8 +59,7 @@ def run(program: dict[str, Any], schema: Any, builder_of: Any, make_tree: Any) -
 def ops_of(spec: Any) -> list[Any]:
     """A spec as JSON values."""
     ops = [
-        [op.op_name, list(op.input_op_names), op.edge_set_name, op.sample_size, op.strategy]
-        for op in spec.sampling_ops
+        [op.op_name, list(op.input_op_names), op.edge_set_name, op.sample_size, op.strategy] for op in spec.sampling_ops
     ]
     return [[spec.seed_op.op_name, spec.seed_op.node_set_name], *ops]
 

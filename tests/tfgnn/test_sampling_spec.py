@@ -9,7 +9,16 @@ import pytest
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.tfgnn.graph_schema import parse_schema, read_schema
-from hopstream.tfgnn.sampling_spec import check_spec, parse_spec, read_spec, seed_of
+from hopstream.tfgnn.sampling_spec import (
+    RANDOM_UNIFORM,
+    TOP_K,
+    check_spec,
+    parse_spec,
+    read_spec,
+    seed_of,
+    strategy_of,
+    uniform_by_default,
+)
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tfgnn"
 SCHEMA = """
@@ -48,10 +57,6 @@ def op(name="a", edge_set="cites", inputs=("seed",), size=3, strategy="RANDOM_UN
         (
             SEED + op(edge_set="written", strategy="TOP_K"),
             "op 'a': TOP_K needs weights; edge set 'written' has no feature #weight or weight",
-        ),
-        (
-            SEED + op(edge_set="written").replace("strategy: RANDOM_UNIFORM", ""),  # what is unset is the first of them
-            "op 'a': TOP_K needs weights",
         ),
         ('symmetric_link_seed_op < op_name: "seed" >', "needs edge set '_readout/source' in the schema"),
     ],
@@ -107,3 +112,14 @@ def test_specs_of_others_are_accepted(name):
     spec = read_spec(DATA / name / "sampling_spec.pbtxt")
     check_spec(spec, read_schema(DATA / name / "graph_schema.pbtxt"))
     assert len(spec.sampling_ops) == {"mag": 5, "creditcard": 1}[name]
+
+
+@pytest.mark.parametrize(("weight", "wanted"), [("", RANDOM_UNIFORM), ("#weight", TOP_K), ("weight", TOP_K)])
+def test_an_op_that_names_no_strategy_draws_by_weight_where_there_is_one(weight, wanted):
+    feature = f'features {{ key: "{weight}" value {{ dtype: DT_FLOAT }} }}' if weight else ""
+    text = SCHEMA.replace('key: "writes" value { ', f'key: "writes" value {{ {feature} ')
+    spec, schema = parse_spec(SEED + op().replace("strategy: RANDOM_UNIFORM", "")), parse_schema(text)
+    spec.sampling_ops[0].edge_set_name, spec.seed_op.node_set_name = "writes", "author"
+    check_spec(spec, schema)
+    assert strategy_of(spec.sampling_ops[0], schema.edge_sets["writes"]) == wanted
+    assert uniform_by_default(spec, schema) == (["a"] if wanted == RANDOM_UNIFORM else [])

@@ -41,9 +41,9 @@ def test_steps_that_part_and_join():
     spec = cited.join([others]).sample(10, "cites", LATEST_K).build()
     assert ops(spec) == [
         ("author->paper", ("me",), "writes", 10, RANDOM_UNIFORM),
-        ("paper->paper", ("author->paper",), "cites", 5, TOP_K),  # the strategy that has number 0 is kept
         ("paper->author", ("author->paper",), "written", 3, RANDOM_UNIFORM),
         ("theirs", ("paper->author",), "writes", 2, RANDOM_UNIFORM),
+        ("paper->paper", ("author->paper",), "cites", 5, TOP_K),  # the strategy that has number 0 is kept
         ("(paper->paper|theirs)->paper", ("paper->paper", "theirs"), "cites", 10, LATEST_K),
     ]
     check_spec(spec, parse_schema(WEIGHTED))
@@ -63,8 +63,8 @@ def test_a_tree_follows_every_edge_set():
     schema = parse_schema(SCHEMA + 'edge_sets { key: "_x" value { source: "paper" target: "paper" } }')
     spec = make_sampling_spec_tree(schema, "paper", sample_sizes=[5, 2])
     assert [op[1:4] for op in ops(spec)] == [
-        (("SEED->paper",), "cites", 5), (("paper->paper",), "cites", 2), (("paper->paper",), "written", 2),
-        (("SEED->paper",), "written", 5), (("paper->author.2",), "writes", 2),
+        (("SEED->paper",), "written", 5), (("paper->author",), "writes", 2), (("SEED->paper",), "cites", 5),
+        (("paper->paper",), "written", 2), (("paper->paper",), "cites", 2),
     ]  # fmt: skip
     check_spec(spec, schema)
     assert not make_sampling_spec_tree(schema, "paper", sample_sizes=[]).sampling_ops

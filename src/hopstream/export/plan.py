@@ -1,4 +1,4 @@
-"""The plan of a TF-GNN ``SamplingSpec``."""
+"""Turns a TF-GNN ``SamplingSpec`` into a plan."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hopstream.tfgnn.sampling_spec import (
     WEIGHT_NAMES,
     check_spec,
     seed_of,
+    strategy_of,
 )
 
 STRATEGIES: dict[int, Strategy] = {
@@ -68,7 +69,7 @@ def plan_of_spec(
             SampleOp(
                 name=names[op.op_name], inputs=tuple(names[i] for i in op.input_op_names),
                 edge_type=edge_types[op.edge_set_name], direction="out", count=op.sample_size,
-                strategy=STRATEGIES[op.strategy], expands="reached",
+                strategy=STRATEGIES[strategy_of(op, message.edge_sets[op.edge_set_name])], expands="reached",
             )
         )  # fmt: skip
     return SamplePlan(

@@ -1,4 +1,4 @@
-"""Writing of the subgraphs of many seeds to files, each once, also where work was ended and goes on.
+"""Writes the subgraphs of many seeds to files, each once, also where work was ended and goes on.
 
 Shards are the tasks of a job. Each comes into its place by a rename; the schema beside them comes last, so where it is
 there the export is complete.
@@ -7,6 +7,7 @@ there the export is complete.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +37,11 @@ from hopstream.ingest.apart import check_apart
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
-from hopstream.tfgnn.graph_schema import message_text, names_tables
-from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text
+from hopstream.tfgnn.graph_schema import message_text, names_tables, schema_message
+from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text, uniform_by_default
 from hopstream.tfgnn.tfrecord import output_name, shard_paths
 
+logger = logging.getLogger(__name__)
 FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
@@ -177,6 +179,12 @@ class _Run:
         plan = sampling.plan_over(self.source.schema, self.spec_name)
         self.source.check_plan(plan)
         schema_of_samples(sampling, self.source.schema)
+        uniform = uniform_by_default(parse_spec(self.spec), schema_message(self.source.schema))
+        if uniform:
+            logger.warning(
+                "ops that name no strategy, of edge sets without weights, draw with RANDOM_UNIFORM: %s",
+                ", ".join(uniform),
+            )
         if self.source.store is not None:
             SampleMaker(self.source.store, sampling)
         self._check_seeds(starts_from_links(plan))
@@ -305,8 +313,8 @@ class _Run:
         num_shards = num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
         found = ExportPlan(
             source=located, sampling=sampling, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
-            one_file=settings.one_file, has_keys=(folder / SEEDS).exists(), file_format=settings.file_format, compression=settings.compression,
-            num_threads=settings.num_threads,
+            one_file=settings.one_file, has_keys=(folder / SEEDS).exists(), file_format=settings.file_format,
+            compression=settings.compression, num_threads=settings.num_threads,
         )  # fmt: skip
         write_text(folder / PLAN, json.dumps(found.to_json()))
         return found

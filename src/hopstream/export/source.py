@@ -1,4 +1,4 @@
-"""What an export reads: a dataset, servers, or a unigraph, which is made a dataset of first.
+"""Opens what is exported: a dataset, servers, or a unigraph, which is made a dataset first.
 
 The dataset of a unigraph lies in the export's hidden folder as long as the export is not finished: it has one part, by
 which nobody can tell it from others, as samples do not depend on the cut.
@@ -22,7 +22,6 @@ from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
 from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.tables import TableSettings
-from hopstream.ingest.unigraph import ID
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.prepare import prepare
 from hopstream.sample.plan import SamplePlan
@@ -131,7 +130,7 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
     yield ExportSource(
         located=str(schema), graph_id=states, schema=_schema_of(metadata), store=None, tables=tables,
         link_set=_link_set_of(schema),
-        declared_ids=tuple(t for t, of in metadata.nodes.items() if ID in of.features),
+        declared_ids=tuple(t for t, of in metadata.nodes.items() if of.declares_ids),
     )  # fmt: skip
 
 

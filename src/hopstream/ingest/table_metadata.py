@@ -90,6 +90,7 @@ class NodeTableSpec:
         features: Feature name to its columns.
         split_column: Column that names each row's split, or None.
         keeps_ids: Raw ids become a feature where readers are asked to keep them.
+        declares_ids: The schema of a unigraph declares the feature ``#id``.
         num_rows: The rows that the description says there are, or None where it says nothing.
     """
 
@@ -99,6 +100,7 @@ class NodeTableSpec:
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     split_column: str | None = None
     keeps_ids: bool = True
+    declares_ids: bool = False
     num_rows: int | None = None
 
 

@@ -1,4 +1,4 @@
-"""Which tables does the schema of a unigraph describe? ``docs/unigraph.md`` describes unigraphs for users.
+"""Finds the tables that the schema of a unigraph describes. ``docs/unigraph.md`` describes unigraphs for users.
 
 A unigraph is TF-GNN's format of whole graphs: a ``GraphSchema`` whose sets name files. It becomes what a JSON file
 beside tables becomes, so whatever reads tables reads it. The id column is called ``#id`` here, whatever files call it,
@@ -110,7 +110,7 @@ class _Set:
         return NodeTableSpec(
             files=files, id_column=ID if has_ids else None, id_dtype="string" if has_ids else None,
             features=self._features(columns, files.format), split_column=columns.split,
-            keeps_ids=self.extra.get(IDS_EXTRA) != KEYS, num_rows=num_rows,
+            keeps_ids=self.extra.get(IDS_EXTRA) != KEYS, declares_ids=ID in self._message.features, num_rows=num_rows,
         )  # fmt: skip
 
     def edges(self) -> EdgeTableSpec:

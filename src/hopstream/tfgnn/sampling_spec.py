@@ -1,4 +1,4 @@
-"""Reading and checking of TF-GNN's ``SamplingSpec``.
+"""Reads and checks a TF-GNN ``SamplingSpec``.
 
 A spec is a list of ops. The seed op names the node set that sampling starts from; each sampling op draws, for every
 distinct node that its inputs reached, up to ``sample_size`` edges of one edge set, by one of four strategies. Where
@@ -154,10 +154,10 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
         yield f"{what}: unknown edge set {op.edge_set_name!r}; known: {_names(schema.edge_sets)}"
     if op.sample_size < 1:
         yield f"{what}: sample_size is {op.sample_size}; give 1 or more"
-    if edges is not None and op.strategy in WEIGHTED and weight_feature(edges.features) is None:
+    strategy = None if edges is None else strategy_of(op, edges)
+    if strategy in WEIGHTED and weight_feature(edges.features) is None:
         named = " or ".join(WEIGHT_NAMES)
-        strategy = strategy_name(op.strategy)
-        yield f"{what}: {strategy} needs weights; edge set {op.edge_set_name!r} has no feature {named}"
+        yield f"{what}: {strategy_name(op.strategy)} needs weights; edge set {op.edge_set_name!r} has no feature {named}"
 
 
 def _input_problems(
@@ -202,6 +202,25 @@ def _all_inputs(name: str, inputs: Mapping[str, tuple[str, ...]]) -> set[str]:
 def weight_feature(features: Any) -> str | None:
     """What the feature is called that holds weights, or None where there is none."""
     return next((name for name in WEIGHT_NAMES if name in features), None)
+
+
+def strategy_of(op: Any, edges: Any) -> int:
+    """The strategy that an op draws by: the one that it names, else ``TOP_K``, or ``RANDOM_UNIFORM`` without weights.
+
+    TF-GNN 1.0.3 draws uniformly where no strategy is named, and its message format says ``TOP_K``.
+
+    Args:
+        op: A sampling op.
+        edges: Its edge set in the ``GraphSchema``.
+    """
+    is_default = not op.HasField("strategy") and weight_feature(edges.features) is None
+    return RANDOM_UNIFORM if is_default else int(op.strategy)
+
+
+def uniform_by_default(spec: Any, schema: Any) -> list[str]:
+    """The names of the ops that name no strategy and draw uniformly, because their edge sets have no weights."""
+    ops = [op for op in spec.sampling_ops if not op.HasField("strategy")]
+    return [op.op_name for op in ops if strategy_of(op, schema.edge_sets[op.edge_set_name]) == RANDOM_UNIFORM]
 
 
 def _names(known: Any) -> str:

@@ -1,0 +1,98 @@
+"""Hopstream beside the real TF-GNN 1.0.3: names and order of ops, names of files, and what records hold.
+
+``golden/answered.json`` is what the library answered to ``golden/asked.json``; ``--tfgnn-python`` asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopstream.cli import main
+from hopstream.tfgnn.example import decode_example
+from hopstream.tfgnn.graph_schema import parse_schema
+from hopstream.tfgnn.spec_builder import SamplingSpecBuilder, make_sampling_spec_tree
+from hopstream.tfgnn.tfrecord import read_records
+from tests.export.worlds import write_world
+from tests.tfgnn import programs
+
+GOLDEN = Path(__file__).parent / "golden"
+ASKED, ANSWERED = (json.loads((GOLDEN / f"{name}.json").read_text()) for name in ("asked", "answered"))
+ANSWER_S = 500
+
+
+def answers(python: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What the real library answers."""
+    script = Path(__file__).with_name("real_tfgnn.py")
+    ran = subprocess.run(
+        [python, script], input=json.dumps(asked), capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def ours(program: dict[str, Any]) -> list[Any]:
+    schema = parse_schema(programs.SCHEMAS[program["schema"]])
+    return programs.run(program, schema, SamplingSpecBuilder, make_sampling_spec_tree)
+
+
+@pytest.mark.parametrize("number", range(len(ASKED["specs"])))
+def test_ops_have_the_names_and_the_order_of_tfgnn(number: int):
+    assert ours(ASKED["specs"][number]) == ANSWERED["specs"][number]
+
+
+def test_many_more_specs_are_those_of_tfgnn(tfgnn_python: str, rng):
+    asked = programs.programs(int(rng.integers(1 << 30)), 600)
+    wanted = answers(tfgnn_python, {"specs": asked})["specs"]
+    assert [ours(program) for program in asked] == wanted
+
+
+def test_the_golden_answers_are_those_of_tfgnn(tfgnn_python: str):
+    asked = {kind: ASKED[kind] for kind in ("specs", "names")}
+    assert answers(tfgnn_python, asked) == {kind: ANSWERED[kind] for kind in asked}
+
+
+@pytest.mark.slow
+def test_the_golden_samples_are_those_of_tfgnn(tfgnn_python: str):
+    assert answers(tfgnn_python, {"sampled": ASKED["sampled"]})["sampled"] == ANSWERED["sampled"]
+
+
+def test_files_have_the_names_of_tfgnn(tmp_path: Path):
+    world = write_world(tmp_path, num_parts=1)
+    words = ["tfgnn-sample", "--graph_schema", f"{world}/parts", "--sampling_spec", f"{world}/spec.pbtxt"]
+    found = []
+    for number, name in enumerate(ASKED["names"]):
+        assert main([*words, "--output_samples", f"{tmp_path}/{number}/{name}", "--workers", "0"]) == 0
+        found.append(sorted(path.name for path in (tmp_path / str(number)).iterdir() if path.suffix != ".pbtxt"))
+    assert found == ANSWERED["names"]
+
+
+def test_records_hold_what_those_of_tfgnn_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """``#id`` is written of sets that declare it or have nothing else; ops without a strategy draw uniformly."""
+    asked, wanted = ASKED["sampled"], ANSWERED["sampled"]
+    for name, text in {**asked["files"], "spec.pbtxt": asked["spec"]}.items():
+        (tmp_path / name).write_text(text)
+    words = ["tfgnn-sample", "--graph_schema", f"{tmp_path}/schema.pbtxt", "--sampling_spec", f"{tmp_path}/spec.pbtxt"]
+    words += ["--output_samples", f"{tmp_path}/out/{asked['output']}", "--workers", "0", "--memory", "1GiB"]
+    assert main(words) == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "ops that name no strategy, of edge sets without weights, draw with RANDOM_UNIFORM: songs, tags, places"
+    ]
+    paths = sorted((tmp_path / "out").glob("x-*"))
+    assert [path.name for path in paths] == wanted["files"]
+    records = [values_of(record) for path in paths for record in read_records(path)]
+    assert sorted(records, key=str) == wanted["records"]
+    assert main([*words, "--node_ids", "--overwrite"]) == 0
+    records = [values_of(record) for path in paths for record in read_records(path)]
+    assert [record["nodes/user.#id"] for record in records] == [["ada"], ["bo"], ["cy"]]
+
+
+def values_of(record: bytes) -> dict[str, list[Any]]:
+    """Sorted values by name, without those of the set that the spec does not reach, which TF-GNN leaves out."""
+    lists = {name: of.tolist() for name, of in sorted(decode_example(record).items()) if "/unreached." not in name}
+    return {name: sorted(v.decode() if isinstance(v, bytes) else v for v in of) for name, of in lists.items()}
