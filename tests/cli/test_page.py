@@ -1,4 +1,4 @@
-"""Is the page one that needs nothing but itself, escapes every name, and is drawn for any dataset?"""
+"""The page needs nothing but itself, escapes every name, and is drawn for any dataset."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from hopstream.cli.plots import (
     MAX_BARS,
     MAX_HEAT_PARTS,
     MAX_NUMBERED_PARTS,
+    HistogramWords,
     balance_plot,
     bin_text,
     degree_plot,
     heat_map,
+    histogram_plot,
 )
+from hopstream.cli.units import bytes_text
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import open_dataset, write_parts
@@ -111,7 +114,9 @@ def test_a_graph_without_edge_types(tmp_path: Path):
 def test_more_parts_than_a_plot_can_show(tmp_path: Path):
     graph = Graph(nodes={"node": NodeTable(num_nodes=3)})
     page = render_page(census(graph, tmp_path / "d", MAX_BARS + 1))
-    assert "<svg" not in page and "the fullest part has 200.33 times the mean of 0" in "".join(check_page(page).text)
+    assert "<svg" not in page and "the fullest part has 200.33 times the mean of 0.005" in "".join(
+        check_page(page).text
+    )
 
 
 def test_a_served_dataset(typed_graph: Graph, tmp_path: Path):
@@ -135,6 +140,52 @@ def test_bars_grow_with_what_they_count(typed_graph: Graph, tmp_path: Path):
     )
     isolated, *rest = heights(degree_plot(summary))
     assert len(rest) == 3 and np.diff([isolated, *rest]) == pytest.approx(np.diff([isolated, *rest])[0], rel=0.02)
+
+
+def labels_of(svg: str) -> list[tuple[str, float, float, float]]:
+    """Text, left end, right end and base line of every label, at the 7 pixels per character of a wide font."""
+    found = []
+    for css, x, y, text in re.findall(r'<text class="([^"]*)" x="([-\d.]+)" y="([-\d.]+)">([^<]*)<', svg):
+        width = 7 * len(text)
+        left = float(x) - (width if "end" in css else width / 2)
+        found += [(text, left, left + width, float(y))] if "axis" not in css else []
+    return found
+
+
+MEGABYTES = [124_300_000, 999_900_000, 10_000_000, 300_000, 5, 888_800_000]
+
+
+@pytest.mark.parametrize(
+    "svg",
+    [
+        *(balance_plot("bytes", MEGABYTES[:n], [bytes_text(b) for b in MEGABYTES[:n]], "555.5 MB") for n in range(1, 7)),
+        balance_plot("bytes", [0, 0], ["0 B", "0 B"], "0 B"),
+        balance_plot("edges", [999_900] * 6, ["999.9 k"] * 6, "999.9 k"),
+        heat_map([[999_900] * 12] * 12),
+        histogram_plot([9] * 20, HistogramWords("", "example", "byte", "", ""), [1_000_000 * i for i in range(21)]),
+    ],
+)  # fmt: skip
+def test_labels_are_inside_the_picture_and_apart(svg: str):
+    width = float(re.search(r'viewBox="0 0 (\d+)', svg)[1])
+    labels = labels_of(svg)
+    for text, left, right, _ in labels:
+        assert left >= 0 and right <= width, text
+    for i, (text, left, right, y) in enumerate(labels):
+        for other, start, end, base in labels[:i]:
+            assert right <= start or end <= left or abs(y - base) >= 10, (text, other)
+
+
+@pytest.mark.parametrize("num_parts", range(1, 7))
+def test_a_label_in_a_bar_is_no_wider_than_the_bar(num_parts: int):
+    svg = balance_plot("bytes", [124_300_000] * num_parts, ["124.3 MB"] * num_parts, "124.3 MB")
+    bars = {
+        (float(x), float(x) + float(w))
+        for x, w in re.findall(r'<rect class="bar" x="([\d.]+)".*? width="([\d.]+)"', svg)
+    }
+    inside = [label for label, css in zip(labels_of(svg), re.findall(r'<text class="(?!axis)([^"]*)"', svg), strict=True)
+              if "inside" in css]  # fmt: skip
+    assert "".join(text for text, *_ in inside).replace(" ", "").count("MB") == num_parts
+    assert all(any(start <= left and right <= end for start, end in bars) for _, left, right, _ in inside)
 
 
 def test_cells_carry_numbers_while_there_is_room():

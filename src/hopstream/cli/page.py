@@ -1,4 +1,4 @@
-"""How does a census look as one page that needs nothing but itself?"""
+"""Write a census as one page that needs nothing but itself."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def _parts(census: Census) -> str:
 
 def _load_figure(name: str, load: Sequence[int]) -> str:
     show = bytes_text if name == "bytes" else count_text
-    mean = show(round(sum(load) / len(load)))
+    value = sum(load) / len(load)
+    mean = f"{value:.2g}" if value < 10 and name != "bytes" else show(round(value))
     plot = balance_plot(name, load, [show(n) for n in load], mean) if len(load) <= MAX_BARS else ""
     caption = f"the fullest part has {max_over_mean(load):.2f} times the mean of {mean}"
     return f"<figure><h3>{escape(name)}</h3>{plot}<figcaption>{caption}</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""How are degrees, balance and edges between parts drawn as inline SVG?
+"""Draw degrees, balance and edges between parts as inline SVG.
 
 Plots are drawn for a width of about 340 CSS pixels and laid out by the page, so text stays readable at any width.
 Colours are the page's. Everything that a plot shows is also in words, for those who do not see it: in its description,
@@ -16,7 +16,7 @@ from hopstream.cli.degrees import DegreeSummary
 from hopstream.cli.units import count_text, full_plural_text, percent_text
 
 WIDTH, HEIGHT = 340, 210
-LEFT, RIGHT, TOP, BOTTOM = 54, 6, 8, 40
+LEFT, RIGHT, TOP, BOTTOM = 62, 6, 8, 40
 MAX_HEAT_PARTS = 64
 """With more parts than this cells are too small to see, and the page too large to open."""
 MAX_NUMBERED_PARTS = 16
@@ -26,9 +26,11 @@ MAX_BARS = 600
 STRONG_OPACITY = 0.7
 """From here on a cell is nearer to its full colour than to the ground, in light and in dark, and its number changes."""
 MAX_BAR_LABELS = 6
-MAX_BAR_WIDTH = 44
+MAX_BAR_WIDTH = 60
 MIN_BINS = 8
 LABEL_ROOM = 14
+CHARACTER_WIDTH, LINE_HEIGHT = 7, 12
+"""Pixels that a character of a label and a line of it take at most on average, in the fonts that browsers choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def histogram_plot(bins: Sequence[int], words: HistogramWords, bounds: Sequence[
     step = (FRAME.right - FRAME.left) / max(len(bins), MIN_BINS)
     marks = [_count_axis(decades, words.counted + "s")]
     # Labels are a power of two apart; every second or fourth where they would run into each other.
-    skip = next(n for n in (1, 2, 4, 8) if step * n >= (30 if bounds is None else 44))
+    room = 30 if bounds is None else _text_width(f"{bounds[-1]:,}") + 2
+    skip = 1 << max(0, math.ceil(math.log2(room / step)))
     for i, count in enumerate(bins):
         left = FRAME.left + i * step
         label = bin_text(i) if bounds is None else span_text(bounds[i], bounds[i + 1])
@@ -124,8 +127,9 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
     def height(value: float) -> float:
         return (FRAME.bottom - FRAME.top - LABEL_ROOM) * value / top_value
 
-    marks = [_base_line(), _text("tick end", FRAME.left - 5, FRAME.bottom + 4, "0")]
+    marks = [_base_line()]
     labels = []
+    is_split = max(map(_text_width, unit_text)) > width
     skip = max(1, math.ceil(len(loads) / MAX_BAR_LABELS))
     for part, load in enumerate(loads):
         middle = FRAME.left + (part + 0.5) * step
@@ -133,14 +137,17 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
         marks.append(_rectangle("bar", box, f"part {part}: {unit_text[part]}"))
         if is_labelled:
             # At the foot of its bar a number is out of the way of the mean, which level bars all touch.
-            is_inside = height(load) > LABEL_ROOM + 4
+            lines = unit_text[part].split(" ") if is_split else [unit_text[part]]
+            is_inside = height(load) > LINE_HEIGHT * len(lines) + 6
             css, y = ("label inside middle", FRAME.bottom - 6) if is_inside else ("label middle", box[1] - 4)
-            labels.append(_text(css, middle, y, unit_text[part]))
+            labels += [_text(css, middle, y - LINE_HEIGHT * i, line) for i, line in enumerate(reversed(lines))]
         if part % skip == 0:
             marks.append(_text("tick middle", middle, FRAME.bottom + 14, str(part)))
     line = FRAME.bottom - height(mean)
     marks.append(f'<line class="mean" x1="{FRAME.left}" x2="{FRAME.right}" y1="{line:.1f}" y2="{line:.1f}"/>')
     marks.append(_text("tick end", FRAME.left - 5, line + 4, mean_text))
+    if FRAME.bottom - line >= LINE_HEIGHT:
+        marks.append(_text("tick end", FRAME.left - 5, FRAME.bottom + 4, "0"))
     marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, "part (dashed line: mean)"))
     marks += labels
     largest = max(range(len(loads)), key=loads.__getitem__)
@@ -152,9 +159,10 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
     """Edges from each part (row) to each part (column): the darker a cell, the larger its share of all edges."""
     num_parts = len(edges_between)
     is_numbered = num_parts <= MAX_NUMBERED_PARTS
-    cell = 52 if num_parts <= 4 else 40 if is_numbered else 12
     left, top = 40, 34
     largest = max(max(row) for row in edges_between)
+    widest = max(_text_width(count_text(count)) for row in edges_between for count in row)
+    cell = max(52 if num_parts <= 4 else 40, widest + 4) if is_numbered else 12
     total = sum(map(sum, edges_between))
     marks = [_text("axis middle", left + cell * num_parts / 2, 11, "to part")]
     marks.append(_upright_text(10, top + cell * num_parts / 2, "from part"))
@@ -225,6 +233,11 @@ def _rectangle(css: str, box: tuple[float, float, float, float], title: str, opa
         f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0):.1f}"'
         f"{shade}><title>{escape(title)}</title></rect>"
     )
+
+
+def _text_width(text: str) -> int:
+    """The most pixels that a label takes."""
+    return CHARACTER_WIDTH * len(text)
 
 
 def _text(css: str, x: float, y: float, text: str) -> str:
