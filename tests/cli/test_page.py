@@ -152,13 +152,13 @@ def labels_of(svg: str) -> list[tuple[str, float, float, float]]:
     return found
 
 
-MEGABYTES = [124_300_000, 999_900_000, 10_000_000, 300_000, 5, 888_800_000]
+SIZES = [124_300_000, 999_900_000, 10_000_000, 300_000, 5, 888_800_000]
 
 
 @pytest.mark.parametrize(
     "svg",
     [
-        *(balance_plot("bytes", MEGABYTES[:n], [bytes_text(b) for b in MEGABYTES[:n]], "555.5 MB") for n in range(1, 7)),
+        *(balance_plot("bytes", SIZES[:n], [bytes_text(size) for size in SIZES[:n]], "555.5 MB") for n in range(1, 7)),
         balance_plot("bytes", [0, 0], ["0 B", "0 B"], "0 B"),
         balance_plot("edges", [999_900] * 6, ["999.9 k"] * 6, "999.9 k"),
         heat_map([[999_900] * 12] * 12),
@@ -178,12 +178,10 @@ def test_labels_are_inside_the_picture_and_apart(svg: str):
 @pytest.mark.parametrize("num_parts", range(1, 7))
 def test_a_label_in_a_bar_is_no_wider_than_the_bar(num_parts: int):
     svg = balance_plot("bytes", [124_300_000] * num_parts, ["124.3 MB"] * num_parts, "124.3 MB")
-    bars = {
-        (float(x), float(x) + float(w))
-        for x, w in re.findall(r'<rect class="bar" x="([\d.]+)".*? width="([\d.]+)"', svg)
-    }
-    inside = [label for label, css in zip(labels_of(svg), re.findall(r'<text class="(?!axis)([^"]*)"', svg), strict=True)
-              if "inside" in css]  # fmt: skip
+    found = re.findall(r'<rect class="bar" x="([\d.]+)".*? width="([\d.]+)"', svg)
+    bars = [(float(x), float(x) + float(width)) for x, width in found]
+    css = re.findall(r'<text class="(?!axis)([^"]*)"', svg)
+    inside = [label for label, of in zip(labels_of(svg), css, strict=True) if "inside" in of]
     assert "".join(text for text, *_ in inside).replace(" ", "").count("MB") == num_parts
     assert all(any(start <= left and right <= end for start, end in bars) for _, left, right, _ in inside)
 
