@@ -1,4 +1,4 @@
-"""How does the command start, and how does it end when something goes wrong?"""
+"""The command starts quickly, and ends with the right status and words when something goes wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopstream.graph.graph import Graph
 from hopstream.partition.layout import write_parts
 from tests.partition.graphs import tree_of
 
-VERBS = ("ingest", "partition", "inspect", "serve", "up", "top")
+VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top")
 
 
 def run_python(code: str) -> str:
@@ -29,6 +29,18 @@ def run_python(code: str) -> str:
 def test_help_names_every_verb(run_command):
     result = run_command("--help")
     assert result.status == 0 and all(f"  {verb} " in result.out for verb in VERBS)
+
+
+def test_help_has_verbs_and_options_under_headings(run_command):
+    sections = run_command("--help").out.split("\n\n")
+    (serving,) = (s for s in sections if s.startswith("Serve a dataset:\n"))
+    assert [line.split()[0] for line in serving.splitlines() if line[2:3].strip()] == ["Serve", "serve", "up", "top"]
+    assert "..." not in "".join(sections[1:]), "no sentence is cut"
+    sections = run_command("partition", "--help").out.split("\n\n")
+    headings = {s.partition(":")[0]: s for s in sections}
+    assert "--method" in headings["Cutting"] and "--on-dangling" in headings["Reading the source"]
+    assert "--out" in headings["Options"] and "--help" in headings["Options"] and "source" in headings["Arguments"]
+    assert sum(s.count("  --out ") for s in sections) == 1
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -79,6 +91,7 @@ def test_help_is_quick():
     [
         ((), "error: Missing command; see hopstream --help\n"),
         (("frobnicate",), "error: No such command 'frobnicate'; see hopstream --help\n"),
+        (("partitions",), "error: No such command 'partitions'. Did you mean 'partition'? see hopstream --help\n"),
         (("ingest",), "error: Missing "),
         (("partition", "x", "--out", "y", "--partz", "3"), "error: No such option: --partz"),
         (("partition", "x", "--out", "y", "--parts", "three"), "error: Invalid value for '--parts'"),

@@ -1,14 +1,18 @@
-"""Are results lines that people and programs can read, and bars drawn on a terminal only?"""
+"""Results are lines that people and programs can read; progress is bars on a terminal and lines in a log."""
 
 from __future__ import annotations
 
 import io
 import json
+import queue
 import sys
+import threading
+import time
 
 import pytest
 
-from hopstream.cli.progress import Clock, Cost, Output, progress_bars
+from hopstream.cli import progress
+from hopstream.cli.progress import Clock, Cost, Output, ProgressLog, progress_bars
 
 
 class Terminal(io.StringIO):
@@ -56,11 +60,47 @@ def test_a_clock_measures():
     assert cost.seconds >= 0 and cost.peak_bytes > 1 << 20
 
 
-def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]):
+def test_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]):
     with progress_bars() as report:
         report("write", 0, 2)
         report("write", 2, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_has_lines_of_how_far_work_is():
+    seconds, lines = [0.0], []
+    log = ProgressLog(lines.append, lambda: seconds[0])
+    log.write_line()
+    for at, stage, done, total in ((1, "1/2 assign", 0, 0), (5, "2/2 write", 0, 8), (15, "2/2 write", 2, 8)):
+        seconds[0] = at
+        log.report(stage, done, total)
+        seconds[0] = at + 2
+        log.write_line()
+    assert lines == ["1/2 assign: 2.0 s so far", "2/2 write: 0 %, 2.0 s so far", "2/2 write: 25 %, 12.0 s so far"]
+
+
+def test_lines_come_while_nothing_is_reported():
+    """The first one after ``first_s``, and no more once the work is done."""
+    lines: queue.Queue[str] = queue.Queue()
+    with ProgressLog(lines.put, first_s=0.01, next_s=0.01).running() as report:
+        report("assign", 1, 4)
+        assert [lines.get(timeout=60).split(",")[0] for _ in range(2)] == ["assign: 25 %"] * 2
+    assert "progress" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_lines_are_on_stderr_where_it_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    assert (progress.FIRST_LINE_S, progress.NEXT_LINES_S) == (10, 30)
+    written = threading.Event()
+    write = progress._write_error_line
+    monkeypatch.setattr(progress, "_write_error_line", lambda line: (write(line), written.set()))
+    monkeypatch.setattr(progress.ProgressLog.__init__, "__defaults__", (time.monotonic, 0.01, 60.0))
+    with progress_bars() as report:
+        report("write", 1, 2)
+        assert written.wait(60)
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("write: 50 %, ") and shown.err.endswith(" s so far\n")
 
 
 def test_bars_on_a_terminal_are_on_stderr_and_end_at_once(monkeypatch: pytest.MonkeyPatch):

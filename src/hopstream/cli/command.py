@@ -1,4 +1,4 @@
-"""Which verbs does the command have, and how does it end when something goes wrong?
+"""The verbs of the command, and how it ends when something goes wrong.
 
 Exit status 0: done. 2: the user's fault (an option, a file, a graph that is not what it says). 1: ours, or a server's.
 130: interrupted. 143: ended by SIGTERM. Verbs import what they need when they run, so that help is quick.
@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Annotated
 
 import typer
@@ -34,6 +34,7 @@ from hopstream.cli import (
     inspect,
     partition,
     place,
+    prepare,
     pull,
     reshard,
     serve,
@@ -43,12 +44,23 @@ from hopstream.cli import (
     up,
     verify,
 )
+from hopstream.cli.help import GroupedOptions, GroupedVerbs
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.cli.words import command_words
 from hopstream.errors import EngineError, HopstreamError, StoreError
 
 USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
 WITH_OWN_SIGNALS = (serve, up)
+VERBS: dict[str, tuple[ModuleType, ...]] = {
+    "Make a dataset": (ingest, partition, prepare),
+    "Make a dataset step by step, in bounded memory": (chunk, assign, dispatch),
+    "Change a dataset": (append, compact, reshard, halo),
+    "Move a dataset": (place, pull),
+    "Look at a dataset": (inspect, verify),
+    "Serve a dataset": (serve, up, top),
+    "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
+}
+"""Heading in help to the modules of the verbs under it."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 # The root of what is raised for a bad option. Some versions of typer bring their own copy of click, so it is taken from
 # the one class of it that typer has always named.
@@ -117,29 +129,29 @@ def _usage_text(error: Exception) -> str:
     """What is wrong with the command line, and which help to read."""
     message = str(error.format_message()).strip().rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
-    return f"{message}; see {context.command_path} --help" if context else message
+    join = " see" if message.endswith("?") else "; see"
+    return f"{message}{join} {context.command_path} --help" if context else message
 
 
 def _make_app() -> typer.Typer:
     app = typer.Typer(
+        cls=GroupedVerbs,
         help="A graph data engine for training graph neural networks on graphs that outgrow one machine.",
-        # At 80 columns rich's table of options leaves their help a column of 16 characters.
-        rich_markup_mode=None,
+        rich_markup_mode=None,  # see help.py
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common_options)
-    making = (ingest, assign, chunk, dispatch, partition, reshard, append, compact, halo, place, pull)
-    exporting = (export, tfgnn_sample, unigraph)
-    for module in (*making, *exporting, inspect, verify, serve, up, top):
-        app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(
-            module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run)
-        )
+    for panel, modules in VERBS.items():
+        for module in modules:
+            app.command(
+                name=module.__name__.rpartition(".")[2].replace("_", "-"), cls=GroupedOptions, rich_help_panel=panel
+            )(module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run))
     group = typer.Typer(help="Look at GraphSchemas and examples as TF-GNN has them.", rich_markup_mode=None)
     for name, module in {"validate": validate, "print": show, "stats": stats, "random": random_examples}.items():
-        group.command(name=name)(_ended_by_sigterm(module.run))
-    app.add_typer(group, name="tfgnn")
+        group.command(name=name, cls=GroupedOptions)(_ended_by_sigterm(module.run))
+    app.add_typer(group, name="tfgnn", cls=GroupedVerbs, rich_help_panel=list(VERBS)[-1])
     return app
 
 

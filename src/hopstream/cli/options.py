@@ -1,4 +1,4 @@
-"""How does a settings record become flags?
+"""Make flags of a settings record.
 
 A flag's name, default and help are the field's, so a setting is described once, where it is checked. Values are checked
 by the record itself; only numbers are read here.
@@ -19,6 +19,15 @@ import typer
 from hopstream.errors import SettingsError
 
 Settings = TypeVar("Settings")
+
+PANELS = {
+    "BoundedFlags": "Bounded memory", "ClientAccess": "Access to servers", "LogSettings": "Logs",
+    "NewHaloFlags": "Copies of other parts' rows", "PartitionSettings": "Cutting", "RootSettings": "Places of parts",
+    "SamplingLimits": "Limits of sampling", "SamplingSource": "Sampling for trainers", "ServerAccess": "Access",
+    "SourceSettings": "Reading the source", "TableFlags": "Reading tables", "WatchSettings": "Metrics",
+    "WorkSettings": "Memory and workers",
+}  # fmt: skip
+"""Name of a record to the heading that its flags have in help; flags of other records are the verb's own options."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
 OutFolder = Annotated[Path, typer.Option("--out", help="the folder to write the dataset to", show_default=False)]
@@ -48,7 +57,7 @@ def with_settings(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.name in required else _default(field),
-            annotation=_annotation(field, hints[field.name]),
+            annotation=_annotation(field, hints[field.name], PANELS.get(record.__name__)),
         )
         for field in in_order
         if field.init and "help" in field.metadata
@@ -88,20 +97,17 @@ def _default(field: Field[Any]) -> object:
     return field.default
 
 
-def _annotation(field: Field[Any], hint: Any) -> Any:
+def _annotation(field: Field[Any], hint: Any, panel: str | None) -> Any:
     """What typer makes a flag of. A choice is read as a string, for the record to check."""
     flag = flag_name(field.name)
-    aliases = field.metadata.get("aliases", ())
+    option = functools.partial(typer.Option, rich_help_panel=panel)
+    text = field.metadata["help"]
     if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        return Annotated[str, typer.Option(flag, help=field.metadata["help"], metavar="|".join(choices))]
+        return Annotated[str, option(flag, help=text, metavar="|".join(get_args(hint)))]
     if hint is bool:
-        both = f"{flag}/--no-{flag[2:]}" if field.default else flag
-        return Annotated[bool, typer.Option(both, help=field.metadata["help"])]
+        return Annotated[bool, option(f"{flag}/--no-{flag[2:]}" if field.default else flag, help=text)]
     if get_origin(hint) is tuple:
         is_float = get_args(hint)[0] is float
-        several = typer.Option(
-            flag, help=f"{field.metadata['help']}; may be given several times", metavar="NUMBER" if is_float else "NAME"
-        )
+        several = option(flag, help=f"{text}; may be given several times", metavar="NUMBER" if is_float else "NAME")
         return Annotated[list[float] if is_float else list[str], several]
-    return Annotated[hint, typer.Option(flag, *aliases, help=field.metadata["help"])]
+    return Annotated[hint, option(flag, *field.metadata.get("aliases", ()), help=text)]

@@ -1,35 +1,33 @@
-"""How is a graph cut into parts from the command line?"""
+"""Cut a graph into parts from the command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
+from hopstream.cli.prepare import prepare_and_show
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
-from hopstream.cli.written import show_cut, show_measured, show_written
+from hopstream.cli.written import show_cut, show_written
 from hopstream.engine import EngineName
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import PartitionSettings
 
-if TYPE_CHECKING:
-    from hopstream.partition.manifest import Manifest
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedFlags:
-    """What the work may take where nothing is held in memory as a whole."""
+    """What the work may take where nothing is held in memory as a whole: the flags of ``prepare``, all optional."""
 
     memory: str | None = field(
         default=None,
-        metadata={"help": "read tables or a chunked graph piece by piece, with so much memory for all processes "
-                          "together, for example 4GiB; what was ended goes on"},
+        metadata={"help": "do as prepare does: read tables or a chunked graph piece by piece, with so much memory for "
+                          "all processes together, for example 4GiB; what was ended goes on"},
     )  # fmt: skip
     num_workers: int | None = field(
         default=None, metadata={"help": "with --memory: processes that work; if not given, one per processor"}
@@ -79,41 +77,17 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         raise SettingsError("--method file needs --owners, the folder with the part of each node")
     if settings.method != "file" and owners is not None:
         raise SettingsError(f"--owners is for --method file, and --method is {settings.method}; leave one of them out")
-    work = bounded.settings
-    check_out(out, source, overwrite=overwrite or work is not None)  # prepare may find that it is done
-    if work is None:
-        found = read_and_show(output, source, tables)
-        with progress_bars() as progress:
-            manifest = write_parts(
-                found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
-                progress=progress,
-            )  # fmt: skip
-    else:
-        manifest = _prepare(output, source, out, work, settings, halo, tables, overwrite=overwrite)
-    if work is None:
-        show_cut(output, manifest, settings)
-    else:
-        show_measured(output, manifest)
+    if bounded.settings is not None:
+        prepare_and_show(output, source, out, bounded.settings, settings, halo, tables, overwrite=overwrite)
+        return
+    check_out(out, source, overwrite=overwrite)
+    found = read_and_show(output, source, tables)
+    with progress_bars() as progress:
+        manifest = write_parts(
+            found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
+    show_cut(output, manifest, settings)
     if manifest.halo is not None:
         show_halo(output, manifest.halo)
     show_written(output, out, manifest)
-
-
-def _prepare(  # noqa: PLR0913, PLR0917  one record for each step
-    output: Output, source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
-    tables: SourceSettings, *, overwrite: bool,
-) -> Manifest:  # fmt: skip
-    """Do it in bounded memory."""
-    from hopstream.cli.prepared import Shown
-    from hopstream.ingest.tables import TableSettings
-    from hopstream.partition.prepare import prepare
-
-    if settings.method == "file":
-        raise SettingsError("--memory is for methods that assign nodes; dispatch takes a folder of owners")
-    tables.check_source(source)
-    with progress_bars() as progress:
-        shown = Shown(output, progress)
-        return prepare(
-            source, out, settings=settings, tables=TableSettings(**tables.of_tables), work=work, halo=halo.settings,
-            overwrite=overwrite, progress=shown.progress, on_news=shown.news,
-        )  # fmt: skip

@@ -1,15 +1,16 @@
-"""How does a verb say what it is doing and what came of it?
+"""Show what a verb is doing and what came of it.
 
-Results are lines on stdout: aligned text, or one JSON object per line. Progress bars are drawn on stderr, and only
-where that is a terminal.
+Results are lines on stdout: aligned text, or one JSON object per line. Progress goes to stderr: bars on a terminal, a
+line now and then elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -139,11 +140,69 @@ def write_line(line: str) -> None:
     sys.stdout.flush()
 
 
+FIRST_LINE_S, NEXT_LINES_S = 10.0, 30.0
+"""After how long a log has its first line of progress, and after how long each further one."""
+
+
+class ProgressLog:
+    """Writes a line now and then: the stage, how far it is, and for how long it has run.
+
+    A thread writes them, so that a stage of which nothing is reported for an hour, such as a library's cut, gives signs
+    of life too.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None], now: Callable[[], float] = time.monotonic,
+        first_s: float = FIRST_LINE_S, next_s: float = NEXT_LINES_S,
+    ) -> None:  # fmt: skip
+        """Write to ``write``; ``now`` gives seconds."""
+        self._write, self._now, self._first_s, self._next_s = write, now, first_s, next_s
+        self._starts: dict[str, float] = {}
+        self._last: tuple[str, int, int] | None = None
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Take note of how far a stage is."""
+        self._starts.setdefault(stage, self._now())
+        self._last = stage, done, total
+
+    def write_line(self) -> None:
+        """Write how far the latest stage is, where there is one."""
+        if self._last is not None:
+            stage, done, total = self._last
+            share = f"{100 * done / total:.0f} %, " if total else ""
+            self._write(f"{stage}: {share}{seconds_text(self._now() - self._starts[stage])} so far")
+
+    @contextmanager
+    def running(self) -> Iterator[Progress]:
+        """Write lines while inside."""
+        ended = threading.Event()
+
+        def run() -> None:
+            wait_s = self._first_s
+            while not ended.wait(wait_s):
+                self.write_line()
+                wait_s = self._next_s
+
+        thread = threading.Thread(target=run, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield self.report
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _write_error_line(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Draw a bar for each stage that is reported while inside; draw nothing where stderr is not a terminal."""
+    """Draw a bar for each stage that is reported while inside, or write lines where stderr is no terminal."""
     if not sys.stderr.isatty():
-        yield lambda stage, done, total: None
+        with ProgressLog(_write_error_line).running() as report:
+            yield report
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn

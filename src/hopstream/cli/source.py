@@ -1,4 +1,4 @@
-"""Which graph does a path on the command line name?"""
+"""Read the graph that a path on the command line names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSettings:
-    """How tables, ``.npz`` files, edge lists and OGB's folders are read; other sources have nothing to choose."""
+class TableFlags:
+    """How tables are read: the fields of ``TableSettings``."""
 
     on_dangling: Literal["error", "drop"] = field(
         default="error",
@@ -45,6 +45,39 @@ class SourceSettings:
         metadata={"help": "the folder that file names in a unigraph's schema are relative to, or lie below, if it is "
                           "not the schema's own"},
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Check the choices."""
+        for name in ("on_dangling", "on_duplicate"):
+            check_choice(name, getattr(self, name), ("error", "drop"))
+
+    def check_source(self, path: Path) -> None:
+        """Refuse what is not for such a source.
+
+        Raises:
+            SettingsError: What is no unigraph has a folder of data, or a choice is for tables, and the path is none.
+        """
+        if not path.exists():  # the reader reports it
+            return
+        for flag, is_given in (
+            ("--on-dangling", self.on_dangling != "error"), ("--on-duplicate", self.on_duplicate != "error"),
+            ("--no-keep-raw-ids", not self.keep_raw_ids),
+        ):  # fmt: skip
+            if is_given and not is_tables(path):
+                raise SettingsError(f"{flag} is for tables, and {path} is none; leave it out")
+        if self.data_path is not None:
+            check_data_path(description_of(path), self.data_path)
+
+    @property
+    def of_tables(self) -> dict[str, Any]:
+        """As ``TableSettings`` and ``chunk_tables`` take them."""
+        return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings(TableFlags):
+    """How tables, ``.npz`` files, edge lists and OGB's folders are read; other sources have nothing to choose."""
+
     ignore: str = field(
         default="",
         metadata={"help": "arrays of an .npz file to leave out: names and commas, or all that fit nothing: all"},
@@ -74,11 +107,10 @@ class SourceSettings:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Check the choice."""
+        """Check the choices."""
+        TableFlags.__post_init__(self)  # super() finds no base of a class that slots made anew
         check_choice("inverse_edges", self.inverse_edges, ("by-name", "yes", "no"))
         check_choice("header", self.header, ("guess", "yes", "no"))
-        for name in ("on_dangling", "on_duplicate"):
-            check_choice(name, getattr(self, name), ("error", "drop"))
 
     def check_source(self, path: Path) -> None:
         """Refuse what is not for such a source.
@@ -87,8 +119,9 @@ class SourceSettings:
             SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data; or a
                 choice is for tables, an edge list, or a folder of OGB's, and the path is none.
         """
-        if not path.exists():  # which whoever reads it says
+        if not path.exists():  # the reader reports it
             return
+        TableFlags.check_source(self, path)
         for flag, is_given in (
             ("--raw-ids", self.raw_ids), ("--columns", bool(self.columns)),
             ("--edge-delimiter", self.edge_delimiter is not None),
@@ -104,24 +137,11 @@ class SourceSettings:
                 raise SettingsError(f"{flag} is for folders of OGB's, and {path} is none; leave it out")
         if self.ignore and path.suffix != ".npz":
             raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
-        for flag, is_given in (
-            ("--on-dangling", self.on_dangling != "error"), ("--on-duplicate", self.on_duplicate != "error"),
-            ("--no-keep-raw-ids", not self.keep_raw_ids),
-        ):  # fmt: skip
-            if is_given and not is_tables(path):
-                raise SettingsError(f"{flag} is for tables, and {path} is none; leave it out")
-        if self.data_path is not None:
-            check_data_path(description_of(path), self.data_path)
 
     @property
     def ignored(self) -> str | list[str]:
         """As ``read_graph`` takes it."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
-
-    @property
-    def of_tables(self) -> dict[str, Any]:
-        """As ``TableSettings`` and ``chunk_tables`` take them; all others are for sources that are no tables."""
-        return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
 
     def options_of(self, path: Path) -> dict[str, object]:
         """What ``read_graph`` is given for such a source."""

@@ -1,4 +1,4 @@
-"""Does ``hopstream partition --memory`` say what each phase will take, and which one it is in?"""
+"""``hopstream prepare`` and ``partition --memory`` are one work: plan, phases, bars, and what was ended goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hopstream
-from hopstream.cli import partition
+from hopstream.cli import prepare
 from hopstream.ingest.chunked import write_chunked
 from hopstream.partition import told
 from tests.cli.test_chunk import write_tables
@@ -32,13 +32,14 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def bars():
         yield lambda stage, done, total: drawn.append(stage)
 
-    monkeypatch.setattr(partition, "progress_bars", bars)
+    monkeypatch.setattr(prepare, "progress_bars", bars)
     monkeypatch.setattr(told, "INTERVAL_S", 0.01)
     return drawn
 
 
-def test_a_chunked_graph(run_command: Callable, chunks: Path, tmp_path: Path, stages: list[str]):
-    result = run_command("partition", chunks, "--out", tmp_path / "p", *BOUNDED, "--halo-hops", 1)
+@pytest.mark.parametrize("verb", ["prepare", "partition"])
+def test_a_chunked_graph(run_command: Callable, chunks: Path, tmp_path: Path, stages: list[str], verb: str):
+    result = run_command(verb, chunks, "--out", tmp_path / "p", *BOUNDED, "--halo-hops", 1)
     assert result.status == 0, result.err
     lines = result.out.splitlines()
     assert lines[0] == "plan    memory   2GiB (2.1 GB) for all processes, 1 worker"
@@ -52,7 +53,7 @@ def test_a_chunked_graph(run_command: Callable, chunks: Path, tmp_path: Path, st
 
 def test_tables(run_command: Callable, tmp_path: Path, stages: list[str]):
     drop = ("--on-duplicate", "drop", "--on-dangling", "drop")
-    result = run_command("partition", write_tables(tmp_path / "t"), "--out", tmp_path / "p", *BOUNDED, *drop)
+    result = run_command("prepare", write_tables(tmp_path / "t"), "--out", tmp_path / "p", *BOUNDED, *drop)
     assert result.status == 0, result.err
     words = [line.split()[:3] for line in result.out.splitlines()]
     assert [w[0] for w in words[:4]] == ["plan", "1/3", "2/3", "3/3"] and words[2][1:] == ["assign:", "not"]
@@ -65,8 +66,42 @@ def test_tables(run_command: Callable, tmp_path: Path, stages: list[str]):
     ]  # fmt: skip
 
 
+def test_memory_has_a_default_and_what_was_ended_goes_on(
+    run_command: Callable, chunks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flags = ("--out", tmp_path / "p", "--parts", 2, "--method", "hash", "--workers", 0)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "no space left", "f")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hopstream.partition.prepare.dispatch_staged", fail)
+        first = run_command("prepare", chunks, *flags)
+    assert first.status == 1 and first.out.startswith("plan    memory   4GiB (4.3 GB) for all processes")
+    second = run_command("prepare", chunks, *flags)
+    assert second.status == 0 and second.out.splitlines()[1].strip() == "1/2      assign: was done before"
+    wanted = hopstream.write_parts(hopstream.read_graph(chunks), tmp_path / "q", num_parts=2, method="hash")
+    assert hopstream.open_dataset(tmp_path / "p").manifest.dataset_id == wanted.dataset_id
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "file"], "--method is 'file'; dispatch takes a folder with the part of each node"),
+        (["--on-dangling", "drop"], "--on-dangling is for tables, and "),
+        (["--memory", "1MB"], "--memory is 1MB; method 'kaminpar' needs about "),
+        (["--raw-ids"], "No such option: --raw-ids"),
+    ],
+)
+def test_what_cannot_be_prepared_is_the_users_fault(
+    run_command: Callable, chunks: Path, tmp_path: Path, flags: list[str], message: str
+):
+    result = run_command("prepare", chunks, "--out", tmp_path / "p", *flags)
+    assert result.status == 2 and result.err.startswith(f"error: {message}"), result.err
+
+
 def test_json(run_command: Callable, chunks: Path, tmp_path: Path):
-    result = run_command("partition", chunks, "--out", tmp_path / "p", *BOUNDED, "--json")
+    result = run_command("prepare", chunks, "--out", tmp_path / "p", *BOUNDED, "--json")
     assert [fact["stage"] for fact in result.facts] == ["plan", "assign", "measure", "write", "done"]
     plan = result.fact("stage", "plan")
     assert plan["memory_bytes"] == 2 << 30 and [phase["phase"] for phase in plan["phases"]] == ["assign", "dispatch"]

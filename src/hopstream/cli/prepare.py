@@ -1,0 +1,106 @@
+"""Cut tables or a chunked graph into parts in bounded memory, from the command line.
+
+``hopstream prepare`` and ``hopstream partition --memory`` are the same work: both call ``prepare_and_show``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopstream.cli.chunk import show_chunked
+from hopstream.cli.halo import NewHaloFlags, show_halo
+from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
+from hopstream.cli.plan import show_prepare_plan
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.source import TableFlags
+from hopstream.cli.units import percent_text, plural_text
+from hopstream.cli.written import show_measured, show_written
+from hopstream.engine.settings import WorkSettings
+from hopstream.partition.settings import PartitionSettings, Progress
+
+if TYPE_CHECKING:
+    from hopstream.partition.prepare import News
+
+
+@with_settings("tables", TableFlags)
+@with_settings("work", WorkSettings)
+@with_settings("halo", NewHaloFlags)
+@with_settings("settings", PartitionSettings)
+def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
+    source: Annotated[
+        Path, typer.Argument(help="tables, a unigraph or a chunked graph, which are read piece by piece",
+                             show_default=False),
+    ],
+    out: OutFolder,
+    overwrite: OverwriteFlag = False,
+    json: JsonFlag = False,
+    *,
+    settings: PartitionSettings,
+    halo: NewHaloFlags,
+    work: WorkSettings,
+    tables: TableFlags,
+) -> None:  # fmt: skip
+    """Cut tables or a chunked graph of any size into parts, in bounded memory; what was ended goes on."""
+    prepare_and_show(Output(is_json=json), source, out, work, settings, halo, tables, overwrite=overwrite)
+
+
+def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
+    output: Output, source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
+    tables: TableFlags, *, overwrite: bool,
+) -> None:  # fmt: skip
+    """Write a dataset in bounded memory, and what is planned, done and written."""
+    from hopstream.ingest.tables import TableSettings
+    from hopstream.partition.prepare import prepare
+
+    tables.check_source(source)
+    with progress_bars() as progress:
+        shown = Shown(output, progress)
+        manifest = prepare(
+            source, out, settings=settings, tables=TableSettings(**tables.of_tables), work=work, halo=halo.settings,
+            overwrite=overwrite, progress=shown.progress, on_news=shown.news,
+        )  # fmt: skip
+    show_measured(output, manifest)
+    if manifest.halo is not None:
+        show_halo(output, manifest.halo)
+    show_written(output, out, manifest)
+
+
+class Shown:
+    """Shows what preparation tells, with the number of each phase."""
+
+    def __init__(self, output: Output, bars: Progress) -> None:
+        """Know no phase yet."""
+        self._output, self._bars, self._clock = output, bars, Clock()
+        self._numbers: dict[str, str] = {}
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Draw a bar: ``2/3 assign edges``."""
+        number = self._numbers.get(stage.split()[0], "")
+        self._bars(f"{number} {stage}".strip(), done, total)
+
+    def news(self, news: News) -> None:
+        """Write a plan, or what became of a phase."""
+        from hopstream.ingest.chunking.run import ChunkReport
+        from hopstream.partition.prepare import Resumed
+        from hopstream.partition.prepare_plan import PreparePlan
+
+        if isinstance(news, PreparePlan):
+            self._numbers = {phase.name: n for phase, n in zip(news.phases, news.numbers, strict=True)}
+            show_prepare_plan(self._output, news)
+        elif isinstance(news, Resumed):
+            self._output.resumed(news.phase, news.num_tasks)
+        elif isinstance(news, ChunkReport):
+            show_chunked(self._output, news, self._clock)
+        else:
+            text = plural_text(news.num_parts, "part")
+            if news.cut is not None:
+                text += f", {percent_text(news.cut)} of joined pairs cut"
+            facts: Facts = {
+                "method": news.method, "parts": news.num_parts, "pairs_cut": news.cut,
+                "largest_over_share": dict(news.largest),
+            }  # fmt: skip
+            self._output.stage("assign", news.method, text, facts, self._clock.cost())
+        self._clock = Clock()
