@@ -43,6 +43,11 @@ LONG = ("soak", "scale", "bench")
 LONG_S = 1800
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take interpreters that have the real libraries, which tests of our doors to them run beside us."""
+    parser.addoption("--dgl-python", help="an interpreter that imports dgl 2.1.0; see CONTRIBUTING.md")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests that run for minutes the time for it."""
     for item in items:

@@ -1,4 +1,4 @@
-"""Which names of ``dgl.data`` are here? ``load_tensors`` and ``save_tensors``."""
+"""The names of ``dgl.data`` that are here: ``load_tensors`` and ``save_tensors``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.tensors import to_array, to_tensors
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, SettingsError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["load_tensors", "save_tensors"]
 
 
-def load_tensors(filename: str | Path) -> dict[str, Tensor]:
+def load_tensors(filename: str | Path, return_dgl_ndarray: bool = False) -> dict[str, Tensor]:
     """Read the tensors of a ``.dgl`` file, such as ``orig_nids.dgl``, by name.
 
     Raises:
+        SettingsError: ``return_dgl_ndarray`` is given: DGL's own arrays are not here.
         FormatError: The file is missing, damaged, or holds no tensors.
     """
+    if return_dgl_ndarray:
+        raise SettingsError("return_dgl_ndarray is given; there are tensors only: leave it out")
     return to_tensors(read_tensor_file(Path(filename)))
 
 

@@ -1,4 +1,4 @@
-"""How does a graph of NetworkX, or a sparse matrix of SciPy, become what stands in for a ``DGLGraph``?"""
+"""Make a ``DGLGraph`` of this package of a graph of NetworkX or a sparse matrix of SciPy."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ from hopstream.ingest.sparse_matrices import SparseLike, graph_from_scipy
 from hopstream.schema import EDGE, NODE
 
 
-def from_scipy(sp_mat: SparseLike, eweight_name: str | None = None) -> DGLGraph:
+def from_scipy(
+    sp_mat: SparseLike, eweight_name: str | None = None, idtype: Any = None, device: Any = None
+) -> DGLGraph:  # fmt: skip
     """A graph of a square sparse matrix: a stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``.
 
     Args:
         sp_mat: The matrix; edges are in the order of ``tocoo()``.
         eweight_name: What the data of edges are called that hold the values; None leaves them out.
+        idtype: None or ``torch.int64``.
+        device: None or the main memory's, ``cpu``.
 
     Raises:
+        SettingsError: Another ``idtype`` or ``device`` is asked for.
         SchemaError: It is no square sparse matrix.
     """
     found = graph_from_scipy(sp_mat, weight=eweight_name)
     edges = found.edges[EDGE]
-    made = graph((edges.src_keys, edges.dst_keys), num_nodes=found.nodes[NODE].num_nodes)
+    made = graph((edges.src_keys, edges.dst_keys), num_nodes=found.nodes[NODE].num_nodes, idtype=idtype,
+                 device=device)  # fmt: skip
     made.edata.update(edges.features)
     return made
 
 
 def from_networkx(
     nx_graph: NetworkXLike, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
-    edge_id_attr_name: str | None = None,
+    edge_id_attr_name: str | None = None, idtype: Any = None, device: Any = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of a NetworkX graph. Nodes are numbered in the sorted order of their names, as DGL does.
 
@@ -44,8 +50,11 @@ def from_networkx(
         node_attrs: Attributes of nodes that become data: numbers, or arrays or tensors of one shape.
         edge_attrs: Attributes of edges likewise.
         edge_id_attr_name: The attribute of edges that says their numbers, 0..n-1; None: in the order of NetworkX.
+        idtype: None or ``torch.int64``.
+        device: None or the main memory's, ``cpu``.
 
     Raises:
+        SettingsError: Another ``idtype`` or ``device`` is asked for.
         SchemaError: It is no such graph, names of nodes cannot be sorted, a node or an edge lacks an attribute, values
             do not fit each other, or the numbers of edges are not 0..n-1.
         MissingDependencyError: NetworkX is not installed.
@@ -58,7 +67,8 @@ def from_networkx(
         if numbers[order].tolist() != list(range(len(edges))):
             raise SchemaError(f"{edge_id_attr_name!r} of edges are not 0..{len(edges) - 1}, each once")
         edges = [edges[place] for place in order.tolist()]
-    made = graph([np.array([edge[side] for edge in edges], np.int64) for side in (0, 1)], num_nodes=len(names))
+    ends = [np.array([edge[side] for edge in edges], np.int64) for side in (0, 1)]
+    made = graph(ends, num_nodes=len(names), idtype=idtype, device=device)
     for attribute in node_attrs or ():
         made.ndata[attribute] = _values(
             "node", attribute, [(name, source.nodes[number]) for number, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""What stands in for a ``DGLGraph``: nodes and edges by type, each with data by name?
+"""A ``DGLGraph`` of this package: nodes and edges by type, each with data by name.
 
 It has the members that partitioning and looking at parts need, and no message passing.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.checks import check_int
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
-from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.ingest.columns import MAX_KEY
 from hopstream.schema import EdgeType, is_edge_type
 
@@ -290,31 +290,48 @@ class DGLGraph:
         return f"Graph(num_nodes={nodes},\n      num_edges={ {t: self.num_edges(t) for t in self._ends} })"
 
 
-def graph(data: Any, *, num_nodes: int | None = None) -> DGLGraph:
+def graph(
+    data: Any, *, num_nodes: int | None = None, idtype: Any = None, device: Any = None, row_sorted: bool = False,
+    col_sorted: bool = False,
+) -> DGLGraph:  # fmt: skip
     """A graph of one node type and one edge type.
 
     Args:
         data: Sources and destinations: a pair of int tensors, arrays or lists, or an array of two rows.
         num_nodes: How many nodes; one more than the largest number in an edge if it is not given.
+        idtype: None or ``torch.int64``.
+        device: None or the main memory's, ``cpu``.
+        row_sorted: Whether sources ascend, which DGL makes use of and nothing here.
+        col_sorted: Whether destinations ascend, likewise.
 
     Raises:
+        SettingsError: Another ``idtype`` or ``device`` is asked for.
         SchemaError: The two are not integers of one length.
         IdRangeError: An edge names a node that is not there.
     """
-    return heterograph({DEFAULT_ETYPE: data}, None if num_nodes is None else {DEFAULT_NTYPE: num_nodes})
+    del row_sorted, col_sorted
+    num_nodes_dict = None if num_nodes is None else {DEFAULT_NTYPE: num_nodes}
+    return heterograph({DEFAULT_ETYPE: data}, num_nodes_dict, idtype, device)
 
 
-def heterograph(data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, int] | None = None) -> DGLGraph:
+def heterograph(
+    data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, int] | None = None, idtype: Any = None,
+    device: Any = None,
+) -> DGLGraph:  # fmt: skip
     """A graph of several types, which are numbered in the order of their names, as in DGL.
 
     Args:
         data_dict: ``(source type, relation, destination type)`` to sources and destinations.
         num_nodes_dict: Node type to its number of nodes; one more than the largest in an edge if it is not given.
+        idtype: None or ``torch.int64``.
+        device: None or the main memory's, ``cpu``.
 
     Raises:
+        SettingsError: Another ``idtype`` or ``device`` is asked for.
         SchemaError: Ends are not integers of one length.
         IdRangeError: An edge names a node that is not there.
     """
+    _check_placement(idtype, device)
     _check_types(data_dict, num_nodes_dict)
     ends = {etype: _ends_of(etype, data_dict[etype]) for etype in sorted(data_dict)}
     if num_nodes_dict is None:
@@ -328,6 +345,12 @@ def heterograph(data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, 
     if missing:
         raise UnknownNameError(f"num_nodes_dict has no node type {missing[0]!r}; it has {list(num_nodes)}")
     return DGLGraph({t: num_nodes[t] for t in sorted(num_nodes)}, ends)
+
+
+def _check_placement(idtype: object, device: object) -> None:
+    for name, value, only in (("idtype", idtype, "torch.int64"), ("device", device, "cpu")):
+        if value is not None and str(value) != only:
+            raise SettingsError(f"{name} is {value}; numbers are {only} here: leave it out")
 
 
 def _check_types(data_dict: object, num_nodes_dict: object) -> None:

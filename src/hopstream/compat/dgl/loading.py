@@ -1,4 +1,4 @@
-"""How are parts in DGL's files looked at: ``load_partition``, ``load_partition_feats``, ``load_partition_book``?"""
+"""Look at parts in DGL's files: ``load_partition``, ``load_partition_feats``, ``load_partition_book``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hopstream.arrays import Array, IntArray
 from hopstream.checks import read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
+from hopstream.compat.dgl.graphbolt import refuse_graphbolt
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
 from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
 from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def load_partition(
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    if use_graphbolt:
-        raise SettingsError("use_graphbolt is given; GraphBolt's files are not read: leave it out")
+    refuse_graphbolt("read", use_graphbolt=use_graphbolt)
     config, part_id = read_config(part_config), read_integer("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)

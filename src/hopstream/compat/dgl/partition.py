@@ -1,4 +1,4 @@
-"""How does ``partition_graph`` write a graph as parts in DGL's files?"""
+"""Write a graph as parts in DGL's files: ``partition_graph``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.convert import as_graph, dgl_names
+from hopstream.compat.dgl.graphbolt import refuse_graphbolt
 from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.numbering import number_by_owner
 from hopstream.compat.dgl.part_files import check_schema
@@ -37,7 +38,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     return_mapping: bool = False, num_trainers_per_machine: int = 1,
     objtype: str = "cut", graph_formats: Sequence[str] | str | None = None,
     use_graphbolt: bool = False,
-    *, reshuffle: bool = True, rng_seed: int = 0, owners: OwnersSource | None = None,
+    *, store_eids: bool = False, store_inner_node: bool = False, store_inner_edge: bool = False,
+    reshuffle: bool = True, rng_seed: int = 0, owners: OwnersSource | None = None,
 ) -> Mapped | None:  # fmt: skip
     """Cut a graph into parts and write them in DGL's files, which ``load_partition`` and DGL itself read.
 
@@ -62,7 +64,10 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
             from 0 to ``num_parts * num_trainers_per_machine - 1``.
         objtype: ``cut``.
         graph_formats: Checked only: DGL makes the formats that it wants of the list of edges that is written.
-        use_graphbolt: False.
+        use_graphbolt: False: GraphBolt's files are not written.
+        store_eids: False, as are ``store_inner_node`` and ``store_inner_edge``: they are about GraphBolt's files.
+        store_inner_node: False.
+        store_inner_edge: False.
         reshuffle: True, as older versions of DGL had it by default: nodes are always numbered anew.
         rng_seed: Seed of every random choice; equal seeds give equal parts.
         owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files.
@@ -78,7 +83,11 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     """
     _check_reshuffle(reshuffle, balance_ntypes)
     _check(graph_name, num_parts, num_hops, num_trainers_per_machine)
-    _check_others(objtype, graph_formats, use_graphbolt)
+    refuse_graphbolt(
+        "written", use_graphbolt=use_graphbolt, store_eids=store_eids, store_inner_node=store_inner_node,
+        store_inner_edge=store_inner_edge,
+    )  # fmt: skip
+    _check_others(objtype, graph_formats)
     graph = as_graph(g)
     check_schema(graph.schema)
     settings = PartitionSettings(
@@ -120,11 +129,9 @@ def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) ->
     check_int("num_trainers_per_machine", num_trainers, 1, MAX_PARTS)
 
 
-def _check_others(objtype: object, graph_formats: object, use_graphbolt: object) -> None:
+def _check_others(objtype: object, graph_formats: object) -> None:
     if objtype != "cut":
         raise SettingsError(f"objtype is {objtype!r}; only 'cut' is there")
-    if use_graphbolt:
-        raise SettingsError("use_graphbolt is given; GraphBolt's files are not written: leave it out")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
     if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
         raise SettingsError(f"graph_formats is {graph_formats!r}; {known_words(graph_formats, FORMATS)}")

@@ -1,4 +1,4 @@
-"""Which training nodes or edges does each trainer take: ``node_split`` and ``edge_split``?"""
+"""Share training nodes or edges among trainers: ``node_split`` and ``edge_split``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def node_split(  # noqa: PLR0913  DGL's
 
 
 def edge_split(  # noqa: PLR0913  DGL's
-    edges: Any, partition_book: RangePartitionBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE,
+    edges: Any, partition_book: RangePartitionBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE[1],
     rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,
     *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip

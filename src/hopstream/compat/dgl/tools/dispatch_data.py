@@ -1,4 +1,4 @@
-"""How is a chunked graph written as parts, with the flags of DGL's ``dispatch_data.py``?
+"""Write a chunked graph as parts, with the flags of DGL's ``dispatch_data.py``.
 
 One process, and workers of its own, do what DGL starts over ssh on every machine, so flags that say how machines are
 reached are taken and have nothing to do. What is written is a dataset, whose parts keep the original ids of nodes and
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.checks import known_words
+from hopstream.compat.dgl.graphbolt import OPTIONS
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
@@ -30,8 +31,6 @@ from hopstream.transfer.place import place
 
 OF_MACHINES = ("master_port", "python_path", "ssh_port", "process_group_timeout")
 """Flags on how DGL reaches and starts its workers."""
-OF_GRAPHBOLT = ("use_graphbolt", "store_inner_node", "store_inner_edge", "store_eids")
-"""Flags on GraphBolt's files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--log-level", default="INFO", choices=LOG_LEVELS, help="above INFO nothing is said but errors")
     for name in OF_MACHINES:
         flags.add_argument(f"--{name.replace('_', '-')}", help="nothing is started over ssh; has no effect")
-    for name in OF_GRAPHBOLT:
+    for name in OPTIONS:
         flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="refused: GraphBolt's files")
     flags.add_argument("--graph-formats", help="formats of DGL's graph files, which DGL makes of what is written")
     flags.add_argument("--no-dgl-files", action="store_true", help="write the dataset alone (not in DGL)")
@@ -93,7 +92,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _refuse(given: argparse.Namespace) -> None:
-    for name in OF_GRAPHBOLT:
+    for name in OPTIONS:
         if getattr(given, name):
             raise SettingsError(
                 f"--{name.replace('_', '-')} is given, and GraphBolt's files are not written; leave it out: loaders of "

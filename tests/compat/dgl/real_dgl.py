@@ -1,0 +1,110 @@
+"""Run DGL itself, in an interpreter of its own: one verb, and its answer as JSON on the last line of stdout.
+
+Called by the tests of ``test_beside_dgl.py``; imports nothing of Hopstream, for which the interpreter may be too old.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+os.environ.setdefault("DGLBACKEND", "pytorch")
+os.environ["DGL_DIST_DEBUG"] = "1"  # load_partition checks what it loads
+dgl: Any = import_module("dgl")
+torch: Any = import_module("torch")
+
+FUNCTIONS = {
+    "": ("graph", "heterograph", "from_scipy", "from_networkx"),
+    "data": ("load_tensors", "save_tensors"),
+    "distributed": (
+        "partition_graph", "load_partition", "load_partition_feats", "load_partition_book", "node_split", "edge_split",
+        "dgl_partition_to_graphbolt",
+    ),
+}  # fmt: skip
+
+
+def signatures() -> dict[str, list[list[str]]]:
+    """Name, kind and default of every parameter, by function."""
+    found = {}
+    for module, names in FUNCTIONS.items():
+        for name in names:
+            of = getattr(dgl, module) if module else dgl
+            found[f"{module}.{name}"] = getattr(of, name, None) or getattr(dgl.data.utils, name)
+    book = dgl.distributed.graph_partition_book.RangePartitionBook
+    for name, member in inspect.getmembers(book, inspect.isfunction):
+        if not name.startswith("_") or name == "__init__":
+            found[f"book.{name}"] = member
+    return {
+        name: [[p.name, p.kind.name, repr(p.default)] for p in inspect.signature(of).parameters.values()]
+        for name, of in found.items()
+    }
+
+
+def load(config: str, part: str) -> dict[str, Any]:
+    """All that ``load_partition`` gives, and the part of each node by its book."""
+    graph, node_feats, edge_feats, book, name, ntypes, etypes = dgl.distributed.load_partition(config, int(part))
+    return {
+        "ends": lists(graph.edges(order="eid")), "ndata": lists(graph.ndata), "edata": lists(graph.edata),
+        "node_feats": lists(node_feats), "edge_feats": lists(edge_feats), "metadata": book.metadata(),
+        "per_ntype": lists(book.map_to_per_ntype(graph.ndata[dgl.NID])), "name": name, "ntypes": ntypes,
+        "etypes": etypes, "parts": book.nid2partid(graph.ndata[dgl.NID]).tolist(),
+    }  # fmt: skip
+
+
+def partition(out: str, types: str, num_hops: str) -> dict[str, Any]:
+    """Cut a random graph into two parts; returns its edges and the old number of each new one."""
+    torch.manual_seed(2)
+    sizes = {"_N": 60} if types == "plain" else {"user": 50, "item": 40}
+    etypes = [("_N", "_E", "_N")]
+    if types == "typed":
+        etypes = [("user", "likes", "item"), ("item", "liked", "user"), ("user", "knows", "user")]
+    ends = {t: (torch.randint(sizes[t[0]], (300,)), torch.randint(sizes[t[2]], (300,))) for t in etypes}
+    g = dgl.heterograph(ends, num_nodes_dict=sizes)
+    for ntype, num_nodes in sizes.items():
+        g.nodes[ntype].data["feat"] = torch.arange(num_nodes)
+    nodes, edges = dgl.distributed.partition_graph(
+        g, "g", 2, out, num_hops=int(num_hops), part_method="random", return_mapping=True
+    )
+    if types == "plain":
+        nodes, edges = {"_N": nodes}, {etypes[0]: edges}
+    return {
+        "nodes": lists(nodes), "edges": {":".join(t): of.tolist() for t, of in edges.items()},
+        "ends": {":".join(t): lists(of) for t, of in ends.items()},
+    }  # fmt: skip
+
+
+def split(config: str, part: str, mask: str, num_trainers: str, rank: str, options: str) -> list[int]:
+    """What ``node_split`` gives one trainer."""
+    dgl.distributed.role.get_num_trainers = lambda: int(num_trainers)
+    book = dgl.distributed.load_partition_book(config, int(part))[0]
+    given = json.loads(options)
+    if "node_trainer_ids" in given:
+        given["node_trainer_ids"] = torch.tensor(given["node_trainer_ids"])
+    found = dgl.distributed.node_split(torch.tensor(json.loads(mask)), book, rank=int(rank), **given)
+    return list(found.tolist())
+
+
+def train_graph(config: str) -> dict[str, Any]:
+    """A ``DistGraph`` of one part, as a trainer opens it in one process."""
+    os.environ["DGL_DIST_MODE"] = "standalone"
+    dgl.distributed.initialize("")
+    g = dgl.distributed.DistGraph("g", part_config=config)
+    numbers = torch.arange(g.num_nodes("a"))
+    drawn = dgl.distributed.sample_neighbors(g, {"b": torch.arange(12)}, -1)
+    return {"x": g.nodes["a"].data["x"][numbers].tolist(), "ntypes": g.ntypes, "num_in_edges": drawn.num_edges()}
+
+
+def lists(tensors: Any) -> Any:
+    """Tensors as lists of numbers."""
+    return {n: t.tolist() for n, t in tensors.items()} if hasattr(tensors, "items") else [t.tolist() for t in tensors]
+
+
+VERBS = {of.__name__: of for of in (signatures, load, partition, split, train_graph)}
+
+if __name__ == "__main__":
+    answer = VERBS[sys.argv[1]](*sys.argv[2:])
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
