@@ -1,4 +1,4 @@
-"""How fast is a chunked graph dispatched, and how much memory do all of its processes take together?
+"""Measures how fast a chunked graph is dispatched, and how much memory all of its processes take together.
 
     python -m benchmarks.preparation --scale 18 --formats parquet csv --memory 2GiB
 
@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
-import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.processes import watch
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.kernels.hashing import derive_seed
@@ -36,8 +33,6 @@ LARGEST_IN_MEMORY = 21
 
 GROUP_ROWS = 1 << 20
 EDGES = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
-RSS_S, PSS_S = 0.05, 0.5
-"""How often memory is sampled; PSS is slow to read."""
 FORMATS = {
     "parquet": {"edges_format": "parquet", "data_format": "numpy"},
     "csv": {"edges_format": "csv", "data_format": "numpy"},
@@ -113,38 +108,14 @@ def prepare(folder: Path, scale: int, formats: list[str]) -> int:
     return num_edges
 
 
-def _children_s() -> float:
-    """Processor time of all processes that have ended, also on a busy machine what a run costs."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def measure(name: str, words: list[str], num_edges: int, out: Path) -> Figures:
     """Run a command and watch its memory."""
-    started, cpu_before = time.perf_counter(), _children_s()
-    peak_rss = peak_pss = 0
-    next_pss = 0.0
-    with subprocess.Popen(words) as process:
-        root = psutil.Process(process.pid)
-        while process.poll() is None:
-            rss = pss = 0
-            wants_pss = time.perf_counter() >= next_pss
-            try:
-                for one in [root, *root.children(recursive=True)]:
-                    rss += one.memory_info().rss
-                    pss += one.memory_full_info().pss if wants_pss else 0
-            except psutil.NoSuchProcess:
-                continue
-            peak_rss, peak_pss = max(peak_rss, rss), max(peak_pss, pss)
-            if wants_pss:
-                next_pss = time.perf_counter() + PSS_S
-            time.sleep(RSS_S)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}")
-    seconds, cpu_s = time.perf_counter() - started, _children_s() - cpu_before
+    took = watch(words)
     report = json.loads((out / "manifest.json").read_text())["report"]
     stages = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    return Figures(name, num_edges, seconds, cpu_s, num_edges / seconds, peak_rss, peak_pss, stages)
+    return Figures(
+        name, num_edges, took.seconds, took.cpu_s, num_edges / took.seconds, took.rss_bytes, took.pss_bytes, stages
+    )
 
 
 def main() -> None:
