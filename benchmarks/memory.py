@@ -37,7 +37,10 @@ seed_op { op_name: "seed" node_set_name: "node" }
 sampling_ops { op_name: "hop" input_op_names: "seed" edge_set_name: "to" sample_size: 4 strategy: RANDOM_UNIFORM }
 """
 SCHEMA = """
-node_sets { key: "node" value { features { key: "v" value { dtype: DT_INT64 } } metadata { filename: "nodes.parquet" } } }
+node_sets {
+  key: "node"
+  value { features { key: "v" value { dtype: DT_INT64 } } metadata { filename: "nodes.parquet" } }
+}
 edge_sets { key: "to" value { source: "node" target: "node" metadata { filename: "edges.parquet" } } }
 """
 

@@ -1,4 +1,4 @@
-"""How are the nodes of a graph assigned to parts from the command line, without writing the parts?"""
+"""Assigns the nodes of a graph to parts from the command line, without writing the parts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.options import JsonFlag, MemoryFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
-from hopstream.cli.units import bytes_text, percent_text, plural_text
-from hopstream.errors import SettingsError
+from hopstream.cli.units import percent_text, plural_text
 from hopstream.partition.settings import PartitionSettings
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
     from hopstream.partition.assign_source import AssignSource
-
-LEAST_BYTES = 8 << 20
-"""With less, edges would go through files a few at a time."""
 
 
 @with_settings("tables", SourceSettings)
@@ -33,12 +29,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
-    memory: Annotated[
-        str,
-        typer.Option(
-            help="what edges may take in memory, beside what nodes take, such as 500MB or 4GiB; more go through files"
-        ),
-    ] = "1GiB",
+    memory: MemoryFlag = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
     json: JsonFlag = False,
     *,
@@ -46,21 +37,17 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
-    from hopstream.engine.settings import memory_bytes, size_text
     from hopstream.ingest.apart import check_apart
     from hopstream.partition.assign import assign_folder
     from hopstream.partition.assign_folder import META, check_owners_target
 
     output = Output(is_json=json)
-    num_bytes = memory_bytes(memory)
-    if num_bytes < LEAST_BYTES:
-        raise SettingsError(f"--memory is {size_text(memory)}; edges need at least {bytes_text(LEAST_BYTES)}")
     check_apart(out, {"the source": source})
     check_owners_target(out, overwrite=overwrite)
     graph = _open(source) or read_and_show(output, source, tables).graph
     clock = Clock()
     with progress_bars() as progress:
-        found = assign_folder(graph, out, settings, memory_bytes=num_bytes, overwrite=overwrite, progress=progress)
+        found = assign_folder(graph, out, settings, memory=memory, overwrite=overwrite, progress=progress)
     num_nodes = sum(map(len, found.owners.values()))
     text = f"{plural_text(num_nodes, 'node')} to {plural_text(settings.num_parts, 'part')}"
     if found.cut is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.plan import memory_line, show_plan
+from hopstream.cli.plan import memory_lines, show_plan
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
@@ -81,10 +81,11 @@ def _chunk_tables(
         lines = [
             ("read", f"{bytes_text(costs.input_bytes)} of tables"),
             ("disk", f"about {bytes_text(costs.disk_bytes)} while it runs"),
-            memory_line(work, plan.budget_bytes),
+            *memory_lines(costs.work, plan.budget_bytes),
         ]
         facts: Facts = {
-            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "memory_bytes": work.memory_bytes,
+            "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes,
+            "memory_bytes": costs.work.memory_bytes if costs.work else None,
             "budget_bytes": plan.budget_bytes, "workers": plan.num_workers,
         }  # fmt: skip
         show_plan(output, lines, facts)

@@ -47,6 +47,7 @@ from hopstream.cli import (
 from hopstream.cli.help import GroupedOptions, GroupedVerbs
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.cli.words import command_words
+from hopstream.engine.peak import watched
 from hopstream.errors import EngineError, HopstreamError, StoreError
 
 USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
@@ -156,11 +157,11 @@ def _make_app() -> typer.Typer:
 
 
 def _ended_by_sigterm(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb during which SIGTERM is an exception."""
+    """A verb during which SIGTERM is an exception, and the memory of all processes is watched."""
 
     @functools.wraps(verb)
     def run(**arguments: object) -> None:
-        with _sigterm_raised():
+        with _sigterm_raised(), watched():
             verb(**arguments)
 
     return run

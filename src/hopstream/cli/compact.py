@@ -40,7 +40,7 @@ def run(
 
     def show_plan(costs: Estimate, plan: Plan) -> None:
         planned.append(costs)
-        show_dataset_plan(output, "compact", costs, plan, settings)
+        show_dataset_plan(output, "compact", costs, plan)
 
     with progress_bars() as progress:
         manifest = compact(

@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     def tell(costs: Estimate, plan: Plan) -> None:
         inputs = {"the chunked graph": in_dir, "the folder of owners": partitions_dir}
         where.check_for(out_dir, plan.settings.num_parts, inputs)
-        show_dataset_plan(output, "dispatch", costs, plan, settings, halo_bytes=costs.halo.copied_bytes)
+        show_dataset_plan(output, "dispatch", costs, plan, halo_bytes=costs.halo.copied_bytes)
 
     with progress_bars() as progress:
         manifest = dispatch(

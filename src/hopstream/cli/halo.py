@@ -11,6 +11,7 @@ import typer
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, percent_text, plural_text
+from hopstream.engine.settings import MEMORY_HELP
 from hopstream.errors import SettingsError
 from hopstream.partition.halo.settings import HaloSettings
 
@@ -37,7 +38,7 @@ class HaloFlags:
         metadata={"help": "neighbours per hop that training draws, joined by commas; what is likeliest depends on it"},
     )
     batch_size: int = field(default=1024, metadata={"help": "seeds per batch of training, likewise"})
-    memory: str = field(default="4GiB", metadata={"help": "memory that may be taken, for example 500MB or 4GiB"})
+    memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
     savings: bool = field(
         default=True, metadata={"help": "say what the halo is expected to save, which takes passes over all edges"}
     )
@@ -94,7 +95,8 @@ def run(
     output, clock = Output(is_json=json), Clock()
 
     def show_plan(costs: HaloCosts) -> None:
-        text = f"up to {bytes_text(costs.copied_bytes)} of copies; {flags.memory} of memory"
+        memory = f"; {costs.work.memory_text} of memory" if costs.work else ""
+        text = f"up to {bytes_text(costs.copied_bytes)} of copies{memory}"
         output.stage("plan", "halo", text, {"halo_bytes": costs.copied_bytes})
 
     with progress_bars() as progress:

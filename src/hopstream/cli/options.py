@@ -1,4 +1,4 @@
-"""Make flags of a settings record.
+"""Makes flags of a settings record.
 
 A flag's name, default and help are the field's, so a setting is described once, where it is checked. Values are checked
 by the record itself; only numbers are read here.
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import typer
 
+from hopstream.engine.settings import MEMORY_HELP
 from hopstream.errors import SettingsError
 
 Settings = TypeVar("Settings")
@@ -29,6 +30,7 @@ PANELS = {
 }  # fmt: skip
 """Name of a record to the heading that its flags have in help; flags of other records are the verb's own options."""
 
+MemoryFlag = Annotated[str | None, typer.Option("--memory", help=MEMORY_HELP)]
 JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
 OutFolder = Annotated[Path, typer.Option("--out", help="the folder to write the dataset to", show_default=False)]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a dataset that is already there")]

@@ -15,7 +15,7 @@ from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_written
 from hopstream.engine import EngineName
-from hopstream.engine.settings import WorkSettings
+from hopstream.engine.settings import WORKERS_HELP, WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.settings import PartitionSettings
 
@@ -29,9 +29,7 @@ class BoundedFlags:
         metadata={"help": "do as prepare does: read tables or a chunked graph piece by piece, with so much memory for "
                           "all processes together, for example 4GiB; what was ended goes on"},
     )  # fmt: skip
-    num_workers: int | None = field(
-        default=None, metadata={"help": "with --memory: processes that work; if not given, one per processor"}
-    )
+    num_workers: int | None = field(default=None, metadata={"help": f"with --memory: {WORKERS_HELP}"})
     engine: EngineName = field(default="local", metadata={"help": "with --memory: processes here, Ray or Beam"})
 
     def __post_init__(self) -> None:

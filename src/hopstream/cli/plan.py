@@ -1,4 +1,4 @@
-"""How does a verb say, before it starts, what its work will take?"""
+"""Writes what the work of a verb will take, before it starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import STAGE_WIDTH, SUBJECT_WIDTH, Facts, Output
 from hopstream.cli.units import bytes_text, plural_text
-from hopstream.engine.settings import WorkSettings, size_text
 
 if TYPE_CHECKING:
+    from hopstream.engine.allotment import Allotment
     from hopstream.partition.dispatch import plan as dispatch_plan
     from hopstream.partition.prepare_plan import PhasePlan, PreparePlan
     from hopstream.partition.reshard import plan as reshard_plan
@@ -26,16 +26,22 @@ def show_plan(output: Output, lines: Sequence[PlanLine], facts: Facts) -> None:
         output.text(f"{'':<{STAGE_WIDTH}} {word:<{SUBJECT_WIDTH}} {value}")
 
 
-def memory_line(work: WorkSettings, budget_bytes: int) -> PlanLine:
-    """What all processes may take, and what each may take for its work."""
-    num_workers = work.worker_count
+def memory_lines(work: Allotment | None, budget_bytes: int) -> list[PlanLine]:
+    """What all processes may take, and what each may take for its work; nothing where that is not known."""
+    if work is None:
+        return []
+    num_workers = work.num_workers
     each = f"the work of each of {plural_text(num_workers, 'worker')}" if num_workers > 1 else "the work itself"
-    return "memory", f"{size_text(work.memory)} for all processes, {bytes_text(budget_bytes)} for {each}"
+    return [("memory", _memory_text(work, f" for all processes, {bytes_text(budget_bytes)} for {each}"))]
+
+
+def _memory_text(work: Allotment, what_for: str) -> str:
+    return work.memory_text + what_for + (f"; {work.workers_text}" if work.workers_text else "")
 
 
 def show_dataset_plan(
     output: Output, verb: str, costs: dispatch_plan.Estimate | reshard_plan.Estimate,
-    plan: dispatch_plan.Plan | reshard_plan.Plan, work: WorkSettings, *, halo_bytes: int = 0,
+    plan: dispatch_plan.Plan | reshard_plan.Plan, *, halo_bytes: int = 0,
 ) -> None:  # fmt: skip
     """Write what it will take to write a dataset, and how much of it an earlier command has done."""
     while_it_runs = f"{'up to ' * bool(halo_bytes)}{bytes_text(costs.disk_bytes)} while it runs"
@@ -44,12 +50,12 @@ def show_dataset_plan(
         ("read", bytes_text(costs.input_bytes)),
         ("disk", f"{while_it_runs}, {bytes_text(costs.dataset_bytes)} after"),
         *([("halo", f"up to {bytes_text(halo_bytes)} of copies")] if halo_bytes else []),
-        memory_line(work, plan.budget_bytes),
+        *memory_lines(costs.work, plan.budget_bytes),
     ]
     facts: Facts = {
         "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "dataset_bytes": costs.dataset_bytes,
-        "halo_bytes": halo_bytes, "memory_bytes": work.memory_bytes, "budget_bytes": plan.budget_bytes,
-        "workers": plan.num_workers, "parts": plan.settings.num_parts,
+        "halo_bytes": halo_bytes, "memory_bytes": costs.work.memory_bytes if costs.work else None,
+        "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
     }  # fmt: skip
     show_plan(output, lines, facts)
     output.resumed(verb, costs.num_done)
@@ -57,11 +63,11 @@ def show_dataset_plan(
 
 def show_prepare_plan(output: Output, plan: PreparePlan) -> None:
     """Write what each phase will take, as far as it is known."""
-    workers = plural_text(max(1, plan.work.worker_count), "worker")
-    lines = [("memory", f"{size_text(plan.work.memory)} for all processes, {workers}")]
+    work = plan.work
+    lines = [("memory", _memory_text(work, f" for all processes, {plural_text(work.num_working, 'worker')}"))]
     lines += [(numbered, _phase_text(phase)) for numbered, phase in zip(plan.numbers, plan.phases, strict=True)]
     facts: Facts = {
-        "memory_bytes": plan.work.memory_bytes, "workers": plan.work.worker_count,
+        "memory_bytes": work.memory_bytes, "workers": work.num_workers,
         "phases": [
             {
                 "phase": phase.name, "is_done": phase.is_done, "input_bytes": phase.input_bytes,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hopstream.cli.units import bytes_text, plural_text, seconds_text
-from hopstream.partition.costs import peak_bytes
+from hopstream.engine.peak import peak_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,7 +37,7 @@ class Cost:
 
     Attributes:
         seconds: Wall time.
-        peak_bytes: The most memory that the process has had resident until the stage ended.
+        peak_bytes: The most memory that all processes had together until the stage ended, see ``engine.peak``.
     """
 
     seconds: float

@@ -37,7 +37,7 @@ def run(
     with progress_bars() as progress:
         manifest = reshard(
             source, out, partitions_dir=partitions_dir, settings=settings, overwrite=overwrite, progress=progress,
-            on_estimate=lambda costs, plan: show_dataset_plan(output, "reshard", costs, plan, settings),
+            on_estimate=lambda costs, plan: show_dataset_plan(output, "reshard", costs, plan),
         )  # fmt: skip
     show_measured(output, manifest)
     show_written(output, out, manifest)

@@ -9,8 +9,9 @@ import typer
 
 from hopstream.checks import check_choice
 from hopstream.cli.export import export_and_show
-from hopstream.cli.options import JsonFlag
+from hopstream.cli.options import JsonFlag, MemoryFlag
 from hopstream.cli.progress import Output
+from hopstream.engine.settings import WORKERS_HELP
 from hopstream.errors import SettingsError
 from hopstream.export.settings import ExportSettings, OnDangling
 from hopstream.tfgnn.tfrecord import output_name
@@ -83,9 +84,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     runner: Annotated[
         str | None, typer.Option(help="a Beam runner; if not given, processes of this machine", show_default=False)
     ] = None,
-    num_workers: Annotated[
-        int | None, typer.Option("--workers", help="processes that work; if not given, one per processor")
-    ] = None,
+    num_workers: Annotated[int | None, typer.Option("--workers", help=WORKERS_HELP)] = None,
     num_shards: Annotated[
         int | None, typer.Option("--shards", help="files to write, where --output_samples does not say it")
     ] = None,
@@ -122,7 +121,7 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
             "--data_path", "--data-path", help="folder that file names are relative to; if not given, the schema's"
         ),
     ] = None,
-    memory: Annotated[str, typer.Option(help="memory that preparing a unigraph may take, for example 4GiB")] = "4GiB",
+    memory: MemoryFlag = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")] = False,
     json: JsonFlag = False,
     beam_options: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.options import JsonFlag, MemoryFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_source
 from hopstream.cli.units import count_text, plural_text
@@ -37,9 +37,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
         str | None,
         typer.Option(help="look at some parts alone: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
     ] = None,
-    memory: Annotated[
-        str, typer.Option(help="memory for edges while they are compared, for example 500MB or 4GiB")
-    ] = "1GiB",
+    memory: MemoryFlag = None,
     max_findings: Annotated[
         int, typer.Option(help="how many findings to list, shared out among the parts", min=1)
     ] = 100,

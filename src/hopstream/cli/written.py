@@ -1,4 +1,4 @@
-"""What is said of a dataset that was just written?"""
+"""Writes what there is to say of a dataset that was just written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import Cost, Facts, Output
 from hopstream.cli.units import bytes_text, percent_text, plural_text
+from hopstream.engine.peak import peak_bytes
 
 if TYPE_CHECKING:
     from hopstream.partition.manifest import Manifest
@@ -40,7 +41,8 @@ def show_written(output: Output, root: Path, manifest: Manifest) -> None:
     from hopstream.partition.manifest import FORMAT
 
     report = manifest.report
-    cost = next(Cost(s.seconds, s.peak_bytes) for s in report.stages if s.name == "write")
+    # Halos may have been made since.
+    cost = next(Cost(s.seconds, max(s.peak_bytes, peak_bytes())) for s in report.stages if s.name == "write")
     num_parts, num_bytes, num_files = manifest.book.num_parts, sum(report.bytes), len(manifest.files)
     text = f"{bytes_text(num_bytes)} in {plural_text(num_files, 'file')}"
     facts: Facts = {"parts": num_parts, "bytes": num_bytes, "files": num_files}

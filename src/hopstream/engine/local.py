@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from pathlib import Path
 from hopstream.checks import check_int
 from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.losses import Losses
+from hopstream.engine.machine import num_processors
 from hopstream.engine.settings import MAX_WORKERS, EngineSettings
 from hopstream.engine.tasks import Task, check_names, outcome, run_task
 from hopstream.engine.worker_process import WorkerProcess
@@ -57,7 +57,7 @@ class WorkerPool(Engine):
     def __init__(self, num_workers: int, settings: EngineSettings) -> None:
         """Start none yet."""
         self._num_workers = num_workers
-        self._num_threads = max(1, (os.cpu_count() or 1) // num_workers)
+        self._num_threads = max(1, num_processors() // num_workers)
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._workers: list[WorkerProcess] = []

@@ -1,8 +1,7 @@
-"""What can a user choose about how tasks are run, and in what sizes are memory and disk told?"""
+"""Holds what a user can choose about how tasks are run, and the texts of sizes."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -18,11 +17,18 @@ Progress = Callable[[str, int, int], None]
 
 MAX_WORKERS = 4096
 MAX_RETRIES = 100
+MEMORY_SHARE = 0.6
+"""Of the memory that is free, what a job may take where nobody says how much."""
+MEMORY_HELP = (
+    f"memory that all processes together may take, such as 500MB or 4GiB; if not given, {MEMORY_SHARE * 100:.0f} % of "
+    "what is free"
+)
 MIN_SILENCE_S = 3.0
 """A few signs of life; workers give one a second."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+WORKERS_HELP = "processes that work; 0 does all in one; if not given, one per processor, as many as the memory is for"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
@@ -70,9 +76,7 @@ class WorkerSettings(Settings):
         SettingsError: A field is outside what it accepts.
     """
 
-    num_workers: int | None = field(
-        default=None, metadata={"help": "processes that work; 0 does all in one; if not given, one per processor"}
-    )
+    num_workers: int | None = field(default=None, metadata={"help": WORKERS_HELP})
     engine: EngineName = field(default="local", metadata={"help": "what runs the tasks: processes here, Ray or Beam"})
 
     def __post_init__(self) -> None:
@@ -80,11 +84,6 @@ class WorkerSettings(Settings):
         if self.num_workers is not None:
             check_int("num_workers", self.num_workers, 0, MAX_WORKERS)
         check_choice("engine", self.engine, get_args(EngineName))
-
-    @property
-    def worker_count(self) -> int:
-        """How many processes work; 0 where all is done in this one."""
-        return self.num_workers if self.num_workers is not None else os.cpu_count() or 1
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -104,26 +103,19 @@ class WorkSettings(WorkerSettings):
         SettingsError: A field is outside what it accepts.
     """
 
-    memory: str = field(
-        default="4GiB",
-        metadata={"help": "memory that all processes together may take, for example 500MB or 4GiB"},
-    )
+    memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
 
     def __post_init__(self) -> None:
         """Check every field."""
         WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
-        memory_bytes(self.memory)
-
-    @property
-    def memory_bytes(self) -> int:
-        """What all processes together may take."""
-        return memory_bytes(self.memory)
+        if self.memory is not None:
+            memory_bytes(self.memory)
 
 
 class WorkOptions(WorkerOptions, total=False):
     """The fields of ``WorkSettings`` as keyword arguments."""
 
-    memory: str
+    memory: str | None
 
 
 def memory_bytes(text: object) -> int:

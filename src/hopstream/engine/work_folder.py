@@ -22,7 +22,7 @@ from hopstream.arrays import write_text
 from hopstream.engine.job import JOB_FILE
 from hopstream.errors import SettingsError, StateError
 
-LOCK_FILE, OLD, PLACED = "lock", "old", "placed.json"
+LOCK_FILE, OLD, PLACED, MACHINE_FILE = "lock", "old", "placed.json", "machine.json"
 ATTEMPTS = 10
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
 """What a file system says that has no locks."""
@@ -54,7 +54,8 @@ class WorkFolder:
         """Remove what is in it: first what says that it may be gone on with, so that no half of it is ever believed."""
         (self.path / JOB_FILE).unlink(missing_ok=True)
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
-        for name in sorted(names, key=lambda name: name == PLACED):
+        # What tells that the work is done goes after all else, and after it what the same call is recognised by.
+        for name in sorted(names, key=lambda name: (name == MACHINE_FILE, name == PLACED)):
             if name != LOCK_FILE:
                 _remove(self.path / name)
 

@@ -18,7 +18,9 @@ from typing import Any, Unpack
 
 from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
+from hopstream.engine.allotment import Needs, allot
 from hopstream.engine.job import Job, digest_of, job_digest
+from hopstream.engine.peak import watched
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
@@ -45,10 +47,19 @@ logger = logging.getLogger(__name__)
 FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
+PROCESS_BYTES, THREAD_BYTES = 200 << 20, 64 << 20
+"""What a process takes that has loaded its libraries and compiled kernels; and for each thread, which samples, encodes
+and writes blocks of 8 to 16 MB."""
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
 """What names say of formats."""
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
+
+
+def _needs(settings: ExportSettings) -> tuple[Needs, ...]:
+    """What sampling and writing needs."""
+    worker = PROCESS_BYTES + settings.num_threads * THREAD_BYTES
+    return (Needs(alone_bytes=worker, parent_bytes=PROCESS_BYTES, worker_bytes=worker),)
 
 
 def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
@@ -219,9 +230,11 @@ class _Run:
         maker = SampleMaker(store, sampling)
         num_before = num_done(self.job_work, digest)
         settings = self.settings
-        with open_engine(
-            settings.engine, num_workers=settings.worker_count, beam_options=settings.beam_options
-        ) as engine:
+        num_workers = allot(settings.memory, settings, _needs(settings)).num_workers
+        with (
+            watched(),
+            open_engine(settings.engine, num_workers=num_workers, beam_options=settings.beam_options) as engine,
+        ):
             job = resumed_job(self.job_work, digest, engine, self.progress)
             folder = job_folder(self.job_work, digest)
             try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 from hopstream.checks import check_choice, check_int
-from hopstream.engine.settings import EngineName, WorkerSettings, memory_bytes
+from hopstream.engine.settings import MEMORY_HELP, EngineName, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.tfgnn.tfrecord import MAX_SHARDS
 
@@ -93,9 +93,7 @@ class ExportSettings(WorkerSettings):
         default=None,
         metadata={"help": "of a unigraph: the folder that file names are relative to; if not given, the schema's"},
     )
-    memory: str = field(
-        default="4GiB", metadata={"help": "memory that all processes together may take to prepare a unigraph"}
-    )
+    memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
     beam_options: tuple[str, ...] = field(
         default=(), metadata={"help": "an option of the Beam pipeline, such as --runner=FlinkRunner"}
     )
@@ -112,7 +110,8 @@ class ExportSettings(WorkerSettings):
             check_int("num_shards", self.num_shards, 1, MAX_SHARDS)
             if self.one_file:
                 raise SettingsError(f"one_file is set, and num_shards is {self.num_shards}; leave one of them out")
-        memory_bytes(self.memory)
+        if self.memory is not None:
+            memory_bytes(self.memory)
         check_int("num_threads", self.num_threads, 1, MAX_THREADS)
         check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
         for name in ("leave_out", "labels", "beam_options"):
@@ -144,7 +143,7 @@ class ExportOptions(TypedDict, total=False):
     num_threads: int
     on_dangling: OnDangling
     data_path: str | None
-    memory: str
+    memory: str | None
     beam_options: tuple[str, ...]
 
 

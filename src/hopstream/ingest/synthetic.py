@@ -5,13 +5,13 @@ R-MAT graphs have the skewed degrees and the communities of real ones and any si
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.engine.machine import num_processors
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.kernels.hashing import derive_seed, hash_keys
@@ -88,7 +88,7 @@ def _make_edges(key_of: IntArray, scale: int, edges_per_node: int, rng_seed: int
         draw_edges(first, scale, edge_seed, key_of, src_keys[window], dst_keys[window])
 
     draw_edges(0, scale, edge_seed, key_of, src_keys[:0], dst_keys[:0])  # compiled before threads start
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_processors()) as pool:
         list(pool.map(draw, range(0, num_edges, CHUNK_EDGES)))
     return src_keys, dst_keys
 

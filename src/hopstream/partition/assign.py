@@ -1,4 +1,4 @@
-"""Which part owns each node?"""
+"""Assigns nodes to parts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.checks import known_names
-from hopstream.engine.settings import no_progress
+from hopstream.engine.allotment import allot
+from hopstream.engine.machine import this_machine
+from hopstream.engine.peak import watched
+from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.apart import check_apart
 from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
+from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
 from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, write_owners
 from hopstream.partition.assign_source import AssignSource, EdgeBlocks, folder_of, source_of
 from hopstream.partition.assign_stream import stream_owners
@@ -38,9 +42,6 @@ if TYPE_CHECKING:
 
 OwnersSource = str | Path | Mapping[str, ArrayLike]
 """A folder with one file per node type, or node type to the part of each node."""
-
-MEMORY_BYTES = 1 << 30
-"""What edges may take in memory while nodes are assigned, unless said otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +66,7 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
     settings: PartitionSettings | None = None,
     *,
     classes: NodeClasses | None = None,
-    memory_bytes: int = MEMORY_BYTES,
+    memory: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     **options: Unpack[PartitionOptions],
@@ -80,15 +81,16 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
         settings: How many parts, the method, and what it needs.
         classes: Node type to the class of each node, of which each part gets its share, beside what
             ``settings.balance_ntypes`` names: an array, a file, a feature, or None for all nodes of the type.
-        memory_bytes: What edges may take in memory; more of them go through files beside ``out``.
+        memory: What the process may take, beside a graph that is in memory, such as ``4GiB``; None for a share of
+            what is free. Edges get what nodes leave, and go through files beside ``out`` where they are more.
         overwrite: Replace a folder of parts that is there.
         progress: Called as ``progress(stage, done, total)``: ``edges`` are read and then grouped (``group``), nodes
             assigned (the stage has the method's name), and what is uneven mended (``balance``).
         **options: Fields of ``PartitionSettings``; they go before ``settings``.
 
     Raises:
-        SettingsError: The number of parts is not given, ``out`` may not be written or lies in what is read, or the
-            method cannot do what is asked.
+        SettingsError: The number of parts is not given, ``out`` may not be written or lies in what is read, the memory
+            is too small, or the method cannot do what is asked.
         SchemaError: ``classes`` are not one integer for each node.
     """
     if settings is None and "num_parts" not in options:
@@ -100,12 +102,23 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
     if source is not None:
         check_apart(out, {"the source": source})
     check_owners_target(out, overwrite=overwrite)
-    with write_owners(out, settings.num_parts, settings.method, overwrite=overwrite) as (folder, write):
+    edge_bytes = _memory_for_edges(graph, settings, memory)
+    with watched(), write_owners(out, settings.num_parts, settings.method, overwrite=overwrite) as (folder, write):
         found = assign_nodes(
-            graph, settings, scratch=folder, classes=classes, memory_bytes=memory_bytes, progress=progress
+            graph, settings, scratch=folder, classes=classes, memory_bytes=edge_bytes, progress=progress
         )
         write(found.owners)
     return found
+
+
+def _memory_for_edges(
+    graph: Graph | ChunkedGraph | AssignSource, settings: PartitionSettings, memory: str | None
+) -> int:
+    """Bytes that edges may take, of what the process may."""
+    source = source_of(graph)
+    sizes = sum(source.num_nodes.values()), source.num_edges
+    work = allot(memory, WorkerSettings(num_workers=0), (assign_needs(*sizes, settings),))
+    return work.memory_bytes - PROCESS_BYTES - assign_bytes(*sizes, settings)
 
 
 def assign_owners(
@@ -145,10 +158,19 @@ def assign_nodes(
     *,
     scratch: Path | None = None,
     classes: NodeClasses | None = None,
-    memory_bytes: int = MEMORY_BYTES,
+    memory_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Assignment:
-    """Assign every node to a part by any method but ``file``; arguments are those of ``assign_folder``.
+    """Assign every node to a part by any method but ``file``.
+
+    Args:
+        graph: As of ``assign_folder``, like the arguments that are not named here.
+        settings: How many parts, the method, and what it needs.
+        scratch: A folder on a disk with room for the edges.
+        classes: Likewise.
+        memory_bytes: What edges may take in memory, beside nodes; more of them go through files. None for a share of
+            what is free.
+        progress: Likewise.
 
     Raises:
         SettingsError: The method cannot do what is asked.
@@ -168,7 +190,8 @@ def assign_nodes(
         owners = {t: assign(t, num_nodes, settings) for t, num_nodes in source.num_nodes.items()}
         is_even = not settings.has_constraints and not classes
         return Assignment(owners=owners) if is_even else _mend(source, settings, classes, owners)
-    return _cut(source, settings, scratch, classes, memory_bytes, progress or no_progress)
+    edge_bytes = int(MEMORY_SHARE * this_machine().free_bytes) if memory_bytes is None else memory_bytes
+    return _cut(source, settings, scratch, classes, edge_bytes, progress or no_progress)
 
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:

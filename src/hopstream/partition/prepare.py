@@ -1,4 +1,4 @@
-"""How do tables or a chunked graph become a dataset in one call, in bounded memory?
+"""Makes a dataset of tables or of a chunked graph in one call, in bounded memory.
 
 Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
 and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
@@ -12,24 +12,28 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
+from hopstream.engine.allotment import Allotment, allot, settled
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import job_folder, resumed_job
+from hopstream.engine.machine import Machine
+from hopstream.engine.peak import watched
+from hopstream.engine.resumed import job_folder, machine_for, resumed_job
 from hopstream.engine.settings import WorkSettings, no_progress
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
-from hopstream.ingest.chunking.plan import Estimate, Plan
+from hopstream.ingest.chunking.plan import NEEDS, Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.described import are_partitions, check_data_path, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
+from hopstream.partition.dispatch.plan import REST_BYTES
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
-from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, plan_phases
+from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, allot_phases, plan_phases
 from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS, Staging
@@ -123,11 +127,11 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     is_streamed = not is_unigraph(metadata) and is_chunked(metadata)
     check_data_path(metadata, tables.data_path)
     states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
-    digest = digest_of([FORMAT, settings.to_json(), asdict(tables), work.memory, states])
+    digest = digest_of([FORMAT, settings.to_json(), asdict(tables), states])
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
         metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
-        halo=halo, progress=progress or no_progress, tell=on_news or _no_news,
+        machine=machine_for(out), halo=halo, progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
         staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
@@ -154,6 +158,7 @@ class _Steps:
     settings: PartitionSettings
     tables: TableSettings
     work: WorkSettings
+    machine: Machine
     halo: HaloSettings | None
     progress: Progress
     tell: Callable[[News], None]
@@ -164,41 +169,43 @@ class _Steps:
         folder = job_folder(held, self.digest)
         owners = folder / "owners"
         chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
-        with open_engine("local", num_workers=1) as engine:  # its worker's memory is for the others afterwards
-            job = resumed_job(held, self.digest, engine, self.progress)
+        # Its worker's memory is for the others afterwards.
+        with watched(), open_engine("local", num_workers=1) as engine:
+            job = resumed_job(held, self.digest, engine, self.progress, machine=self.machine)
             if not chunks.exists():
                 self._chunk(chunks.parent)
-            assign, *others = plan_phases(
-                open_chunked(chunks), self.settings, self.work, self.halo, has_owners=owners.exists()
-            )
+            graph = open_chunked(chunks)
+            work = allot_phases(graph, self.settings, self.work, self.halo, self.machine)
+            assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
             chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
-            self.tell(PreparePlan(work=self.work, phases=(*chunk, assign, *others)))
+            self.tell(PreparePlan(work=work, phases=(*chunk, assign, *others)))
             with progress_from_file(folder / "told.json", self.progress, "assign"):
-                done = job.run("assign", [_assign_task(chunks, owners, self.settings, assign)])
+                done = job.run("assign", [_assign_task(chunks, owners, self.settings, work)])
             method, num_parts = self.settings.method, self.settings.num_parts
             self.tell(AssignReport(method=method, num_parts=num_parts, **done["assign"]))
         inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
-        settings = _dispatch_settings(self.settings, self.work)
-        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.settings)
+        settings = _dispatch_settings(self.settings, settled(self.work, work))
+        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.halo, self.machine, self.settings)
         return dispatch_staged(
-            planned, inner, settings, self.halo, self.progress,
-            lambda costs, _: self._resumes("dispatch", costs.num_done),
-        )  # fmt: skip
+            planned, inner, self.halo, self.progress, lambda costs, _: self._resumes("dispatch", costs.num_done)
+        )
 
     def _chunk(self, out: Path) -> None:
+        work = allot(self.work.memory, self.work, NEEDS, self.machine)
         report = chunk_tables(
-            self.metadata, out, progress=self.progress, on_estimate=self._tell_first, **asdict(self.tables),
-            **asdict(self.work),
+            self.metadata, out, progress=self.progress,
+            on_estimate=lambda costs, plan: self._tell_first(costs, plan, work), **asdict(self.tables),
+            **asdict(settled(self.work, work)),
         )  # fmt: skip
         self.tell(report)
 
-    def _tell_first(self, costs: Estimate, plan: Plan) -> None:
+    def _tell_first(self, costs: Estimate, plan: Plan, work: Allotment) -> None:
         """Tell what is known before tables are chunked."""
         chunk = PhasePlan(
             name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=plan.budget_bytes
         )
         later = ("assign", "dispatch", *(() if self.halo is None else ("halo",)))
-        self.tell(PreparePlan(work=self.work, phases=(chunk, *(PhasePlan(name=name) for name in later))))
+        self.tell(PreparePlan(work=work, phases=(chunk, *(PhasePlan(name=name) for name in later))))
         self._resumes("chunk", costs.num_done)
 
     def _resumes(self, phase: str, num_tasks: int) -> None:
@@ -210,10 +217,10 @@ def _no_news(news: News) -> None:
     """Tell nobody."""
 
 
-def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, planned: PhasePlan) -> Task:
+def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: Allotment) -> Task:
     args = {
-        "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(), "memory": planned.budget_bytes,
-        "told": str(owners.with_name("told.json")),
+        "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(),
+        "memory": work.memory_bytes - REST_BYTES, "told": str(owners.with_name("told.json")),
     }  # fmt: skip
     return Task("assign", kind_of(assign_chunks), args)
 
@@ -223,12 +230,12 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
     """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
 
     Args:
-        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for edges;
+        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for this process;
             ``told``, the file that says how far it is.
     """
     settings = PartitionSettings.from_json(args["settings"])
     found = assign_folder(
-        open_chunked(args["chunks"]), args["out"], settings, memory_bytes=args["memory"], overwrite=True,
+        open_chunked(args["chunks"]), args["out"], settings, memory=str(args["memory"]), overwrite=True,
         progress=progress_to_file(Path(args["told"])),
     )  # fmt: skip
     return {"cut": found.cut, "largest": dict(found.largest)}

@@ -1,29 +1,25 @@
-"""What will it take to prepare a graph, phase by phase, as far as it is known before?"""
+"""Says what it will take to prepare a graph, phase by phase, as far as it is known before."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopstream.engine.settings import WorkSettings, bytes_text, size_text
-from hopstream.errors import SettingsError
+from hopstream.engine.allotment import Allotment, Needs, allot, rounded_up
+from hopstream.engine.machine import Machine
+from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunked import ChunkedGraph
+from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
 from hopstream.partition.dispatch import plan as dispatching
 from hopstream.partition.halo.costs import HaloCosts
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.libraries import BIG_ENDS
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.write import schema_with_links
 
-LEAST_EDGE_BYTES = 64 << 20
-"""What edges get at least while nodes are assigned; more of them go through files."""
-NODE_BYTES = 64
-"""What assignment takes per node, by any method."""
-EDGE_BYTES = {"kaminpar": 30, "metis": 200}
-COMPRESSED_EDGE_BYTES = 12
-"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
 GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16
 """Per edge: of memory where edges are grouped in it, of disk where they are not, and of the two keys that are read."""
+ASSIGN_PROCESSES_BYTES = dispatching.REST_BYTES + PROCESS_BYTES
+"""While nodes are assigned there are the process that began, and the one that assigns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +54,7 @@ class PreparePlan:
         phases: One after the other.
     """
 
-    work: WorkSettings
+    work: Allotment
     phases: tuple[PhasePlan, ...]
 
     @property
@@ -67,17 +63,31 @@ class PreparePlan:
         return tuple(f"{number}/{len(self.phases)}" for number in range(1, len(self.phases) + 1))
 
 
-def plan_phases(
-    graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings | None, *, has_owners: bool
-) -> tuple[PhasePlan, ...]:
-    """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any.
+def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
+    """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any."""
+    assign = assign_needs(*_sizes(graph), settings)
+    # What is left for the process that assigns is compared with its needs once more.
+    both = Needs.of_one(dispatching.REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
+    return both, *dispatching.dispatch_needs(graph, settings, halo)
+
+
+def allot_phases(
+    graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings | None,
+    machine: Machine | None = None,
+) -> Allotment:  # fmt: skip
+    """What memory and workers the phases get.
 
     Raises:
         SettingsError: The memory is too small for one of them.
     """
-    if halo is not None:
-        dispatching.check_halo_memory(graph, settings, work, halo)
-    num_edges = sum(edges.num_edges for edges in graph.edges.values())
+    return allot(work.memory, work, prepare_needs(graph, settings, halo), machine)
+
+
+def plan_phases(
+    graph: ChunkedGraph, settings: PartitionSettings, work: Allotment, halo: HaloSettings | None, *, has_owners: bool
+) -> tuple[PhasePlan, ...]:
+    """What each phase takes, of what was allotted to all of them."""
+    _, num_edges = _sizes(graph)
     looks_at_edges = settings.num_parts > 1 and (settings.method not in ("random", "hash") or settings.balance_edges)
     left = memory_for_edges(graph, settings, work)
     is_sorted = looks_at_edges and settings.method not in ("random", "hash") and GROUPED_BYTES * num_edges > left
@@ -99,11 +109,11 @@ def plan_phases(
     return assign, dispatch, PhasePlan(name="halo", most_disk_bytes=costs.halo.copied_bytes + costs.halo.table_bytes)
 
 
-def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, budget_bytes: int) -> int:
+def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment, budget_bytes: int) -> int:
     """About how many tasks dispatching has; where files and parts end, there may be some more."""
     plan = dispatching.Plan(
         source=str(Path(graph.root)), metadata_filename=graph.metadata_filename, owners="", settings=settings,
-        budget_bytes=budget_bytes, num_workers=max(1, work.worker_count),
+        budget_bytes=budget_bytes, num_workers=work.num_working,
     )  # fmt: skip
     count = 2 * len(graph.nodes)
     for nodes in graph.nodes.values():
@@ -116,23 +126,11 @@ def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSetti
     return count
 
 
-def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings) -> int:
-    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take.
+def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment) -> int:
+    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take."""
+    return work.memory_bytes - ASSIGN_PROCESSES_BYTES - assign_bytes(*_sizes(graph), settings)
 
-    Raises:
-        SettingsError: The memory is too small for the method.
-    """
-    num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
-    num_edges = sum(edges.num_edges for edges in graph.edges.values())
-    is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
-    per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
-    taken = 2 * dispatching.REST_BYTES + num_nodes * NODE_BYTES + num_edges * per_edge
-    left = work.memory_bytes - taken
-    if left < LEAST_EDGE_BYTES:
-        need = taken + LEAST_EDGE_BYTES
-        remedy = "give more memory" if settings.method not in EDGE_BYTES else "give more memory, or use ldg or fennel"
-        raise SettingsError(
-            f"memory is {size_text(work.memory)}; method {settings.method!r} needs about {bytes_text(need)} for "
-            f"{num_nodes} nodes and {num_edges} edges: {remedy}"
-        )
-    return left
+
+def _sizes(graph: ChunkedGraph) -> tuple[int, int]:
+    """The numbers of nodes and of edges of all types."""
+    return sum(n.num_nodes for n in graph.nodes.values()), sum(e.num_edges for e in graph.edges.values())

@@ -1,4 +1,4 @@
-"""How is a dataset written by the tasks of a job, so that work that was ended goes on and nobody sees half of it?
+"""Writes a dataset by the tasks of a job, so that work that was ended goes on and nobody sees half of it.
 
 All of it happens in the work folder beside the dataset's place, so that a job that was ended is found again. The folder
 of parts is renamed into its place when its manifest is written.
@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import FileRecord, with_blocks
-from hopstream.engine import EngineName, Task, open_engine
+from hopstream.engine import Task, open_engine
+from hopstream.engine.allotment import Allotment
 from hopstream.engine.job import Job
+from hopstream.engine.peak import peak_bytes, watched
 from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
 from hopstream.engine.settings import bytes_text
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
 from hopstream.partition.book import PartitionBook
-from hopstream.partition.costs import StageCost, peak_bytes
+from hopstream.partition.costs import StageCost
 from hopstream.partition.dispatch.regions import Stretches, file_record, make_file, merge_stretches
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import Expected, expected_files
@@ -173,26 +175,24 @@ class Staging:
 
 
 def write_staged(
-    staging: Staging, digest: str, write: Callable[[Job], Manifest], *, engine: EngineName, num_workers: int,
-    progress: Progress,
-) -> Manifest:  # fmt: skip
+    staging: Staging, digest: str, write: Callable[[Job], Manifest], allotted: Allotment, progress: Progress
+) -> Manifest:
     """Do work that writes a dataset, or go on with it, and bring the dataset into its place.
 
     Args:
         staging: Where it is written and where it goes.
         digest: Of all that decides over the work.
         write: Writes the dataset to ``dataset`` in ``staging.root(digest)``.
-        engine: What runs tasks.
-        num_workers: How many processes do.
+        allotted: What memory and workers it gets.
         progress: What the job tells of each stage.
 
     Raises:
         HopstreamError: What the work raises. Where the input is at fault, nothing is left of it.
     """
-    work = staging.work
-    with errors_named(staging.out), open_engine(engine, num_workers=num_workers) as opened:
+    work, num_workers = staging.work, allotted.num_workers
+    with watched(), errors_named(staging.out), open_engine(allotted.engine, num_workers=num_workers) as opened:
         try:
-            manifest = write(resumed_job(work, digest, opened, progress, product=PRODUCT))
+            manifest = write(resumed_job(work, digest, opened, progress, product=PRODUCT, machine=allotted.machine))
         except INPUT_ERRORS:
             # There is nothing to go on with; lost workers and full disks are another matter.
             work.clear()

@@ -20,6 +20,7 @@ import numpy as np
 import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.checks import known_names
+from hopstream.engine.peak import peak_bytes, watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
@@ -28,7 +29,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.partition.assign import OwnersSource, assign_owners, count_parts
 from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.partition.book import PartitionBook, ends_of
-from hopstream.partition.costs import StageCost, peak_bytes
+from hopstream.partition.costs import StageCost
 from hopstream.partition.edge_weights import check_weights
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.manifest import Manifest, graph_id_of
@@ -94,12 +95,12 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         check_weights(graph, settings.weight_attr, settings.directions)
     if halo is not None:
         halo.choose(schema)
-    with replaced_folder(Path(out), overwrite=overwrite) as root:
+    with watched(), replaced_folder(Path(out), overwrite=overwrite) as root:
         manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
         return manifest if halo is None else with_halo(root, halo, progress)
 
 
-def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str = "4GiB") -> Manifest:
+def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str | None = None) -> Manifest:
     """Give a dataset that was just written a halo, in so much memory; returns its new manifest."""
     from hopstream.partition.halo.run import add_halo  # which opens datasets, as the modules do that import this one
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from hopstream.checks import Settings
+from hopstream.engine.machine import num_processors
 from hopstream.load.options import check_seconds, read_integer
 
 
@@ -18,7 +18,10 @@ class SamplingLimits(Settings):
     """
 
     threads: int = field(
-        default=0, metadata={"help": "threads that sample for all channels together; 0 means one per core"}
+        default=0,
+        metadata={
+            "help": "threads that sample for all channels together; 0 means one per processor that the process may use"
+        },
     )
     max_channels: int = field(default=256, metadata={"help": "most channels at once, over all trainers"})
     credit: int = field(
@@ -54,4 +57,4 @@ class SamplingLimits(Settings):
     @property
     def num_threads(self) -> int:
         """Threads that sample."""
-        return self.threads or os.cpu_count() or 1
+        return self.threads or num_processors()

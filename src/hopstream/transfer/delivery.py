@@ -1,4 +1,4 @@
-"""How are files copied from one place to others by tasks that go on where they were ended?"""
+"""Copies files from one place to others by tasks that go on where they were ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hopstream.engine import Progress, Task, kind_of, open_engine
+from hopstream.engine.allotment import Needs, allot
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
+from hopstream.engine.peak import watched
 from hopstream.engine.resumed import resumed_job
 from hopstream.engine.settings import WorkerSettings, bytes_text
 from hopstream.engine.work_folder import WorkFolder
@@ -23,6 +25,8 @@ from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.transfer.uris import stored_uri
 
+COPY_NEEDS = (Needs(alone_bytes=120 << 20, parent_bytes=120 << 20, worker_bytes=120 << 20),)
+"""Of processes that have loaded their libraries, and copy blocks of 8 MB."""
 FORMAT = 1
 """Of the hidden folder; work of another one is not gone on with."""
 
@@ -94,7 +98,8 @@ class Delivery:
             FormatError: A file of the source is missing, truncated, or not the one that was written.
             OSError: The system failed; what was done is kept for the next call.
         """
-        with open_engine(settings.engine, num_workers=settings.worker_count) as engine:
+        copying = allot(None, settings, COPY_NEEDS)
+        with watched(), open_engine(copying.engine, num_workers=copying.num_workers) as engine:
             job = resumed_job(work, self.digest, engine, progress)
             for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
                 self.source.write_text(name, beside[name])

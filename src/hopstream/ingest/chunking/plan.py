@@ -1,4 +1,4 @@
-"""How is the work cut, so that it fits the memory, and how much disk will it take?
+"""Cuts the work so that it fits the memory, and says how much disk it will take.
 
 [Memory] Each process is taken to need ``REST_BYTES`` or ``PARENT_BYTES`` before it does anything. What is left is
     shared out evenly among the workers. A worker holds one block of raw ids and what groups it, or one bucket of nodes
@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
-from hopstream.errors import FormatError, SettingsError
+from hopstream.engine.allotment import Allotment, Needs
+from hopstream.errors import FormatError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path
 from hopstream.ingest.table_metadata import TableFiles
@@ -28,6 +28,8 @@ REST_BYTES = 310 << 20
 PARENT_BYTES = 160 << 20
 """What a process takes that gives tasks to others."""
 MIN_BUDGET_BYTES = 48 << 20
+_LEAST = REST_BYTES + MIN_BUDGET_BYTES
+NEEDS = (Needs(alone_bytes=_LEAST, parent_bytes=PARENT_BYTES, worker_bytes=_LEAST),)
 MIN_CSV_BLOCK_BYTES = 1 << 18
 TASKS_PER_WORKER = 4
 """So many at least, where work allows, so that no worker waits long for the last."""
@@ -194,26 +196,10 @@ def _cut_parquet(files: TableFiles, number: int, path: Path, part_bytes: int) ->
     return parts or [Part(source=FilePart(file=number), num_bytes=0, num_rows=0)]
 
 
-def budget_of(work: WorkSettings) -> int:
-    """What one worker may take for its work.
-
-    Args:
-        work: What all processes may take, and how many there are.
-
-    Raises:
-        SettingsError: It is too little to work with.
-    """
-    num_workers = work.worker_count
-    num_working = max(1, num_workers)
-    rest = num_working * REST_BYTES + (PARENT_BYTES if num_workers else 0)
-    budget = (work.memory_bytes - rest) // num_working
-    if budget < MIN_BUDGET_BYTES:
-        least = rest + num_working * MIN_BUDGET_BYTES
-        raise SettingsError(
-            f"memory is {size_text(work.memory)}; {processes_text(num_workers + 1)} at least {bytes_text(least)}: "
-            "give more memory or fewer workers"
-        )
-    return budget
+def budget_of(work: Allotment) -> int:
+    """What one worker may take for its work, of what was allotted by ``NEEDS``."""
+    rest = work.num_working * REST_BYTES + (PARENT_BYTES if work.num_workers else 0)
+    return (work.memory_bytes - rest) // work.num_working
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +210,14 @@ class Estimate:
         input_bytes: Of all tables.
         scratch_bytes: Of what is spilled, at most at any time.
         chunked_bytes: Of the chunked graph, at most.
+        work: What memory and workers the job gets; None where only the disk was asked for.
         num_done: Tasks that an earlier call has done, which was ended.
     """
 
     input_bytes: int
     scratch_bytes: int
     chunked_bytes: int
+    work: Allotment | None = None
     num_done: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""How do tables become a chunked graph in bounded memory, and go on where they were ended?
+"""Makes a chunked graph of tables in bounded memory, and goes on where it was ended.
 
 The work is cut into tasks, which an engine runs; see the modules of the steps. All of it happens in the work folder
 beside the place of the chunked graph, so that work that was ended is found again.
@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 from hopstream.arrays import write_text
 from hopstream.checks import known_names
 from hopstream.engine import Progress, open_engine
+from hopstream.engine.allotment import Allotment, allot
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import held_bytes, job_folder, num_done, resumed_job
+from hopstream.engine.peak import watched
+from hopstream.engine.resumed import held_bytes, job_folder, machine_for, num_done, resumed_job
 from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, NoRoomError, SettingsError
@@ -28,7 +30,7 @@ from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
 from hopstream.ingest.chunking import workplace as workplaces
 from hopstream.ingest.chunking.checks import check_declared, optional_names
-from hopstream.ingest.chunking.plan import Estimate, Part, Plan, budget_of, cut_table, estimate
+from hopstream.ingest.chunking.plan import NEEDS, Estimate, Part, Plan, budget_of, cut_table, estimate
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
@@ -100,9 +102,10 @@ def chunk_tables(
         raise SettingsError(f"there is no option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
     check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
+    allotted = allot(work.memory, work, NEEDS, machine_for(place))
     plan = Plan(
         source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,
-        budget_bytes=budget_of(work), num_workers=max(1, work.worker_count),
+        budget_bytes=budget_of(allotted), num_workers=allotted.num_working,
     )  # fmt: skip
     metadata = read_metadata(Path(plan.source), tables.data_path)
     check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
@@ -114,11 +117,12 @@ def chunk_tables(
     digest = digest_of([FORMAT, plan.to_json(), table_states(metadata)])
     with open_work(place) as held:
         check_out_folder(Path(out))
-        costs = replace(_estimate(metadata, checked, parts), num_done=num_done(held, digest, product=PRODUCT))
+        done = num_done(held, digest, product=PRODUCT)
+        costs = replace(_estimate(metadata, checked, parts), num_done=done, work=allotted)
         _check_disk(held, costs)
         if on_estimate is not None:
             on_estimate(costs, plan)
-        counts = _work(plan, metadata, parts, held, digest, (work, progress or no_progress))
+        counts = _work(plan, metadata, parts, held, digest, (allotted, progress or no_progress))
     return ChunkReport(
         metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
@@ -138,14 +142,14 @@ def _source_path(source: Path) -> Path:
 
 def _work(
     plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], held: WorkFolder, digest: str,
-    how: tuple[WorkSettings, Progress],
+    how: tuple[Allotment, Progress],
 ) -> ChunkCounts:  # fmt: skip
     work, progress = how
     workplaces.forget()
     root = job_folder(held, digest)
-    with open_engine(work.engine, num_workers=work.worker_count if work.engine != "beam" else None) as engine:
+    with watched(), open_engine(work.engine, num_workers=work.num_workers if work.engine != "beam" else None) as engine:
         steps = Steps(Workplace(root), metadata, parts, progress)
-        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT)
+        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT, machine=work.machine)
         (root / PRODUCT).mkdir(parents=True, exist_ok=True)
         write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
         try:

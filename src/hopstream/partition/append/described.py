@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from hopstream.arrays import Column, FileRecord, IntArray
+from hopstream.engine.peak import peak_bytes
 from hopstream.graph.checksums import ByteSum, GraphChecksums, appended_sums, array_sum, join_sums
 from hopstream.graph.graph import Graph
 from hopstream.partition.append.write import AddedEnds, DeltaWriter
 from hopstream.partition.balance import EdgeCut, PartitionReport
 from hopstream.partition.book import PartitionBook
-from hopstream.partition.costs import StageCost, peak_bytes
+from hopstream.partition.costs import StageCost
 from hopstream.partition.manifest import Manifest, graph_id_of, graph_schema
 from hopstream.schema import EdgeType, type_label
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hopstream.engine.peak import watched
 from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
@@ -120,7 +121,7 @@ def _append(
 ) -> Manifest:  # fmt: skip
     root = Path(os.path.realpath(root))
     started = time.perf_counter()
-    with errors_named(root), dataset_to_change(root) as work:
+    with watched(), errors_named(root), dataset_to_change(root) as work:
         dataset = Dataset(root, read_manifest(root))
         _check_whole(dataset)
         _check_one_disk(dataset, work)

@@ -1,4 +1,4 @@
-"""How is a whole dataset verified, alone or against what it was written from?"""
+"""Verifies a whole dataset, alone or against what it was written from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.allotment import Needs, allot
+from hopstream.engine.settings import WorkerSettings, memory_bytes
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.checksums import fingerprint_of
 from hopstream.partition.audit.edges import EDGE_BYTES, Links, check_by_key
@@ -26,12 +27,17 @@ from hopstream.partition.settings import Progress
 from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
 
 MIN_WINDOW_EDGES = 1 << 16
+PROCESS_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and compares blocks of columns."""
+NODE_BYTES, HALO_NODE_BYTES, KEY_BYTES = 64, 24, 8
+"""Per node: its key, id and time, and what they are compared with, and what a halo with a budget takes; per edge, in
+each direction, its key where the dataset keeps none."""
 MAX_FINDINGS = 100
 
 
 def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
     root: str | Path, *, against: Against | None = None, owners: str | Path | None = None,
-    parts: Sequence[int] | None = None, memory: str = "1GiB", max_findings: int = MAX_FINDINGS,
+    parts: Sequence[int] | None = None, memory: str | None = None, max_findings: int = MAX_FINDINGS,
     progress: Progress | None = None,
 ) -> VerifyReport:  # fmt: skip
     """Check everything that a dataset says, and find all that is wrong, not only the first.
@@ -48,8 +54,8 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
         owners: A folder with the part of each node, as ``assign_folder`` writes it, that the dataset was cut by.
         parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
             tell is skipped.
-        memory: About how much memory edges may take while they are compared; more of it means fewer walks over them.
-            Beside this 16 bytes are taken per node (24 with times), and 24 more where a halo has a budget.
+        memory: What the process may take, such as ``4GiB``, beside an ``against`` that is held in memory; None for a
+            share of what is free. Edges are compared in what nodes leave: more of it means fewer walks over them.
         max_findings: The most findings that are listed, shared out among the parts; the rest is counted.
         progress: Called as ``progress("verify", done, total)``.
 
@@ -61,23 +67,24 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
             other roots; or a file of ``owners`` cannot be read.
         SchemaError: ``against`` makes no graph, or a file of ``owners`` does not have one integer for each node.
         IdRangeError: A file of ``owners`` names a part that is not there.
-        SettingsError: ``memory`` is no size, or ``parts`` are none.
+        SettingsError: ``memory`` is no size or too little, or ``parts`` are none.
         StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
     """
     root = Path(root)
     if not (root / MANIFEST).is_file():
         raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
-    max_edges = max(MIN_WINDOW_EDGES, memory_bytes(memory) // EDGE_BYTES)
+    if memory is not None:
+        memory_bytes(memory)
     findings = Findings(max_findings)
     with locked(root, is_reader=True):
-        _verify(root, (against, owners), parts, findings, max_edges, progress or (lambda stage, done, total: None))
+        _verify(root, (against, owners), parts, findings, memory, progress or (lambda stage, done, total: None))
     return findings.report()
 
 
 def _verify(
     root: Path, sources: tuple[Against | None, str | Path | None], parts: Sequence[int] | None, findings: Findings,
-    max_edges: int, progress: Progress,
+    memory: str | None, progress: Progress,
 ) -> None:  # fmt: skip
     against, owners = sources
     findings.checked("manifest")
@@ -98,9 +105,25 @@ def _verify(
         findings=findings,
         reference=reference,
         owners=None if owners is None else Path(owners),
-        max_edges=max_edges,
+        max_edges=_window_edges(manifest, memory),
         progress=progress,
     ).run()
+
+
+def _window_edges(manifest: Manifest, memory: str | None) -> int:
+    """How many edges are compared at a time, in what the process and its nodes leave.
+
+    Raises:
+        SettingsError: The memory is too small.
+    """
+    schema, book = manifest.schema, manifest.book
+    num_nodes = sum(map(book.num_ids, schema.nodes))
+    has_budget = manifest.halo is not None and manifest.halo.budget_bytes is not None
+    taken = PROCESS_BYTES + num_nodes * (NODE_BYTES + has_budget * HALO_NODE_BYTES)
+    if not manifest.has_edge_keys:
+        taken += KEY_BYTES * len(manifest.directions) * max(map(book.num_edges, schema.edges), default=0)
+    needs = Needs.of_one(taken + MIN_WINDOW_EDGES * EDGE_BYTES, f"verifying {num_nodes} nodes needs")
+    return (allot(memory, WorkerSettings(num_workers=0), (needs,)).memory_bytes - taken) // EDGE_BYTES
 
 
 def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""How is a dataset that was appended to written anew, in its own place, as if all had been written in one go?
+"""Writes a dataset that was appended to anew, in its own place, as if all had been written in one go.
 
 It is re-sharded into the parts that it had before anything was appended. The new dataset takes the place of the old one
 when it is complete; until then the old one stays as it is, and nothing can be added to it.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.job import digest_of
+from hopstream.engine.resumed import machine_for
 from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
@@ -86,5 +87,5 @@ def _fold_in(
     cut = ReshardSettings(**asdict(settings))
     if owners is None:
         cut = replace(cut, num_parts=manifest.book.num_base_parts, method="file")
-    planned = plan_reshard(root, owners, cut, kept_owners if owners is None else None)
-    return rewrite(planned, staging, cut, progress, on_estimate)
+    planned = plan_reshard(root, owners, cut, machine_for(root), kept_owners if owners is None else None)
+    return rewrite(planned, staging, progress, on_estimate)

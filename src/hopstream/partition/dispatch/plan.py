@@ -1,4 +1,4 @@
-"""How is the work cut, so that it fits the memory, and how much disk will it take?
+"""Cuts the work so that it fits the memory, and says how much disk it will take.
 
 [Memory] Each process is taken to need ``REST_BYTES`` before it does anything. What is left is shared out evenly among
     the workers, and no piece, run or block of columns is larger than its worker's share allows. Tables of ids are
@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.engine.settings import WorkSettings, bytes_text, processes_text, size_text
-from hopstream.errors import SettingsError
+from hopstream.engine.allotment import Allotment, Needs, rounded_up
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, ragged_features
 from hopstream.partition.book import PartitionBook, ends_of, neighbor_dtype
-from hopstream.partition.halo.costs import HaloCosts, halo_costs, least_memory_bytes
+from hopstream.partition.halo.costs import HaloCosts, halo_costs, halos_text, least_memory_bytes
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.staged import PlannedContents
@@ -134,31 +133,24 @@ def _within(value: int, bounds: tuple[int, int], most: int) -> int:
     return max(1, min(max(value, bounds[0]), bounds[1], most))
 
 
-def budget_of(work: WorkSettings, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
-    """What one worker may take for its work.
+def work_needs(mapped_bytes: int, *, reads_ragged: bool = False) -> Needs:
+    """What work on pieces of a graph needs.
 
     Args:
-        work: What all processes may take, and how many there are.
         mapped_bytes: Of the tables that each worker maps.
         reads_ragged: There are strings, or lists of any length, in Parquet files.
-
-    Raises:
-        SettingsError: It is too little to work with.
     """
-    num_workers = work.worker_count
-    num_processes = num_workers + 1 if num_workers else 1
-    num_sharing = max(1, num_workers)
-    rest = num_processes * REST_BYTES + num_sharing * reads_ragged * DECODING_BYTES
-    share = (work.memory_bytes - rest) // num_sharing
+    worker = REST_BYTES + reads_ragged * DECODING_BYTES + min(mapped_bytes + MIN_BUDGET_BYTES, 4 * MIN_BUDGET_BYTES)
+    return Needs(alone_bytes=worker, parent_bytes=REST_BYTES, worker_bytes=worker)
+
+
+def budget_of(work: Allotment, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
+    """What one worker may take for its work, of what was allotted by ``work_needs`` of the same arguments."""
+    num_processes = work.num_workers + 1
+    rest = num_processes * REST_BYTES + work.num_working * reads_ragged * DECODING_BYTES
+    share = (work.memory_bytes - rest) // work.num_working
     # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
-    budget = max(share - mapped_bytes, share // 4)
-    if budget < MIN_BUDGET_BYTES:
-        least = rest + 4 * num_sharing * MIN_BUDGET_BYTES
-        raise SettingsError(
-            f"memory is {size_text(work.memory)}; {processes_text(num_processes)} at least {bytes_text(least)}: "
-            "give more memory or fewer workers"
-        )
-    return budget
+    return max(share - mapped_bytes, share // 4)
 
 
 def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
@@ -177,25 +169,19 @@ def reads_ragged(graph: ChunkedGraph) -> bool:
     return any(map(ragged_features, tables))
 
 
-def memory_for_halos(work: WorkSettings) -> str:
-    """What is left of the memory of a job when halos are made: its workers are idle by then, but still there."""
-    return str(work.memory_bytes - work.worker_count * REST_BYTES)
+def dispatch_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
+    """What dispatching a graph needs; while halos are made its workers are idle, but still there."""
+    work = work_needs(mapped_bytes(graph, settings), reads_ragged=reads_ragged(graph))
+    if halo is None or halo.is_nothing or settings.num_parts == 1:
+        return (work,)
+    num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
+    least = rounded_up(least_memory_bytes(num_nodes))  # what is left for halos is compared with it once more
+    return work, Needs(alone_bytes=least, parent_bytes=least, worker_bytes=REST_BYTES, what=halos_text(num_nodes))
 
 
-def check_halo_memory(graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings) -> None:
-    """Stop before work whose last step, halos, would have too little memory.
-
-    Raises:
-        SettingsError: It would.
-    """
-    is_made = not halo.is_nothing and settings.num_parts > 1
-    least = least_memory_bytes(sum(n.num_nodes for n in graph.nodes.values()) if is_made else 0)
-    least += work.worker_count * REST_BYTES
-    if work.memory_bytes < least:
-        raise SettingsError(
-            f"memory is {size_text(work.memory)}; halos, beside {work.worker_count} workers, need at least "
-            f"{bytes_text(least)}: give more memory or fewer workers"
-        )
+def memory_for_halos(work: Allotment) -> str:
+    """What is left of the memory of a job when halos are made."""
+    return str(work.memory_bytes - work.num_workers * REST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,6 +234,7 @@ class Estimate:
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read: rows and ends as they are in memory.
         halo: What halos take, which are made when spilled edges are gone.
+        work: What memory and workers the job gets; None where only the disk was asked for.
         num_done: Tasks that an earlier call has done, which was ended.
     """
 
@@ -256,6 +243,7 @@ class Estimate:
     scratch_bytes: int
     input_bytes: int
     halo: HaloCosts = field(default_factory=HaloCosts)
+    work: Allotment | None = None
     num_done: int = 0
 
     @property

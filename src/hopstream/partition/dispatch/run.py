@@ -1,4 +1,4 @@
-"""How does a chunked graph become a dataset in bounded memory, and go on where it was ended?
+"""Writes a chunked graph as a dataset in bounded memory, and goes on where it was ended.
 
 The work is cut into tasks, which an engine runs; see the modules of the stages, and ``partition.staged`` for where it
 happens.
@@ -18,7 +18,10 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
+from hopstream.engine.allotment import Allotment, allot
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.machine import Machine
+from hopstream.engine.resumed import machine_for
 from hopstream.engine.settings import no_progress
 from hopstream.graph.checksums import ColumnSums, GraphChecksums
 from hopstream.ingest.apart import check_apart
@@ -33,7 +36,7 @@ from hopstream.partition.dispatch.plan import (
     Estimate,
     Plan,
     budget_of,
-    check_halo_memory,
+    dispatch_needs,
     estimate,
     mapped_bytes,
     memory_for_halos,
@@ -101,11 +104,11 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     settings = replace(settings or DispatchSettings(), **options)
     source, owners, out = Path(in_dir), Path(partitions_dir), Path(out_dir)
     check_apart(out, {"the chunked graph": in_dir, "the folder of owners": partitions_dir}, "out_dir")
-    planned = plan_dispatch(source, owners, metadata_filename, settings)
+    planned = plan_dispatch(source, owners, metadata_filename, settings, halo, machine_for(out))
     call = digest_of([planned.digest, None if halo is None else asdict(halo)])
     with errors_named(out), place_to_write(out) as work:
         staging = Staging(out=out, work=work, overwrite=overwrite, call=call)
-        return staging.placed() or dispatch_staged(planned, staging, settings, halo, progress, on_estimate)
+        return staging.placed() or dispatch_staged(planned, staging, halo, progress, on_estimate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,32 +117,41 @@ class Planned:
 
     plan: Plan
     graph: ChunkedGraph
+    work: Allotment
     digest: str
 
 
-def plan_dispatch(
-    source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings,
-    assigned: PartitionSettings | None = None,
+def plan_dispatch(  # noqa: PLR0913, PLR0917  two folders, and what is decided elsewhere
+    source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, halo: HaloSettings | None,
+    machine: Machine, assigned: PartitionSettings | None = None,
 ) -> Planned:  # fmt: skip
     """What is to be done; ``assigned`` says how the owners came to be, for the manifest."""
     workplaces.forget()
-    plan, graph = _plan(source, owners, metadata_filename, settings, assigned)
-    return Planned(plan=plan, graph=graph, digest=_digest(plan, graph))
+    draft = Plan(
+        source=str(source.absolute()), metadata_filename=metadata_filename, owners=str(owners.absolute()),
+        settings=assigned or settings.partition_settings(settings.num_parts or 1), budget_bytes=0, num_workers=1,
+    )  # fmt: skip
+    graph = workplaces.open_source(draft)
+    num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
+    cut = replace(draft.settings, num_parts=num_parts)
+    work = allot(settings.memory, settings, dispatch_needs(graph, cut, halo), machine)
+    budget = budget_of(work, mapped_bytes(graph, cut), reads_ragged=reads_ragged(graph))
+    plan = replace(draft, settings=cut, budget_bytes=budget, num_workers=work.num_working)
+    return Planned(plan=plan, graph=graph, work=work, digest=_digest(plan, graph))
 
 
 def dispatch_staged(
-    planned: Planned, staging: Staging, settings: DispatchSettings, halo: HaloSettings | None,
-    progress: Progress | None, on_estimate: Callable[[Estimate, Plan], None] | None,
+    planned: Planned, staging: Staging, halo: HaloSettings | None, progress: Progress | None,
+    on_estimate: Callable[[Estimate, Plan], None] | None,
 ) -> Manifest:  # fmt: skip
     """Do it, in a place that is held."""
     started = time.perf_counter()
-    plan, graph, digest = planned.plan, planned.graph, planned.digest
+    plan, graph, work, digest = planned.plan, planned.graph, planned.work, planned.digest
     schema = _checked_schema(graph, plan.settings)
     if halo is not None:
         halo.choose(schema)
-        check_halo_memory(graph, plan.settings, settings, halo)
     check_target(staging.out, overwrite=staging.overwrite)
-    costs = replace(estimate(graph, schema, plan.settings, halo), num_done=staging.num_done(digest))
+    costs = replace(estimate(graph, schema, plan.settings, halo), num_done=staging.num_done(digest), work=work)
     check_disk(staging, costs.least_disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
@@ -155,28 +167,9 @@ def dispatch_staged(
         if halo is None:
             remove_halos(workplace.dataset, manifest, None)  # of a run with one that was ended
             return manifest
-        return with_halo(workplace.dataset, halo, progress, memory_for_halos(settings))
+        return with_halo(workplace.dataset, halo, progress, memory_for_halos(work))
 
-    return write_staged(
-        staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
-    )
-
-
-def _plan(
-    source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, assigned: PartitionSettings | None
-) -> tuple[Plan, ChunkedGraph]:
-    draft = Plan(
-        source=str(source.absolute()),
-        metadata_filename=metadata_filename,
-        owners=str(owners.absolute()),
-        settings=assigned or settings.partition_settings(settings.num_parts or 1),
-        budget_bytes=0,
-        num_workers=max(1, settings.worker_count),
-    )
-    graph = workplaces.open_source(draft)
-    num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
-    budget = budget_of(settings, mapped_bytes(graph, draft.settings), reads_ragged=reads_ragged(graph))
-    return replace(draft, settings=replace(draft.settings, num_parts=num_parts), budget_bytes=budget), graph
+    return write_staged(staging, digest, write, work, stages.tell)
 
 
 def _checked_schema(graph: ChunkedGraph, settings: PartitionSettings) -> GraphSchema:

@@ -1,4 +1,4 @@
-"""How much disk and memory may halos take, said before they are made?
+"""Says how much disk and memory halos may take, before they are made.
 
 How many nodes lie around a part is known when they have been looked for, and not before. So what is said is what halos
 take at most: each part has copies of all that the others have, or of features up to the budget.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hopstream.engine.settings import memory_bytes
-from hopstream.errors import SettingsError
+from hopstream.engine.allotment import Allotment, Needs, allot
+from hopstream.engine.settings import WorkerSettings
 from hopstream.partition.book import ends_of
 from hopstream.partition.halo.record import edge_column_names
 from hopstream.partition.halo.settings import HaloSettings
@@ -37,11 +37,13 @@ class HaloCosts:
         budget_bytes: Those of ``copied_bytes`` that are features within a budget, which is filled as far as nodes
             are ever sampled.
         table_bytes: Of numbers of all nodes while halos are made, in files where they do not fit into memory.
+        work: What memory they get; None where only the disk was asked for.
     """
 
     copied_bytes: int = 0
     budget_bytes: int = 0
     table_bytes: int = 0
+    work: Allotment | None = None
 
 
 def least_memory_bytes(num_nodes: int) -> int:
@@ -49,24 +51,23 @@ def least_memory_bytes(num_nodes: int) -> int:
     return PROCESS_BYTES + WORK_BYTES + -(-NUM_SETS * num_nodes // 8)
 
 
-def table_bytes_of(memory: str, num_nodes: int) -> int:
-    """What tables of nodes may take in memory, of what all may take, beside sets of nodes, which are always there.
+def halos_text(num_nodes: int) -> str:
+    """What needs memory, for an error."""
+    return f"halos of {num_nodes} nodes need" if num_nodes else "halos need"
+
+
+def halo_allotment(memory: str | None, num_nodes: int) -> Allotment:
+    """What halos get; tables of nodes get what is above ``least_memory_bytes``.
 
     Args:
-        memory: What all may take.
+        memory: What all may take; None for a share of what is free.
         num_nodes: Nodes of the graph of all types; 0 where no halo is made.
 
     Raises:
         SettingsError: It is no size, or too little to work with.
     """
-    needed = least_memory_bytes(num_nodes)
-    left = memory_bytes(memory) - needed
-    if left < 0:
-        of_nodes = f" of {num_nodes} nodes" if num_nodes else ""
-        raise SettingsError(
-            f"memory is {memory}; halos{of_nodes} need {-(-needed >> 20)} MiB at least: give more memory"
-        )
-    return left
+    needs = Needs.of_one(least_memory_bytes(num_nodes), halos_text(num_nodes))
+    return allot(memory, WorkerSettings(num_workers=0), (needs,))
 
 
 def halo_costs(

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.engine.allotment import Allotment
+from hopstream.engine.peak import watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
-from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_costs, table_bytes_of
+from hopstream.partition.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
 from hopstream.partition.halo.node_sets import NodeSet
 from hopstream.partition.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
 from hopstream.partition.halo.record import MAX_GENERATION, Halo, HaloCounts
@@ -78,7 +80,7 @@ class HaloReport:
 
 
 def add_halo(
-    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, memory: str = "4GiB",
+    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, memory: str | None = None,
     with_savings: bool = True, progress: Progress | None = None,
     on_estimate: Callable[[HaloCosts], None] | None = None, **options: Unpack[HaloOptions],
 ) -> HaloReport:  # fmt: skip
@@ -90,7 +92,8 @@ def add_halo(
     Args:
         dataset: A dataset or its folder.
         settings: What is copied; the defaults if it is not given.
-        memory: What may be taken, for example ``500MB``. Numbers of all nodes that do not fit are kept in files.
+        memory: What may be taken, for example ``500MB``; None for a share of what is free. Numbers of all nodes that do
+            not fit are kept in files.
         with_savings: Find out what the halo is expected to save, which takes a pass over all edges for each entry of
             ``fanouts`` and part. With a budget the passes are made anyway.
         progress: Called as ``progress("halo", done, total)`` in parts.
@@ -111,18 +114,19 @@ def add_halo(
     """
     settings = replace(settings or HaloSettings(), **options)
     root = dataset.root if isinstance(dataset, Dataset) else Path(dataset)
-    with errors_named(root), dataset_to_change(root) as work:
+    with watched(), errors_named(root), dataset_to_change(root) as work:
         work.clear()
         opened = open_dataset(root)
         features, book = settings.choose(opened.manifest.schema), opened.manifest.book
         is_made = not settings.is_nothing and book.num_parts > 1
-        table_bytes = table_bytes_of(memory, sum(map(book.num_ids, book.node_offsets)) if is_made else 0)
+        num_nodes = sum(map(book.num_ids, book.node_offsets)) if is_made else 0
+        allotted = halo_allotment(memory, num_nodes)
         if book.deltas and not settings.is_nothing:
             raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
-        _check_room(opened, settings, features, on_estimate, has_savings=with_savings)
+        _check_room(opened, settings, features, on_estimate, allotted, has_savings=with_savings)
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
-            tables = Tables(root, table_bytes)
+            tables = Tables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
             run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress)
             return run.run()
 
@@ -131,7 +135,7 @@ def add_halo(
 
 def _check_room(
     dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
-    on_estimate: Callable[[HaloCosts], None] | None, *, has_savings: bool,
+    on_estimate: Callable[[HaloCosts], None] | None, allotted: Allotment, *, has_savings: bool,
 ) -> None:  # fmt: skip
     """Tell what halos take, and stop before a budget that the disk has no room for.
 
@@ -143,7 +147,7 @@ def _check_room(
         return
     costs = halo_costs(manifest, settings, feature_bytes_of(manifest, features), has_savings=has_savings)
     if on_estimate is not None:
-        on_estimate(costs)
+        on_estimate(replace(costs, work=allotted))
     free = shutil.disk_usage(dataset.root).free
     if costs.budget_bytes > free:
         raise OSError(

@@ -1,4 +1,4 @@
-"""How is the work of re-sharding cut, so that it fits the memory, and how much disk will it take?
+"""Cuts the work of re-sharding so that it fits the memory, and says how much disk it will take.
 
 [Memory] As in ``dispatch.plan``: each process needs ``REST_BYTES`` before it does anything, and what is left is shared
     out among the workers. No block of rows, and no piece of a column, is larger than a worker's share allows; the rows
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.engine.allotment import Allotment, Needs
+from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
 from hopstream.partition.book import Owner, ends_of, neighbor_dtype
-from hopstream.partition.dispatch.plan import TASKS_PER_WORKER
+from hopstream.partition.dispatch.plan import REST_BYTES, TASKS_PER_WORKER, work_needs
 from hopstream.partition.reshard.rows import DatasetRows, owners_of
 from hopstream.partition.settings import PartitionSettings
 
@@ -108,12 +110,14 @@ class Estimate:
         dataset_bytes: Of the new dataset.
         scratch_bytes: Of tables of nodes.
         input_bytes: What is read.
+        work: What memory and workers the job gets; None where only the disk was asked for.
         num_done: Tasks that an earlier call has done, which was ended.
     """
 
     dataset_bytes: int
     scratch_bytes: int
     input_bytes: int
+    work: Allotment | None = None
     num_done: int = 0
 
     @property
@@ -141,3 +145,23 @@ def mapped_bytes(rows: DatasetRows) -> int:
 
 def _table_type(owner: Owner) -> str:
     return owner if isinstance(owner, str) else ends_of(*owner)[1]
+
+
+def reshard_needs(rows: DatasetRows, settings: PartitionSettings) -> tuple[Needs, ...]:
+    """What re-sharding needs; while the first process assigns nodes, workers are idle, but there."""
+    work = work_needs(mapped_bytes(rows))
+    if settings.method == "file":
+        return (work,)
+    return work, assign_needs(*_sizes(rows), settings, worker_bytes=REST_BYTES)
+
+
+def memory_for_edges(rows: DatasetRows, settings: PartitionSettings, work: Allotment) -> int:
+    """Bytes that edges may take while nodes are assigned."""
+    taken = PROCESS_BYTES + assign_bytes(*_sizes(rows), settings) + work.num_workers * REST_BYTES
+    return work.memory_bytes - taken
+
+
+def _sizes(rows: DatasetRows) -> tuple[int, int]:
+    """The numbers of nodes and of edges of all types."""
+    schema = rows.contents.schema
+    return sum(map(rows.book.num_ids, schema.nodes)), sum(map(rows.book.num_edges, schema.edges))

@@ -1,4 +1,4 @@
-"""How does a dataset become one of other parts, in bounded memory, and go on where it was ended?
+"""Writes a dataset with other parts in bounded memory, and goes on where it was ended.
 
 The work is cut into tasks, which an engine runs; see the modules of the stages, and ``partition.staged`` for where it
 happens.
@@ -18,7 +18,10 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
+from hopstream.engine.allotment import Allotment, allot
 from hopstream.engine.job import Job, digest_of
+from hopstream.engine.machine import Machine
+from hopstream.engine.resumed import machine_for
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
@@ -50,11 +53,11 @@ from hopstream.partition.reshard.measure import first_places, measure_blocks
 from hopstream.partition.reshard.move import move_blocks
 from hopstream.partition.reshard.newest import open_rows
 from hopstream.partition.reshard.number import check_leading, count_nodes, number_nodes
-from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes
+from hopstream.partition.reshard.plan import Estimate, Plan, estimate, mapped_bytes, memory_for_edges, reshard_needs
 from hopstream.partition.reshard.rows import DatasetRows, owner_folder, owners_of
 from hopstream.partition.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.partition.reshard.workplace import Workplace, own_type
-from hopstream.partition.settings import Progress
+from hopstream.partition.settings import PartitionSettings, Progress
 from hopstream.partition.staged import PlannedContents, Stages, Staging, check_disk, write_staged
 from hopstream.partition.write import Written, manifest_of
 from hopstream.schema import EdgeType
@@ -107,9 +110,10 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
     with ExitStack() as locks:
         hold(locks, root, is_reader=True)
         work = locks.enter_context(place_to_write(out))
-        planned = plan_reshard(root, None if partitions_dir is None else Path(partitions_dir), settings)
+        given = None if partitions_dir is None else Path(partitions_dir)
+        planned = plan_reshard(root, given, settings, machine_for(out))
         staging = Staging(out=out, work=work, overwrite=overwrite, call=planned.digest)
-        return staging.placed() or rewrite(planned, staging, settings, progress, on_estimate)
+        return staging.placed() or rewrite(planned, staging, progress, on_estimate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,36 +123,43 @@ class Planned:
     Attributes:
         rows: The dataset as it is.
         plan: How the work is cut.
-        digest: Of both.
+        work: What memory and workers it gets.
+        digest: Of the dataset and the plan.
         owners: Gives the parts of nodes where no folder does; None assigns nodes by the method of the plan.
     """
 
     rows: DatasetRows
     plan: Plan
+    work: Allotment
     digest: str
     owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None = None
 
 
 def plan_reshard(
-    root: Path, partitions_dir: Path | None, settings: ReshardSettings,
+    root: Path, partitions_dir: Path | None, settings: ReshardSettings, machine: Machine,
     owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None = None,
 ) -> Planned:  # fmt: skip
     """What is to be done; with ``owners`` the settings say how many parts there are."""
     workplaces.forget()
     rows = open_rows(root)
-    plan = _plan(rows, partitions_dir, settings, has_owners=owners is not None)
-    return Planned(rows=rows, plan=plan, digest=_digest(plan, rows), owners=owners)
+    cut = _cut(rows, partitions_dir, settings, has_owners=owners is not None)
+    work = allot(settings.memory, settings, reshard_needs(rows, cut), machine)
+    plan = Plan(
+        source=str(rows.root.absolute()), owners="" if partitions_dir is None else str(partitions_dir.absolute()),
+        settings=cut, budget_bytes=budget_of(work, mapped_bytes(rows)), num_workers=work.num_working,
+    )  # fmt: skip
+    return Planned(rows=rows, plan=plan, work=work, digest=_digest(plan, rows), owners=owners)
 
 
 def rewrite(
-    planned: Planned, staging: Staging, settings: ReshardSettings, progress: Progress | None,
+    planned: Planned, staging: Staging, progress: Progress | None,
     on_estimate: Callable[[Estimate, Plan], None] | None,
 ) -> Manifest:  # fmt: skip
     """Do it, in a place that is held; it may be the dataset's own."""
     started = time.perf_counter()
-    rows, plan, digest = planned.rows, planned.plan, planned.digest
+    rows, plan, work, digest = planned.rows, planned.plan, planned.work, planned.digest
     check_target(staging.out, overwrite=staging.overwrite)
-    costs = replace(estimate(rows, plan.settings.num_parts), num_done=staging.num_done(digest))
+    costs = replace(estimate(rows, plan.settings.num_parts), num_done=staging.num_done(digest), work=work)
     check_disk(staging, costs.disk_bytes, costs.dataset_bytes)
     if on_estimate is not None:
         on_estimate(costs, plan)
@@ -160,14 +171,15 @@ def rewrite(
 
     def write(job: Job) -> Manifest:
         stages.job = job
-        return _Run(workplace, rows, plan, stages, planned.owners).run(settings.memory_bytes // 2)
+        return _Run(workplace, rows, plan, stages, planned.owners).run(memory_for_edges(rows, plan.settings, work))
 
-    return write_staged(
-        staging, digest, write, engine=settings.engine, num_workers=settings.worker_count, progress=stages.tell
-    )
+    return write_staged(staging, digest, write, work, stages.tell)
 
 
-def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool) -> Plan:
+def _cut(
+    rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool
+) -> PartitionSettings:
+    """How the dataset is cut anew."""
     num_parts, method = settings.num_parts, settings.method
     if partitions_dir is not None:
         if method not in ("file", ReshardSettings().method):
@@ -179,13 +191,7 @@ def _plan(rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSetti
         raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
     elif num_parts is None:
         raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
-    return Plan(
-        source=str(rows.root.absolute()),
-        owners="" if partitions_dir is None else str(partitions_dir.absolute()),
-        settings=settings.partition_settings(num_parts, rows.manifest),
-        budget_bytes=budget_of(settings, mapped_bytes(rows)),
-        num_workers=max(1, settings.worker_count),
-    )
+    return settings.partition_settings(num_parts, rows.manifest)
 
 
 def _digest(plan: Plan, rows: DatasetRows) -> str:

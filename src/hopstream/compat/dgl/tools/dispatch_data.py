@@ -18,7 +18,7 @@ from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
 from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, remove_unfinished, write_dgl_parts, write_orig_ids
-from hopstream.engine.settings import WorkerSettings
+from hopstream.engine.settings import MEMORY_HELP, WorkerSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked
 from hopstream.partition.dispatch.plan import Estimate, Plan
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--graph-formats", help="formats of DGL's graph files, which DGL makes of what is written")
     flags.add_argument("--no-dgl-files", action="store_true", help="write the dataset alone (not in DGL)")
     flags.add_argument("--workers", type=int, help="processes that work; 0 does all in one (not in DGL)")
-    flags.add_argument("--memory", default="4GiB", help="memory that all processes may take (not in DGL)")
+    flags.add_argument("--memory", help=f"{MEMORY_HELP} (not in DGL)".replace("%", "%%"))
     flags.add_argument("--overwrite", action="store_true", help="replace a dataset that is there (not in DGL)")
     return run_tool(_run, flags, arguments)
 

@@ -1,0 +1,43 @@
+"""Says how much memory it takes to assign nodes to parts."""
+
+from __future__ import annotations
+
+from hopstream.engine.allotment import Needs
+from hopstream.partition.libraries import BIG_ENDS
+from hopstream.partition.settings import PartitionSettings
+
+PROCESS_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and reads edges."""
+LEAST_EDGE_BYTES = 64 << 20
+"""What edges get at least; more of them go through files."""
+NODE_BYTES = 64
+"""What assignment takes per node, by any method."""
+EDGE_BYTES = {"kaminpar": 30, "metis": 200}
+COMPRESSED_EDGE_BYTES = 12
+"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
+
+
+def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) -> int:
+    """What nodes take while they are assigned, and the method's library, beside the process and the edges."""
+    is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
+    per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
+    return num_nodes * NODE_BYTES + num_edges * per_edge
+
+
+def assign_needs(
+    num_nodes: int, num_edges: int, settings: PartitionSettings, beside_bytes: int = PROCESS_BYTES,
+    worker_bytes: int = 0,
+) -> Needs:  # fmt: skip
+    """What assigning needs.
+
+    Args:
+        num_nodes: Nodes of all types.
+        num_edges: Edges of all types.
+        settings: The method.
+        beside_bytes: What processes take beside it.
+        worker_bytes: What each worker takes that waits meanwhile.
+    """
+    least = beside_bytes + assign_bytes(num_nodes, num_edges, settings) + LEAST_EDGE_BYTES
+    remedy = ", or use ldg or fennel" if settings.method in EDGE_BYTES else ""
+    what = f"method {settings.method!r} on {num_nodes} nodes and {num_edges} edges needs"
+    return Needs(alone_bytes=least, parent_bytes=least, worker_bytes=worker_bytes, what=what, remedy=remedy)
