@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.processes import peak_rss_bytes
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedGraph, open_chunked, write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.assign import assign_nodes
-from hopstream.partition.costs import peak_bytes
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import EDGE, NODE
 
@@ -62,11 +62,11 @@ def measure(chunks: Path, options: argparse.Namespace) -> dict[str, float | str]
     )
     assign_nodes(rmat_graph(6, edges_per_node=4), settings)
     graph: ChunkedGraph = open_chunked(chunks)
-    before = peak_bytes()
+    before = peak_rss_bytes()
     started, cpu_started = time.perf_counter(), time.process_time()
     found = assign_nodes(graph, settings, memory_bytes=options.memory_mb << 20)
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
-    peak = peak_bytes()
+    peak = peak_rss_bytes()
     return {
         "method": options.method, "seconds": round(seconds, 2), "cpu_s": round(cpu_s, 2),
         "cut": round(-1.0 if found.cut is None else found.cut, 4),

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hopstream.partition.costs import peak_bytes
+from benchmarks.processes import peak_rss_bytes
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / ".cache" / "benchmarks"
@@ -200,7 +200,7 @@ def take_turns(
 
 def report(case: str, settings: Mapping[str, object], figures: Mapping[str, float]) -> None:
     """Print a case's result with the peak memory of its process, as the last line of its output."""
-    record = {"case": case, "settings": dict(settings), "figures": dict(figures), "peak_rss_bytes": peak_bytes()}
+    record = {"case": case, "settings": dict(settings), "figures": dict(figures), "peak_rss_bytes": peak_rss_bytes()}
     print(json.dumps(record), flush=True)
 
 

@@ -1,16 +1,19 @@
 """Measures the peak memory of all processes of every verb that has ``--memory``, and compares it with the bound.
 
-    python -m benchmarks.memory --scale 20 --memory 512MiB 700MB 1GiB 2GiB --workers 1
+    python -m benchmarks.memory --scale 20 --memory least 512MiB 700MB 1GiB 2GiB
 
 The R-MAT graph of the other benchmarks, with features of nodes and of edges, is written as tables, as a chunked graph
-and as datasets once. Each verb runs as the command of its own that a user types, and its processes are watched.
+and as datasets once. Each verb runs as the command that a user types, and its processes are watched. ``least`` is what the verb itself says that it
+needs at least, told when it gets too little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -103,10 +106,11 @@ def _append(folder: Path, graph: Graph) -> None:
     append(folder / "grown", edges={type_label(EDGE): (src, dst, {"weight": rng.random(num_new, np.float32)})})
 
 
-def commands(folder: Path, out: Path, memory: str, workers: str) -> dict[str, list[str]]:
+def commands(folder: Path, out: Path, memory: str, workers: str | None) -> dict[str, list[str]]:
     """Verb to the words of its command; ``out`` is a place that is not there yet."""
     bound = ["--memory", memory]
-    shared, parts = [*bound, "--workers", workers], ["--parts", str(NUM_PARTS)]
+    shared = bound if workers is None else [*bound, "--workers", workers]
+    parts = ["--parts", str(NUM_PARTS)]
     tables, chunks, unigraph = (str(folder / name) for name in ("tables", "chunks", "unigraph"))
     spec = ["--spec", str(folder / "spec.pbtxt"), "--shards", "4", "--seeds", str(folder / "seeds.csv")]
     return {
@@ -133,22 +137,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--folder", type=Path, default=Path(".benchmarks/memory"))
-    parser.add_argument("--memory", nargs="+", default=["512MiB", "700MB", "1GiB", "2GiB"])
-    parser.add_argument("--workers", default="1")
+    parser.add_argument("--memory", nargs="+", default=["least", "512MiB", "700MB", "1GiB", "2GiB"])
+    parser.add_argument("--workers", help="what the verb chooses if not given")
     parser.add_argument("--verbs", nargs="+", default=None)
     parser.add_argument("--keep", action="store_true", help="keep the inputs for the next run")
     options = parser.parse_args()
     folder, out = options.folder / str(options.scale), options.folder / "out"
     prepare(folder, options.scale)
     rows: dict[str, list[str]] = {}
-    for memory in options.memory:
-        for verb, words in commands(folder, out, memory, options.workers).items():
-            if options.verbs and verb not in options.verbs:
-                continue
+    for verb in options.verbs or commands(folder, out, "", None):
+        for memory in options.memory:
+            given = least_of(verb, folder, out, options.workers) if memory == "least" else memory
+            words = commands(folder, out, given, options.workers)[verb]
             took, told = run_verb(verb, words, out, folder)
-            facts = {"verb": verb, "memory": memory, "bound_bytes": memory_bytes(memory), "told_bytes": told}
+            facts = {"verb": verb, "memory": memory, "bound_bytes": memory_bytes(given), "told_bytes": told}
             print(json.dumps(facts | (asdict(took) if took else {})), flush=True)
-            rows.setdefault(verb, []).append("refused" if took is None else f"{took.own_bytes / 1e6:.0f} MB")
+            text = "refused" if took is None else f"{took.own_bytes / 1e6:.0f} MB"
+            rows.setdefault(verb, []).append(text if given == memory else f"{text} of {given}")
     print(f"| verb | {' | '.join(options.memory)} |\n|---|{'---|' * len(options.memory)}")
     for verb, cells in rows.items():
         print(f"| `{verb}` | {' | '.join(cells)} |")
@@ -156,11 +161,29 @@ def main() -> None:
         shutil.rmtree(options.folder)
 
 
-def run_verb(verb: str, words: list[str], out: Path, folder: Path) -> tuple[Watched | None, int]:
-    """Run a verb: what it took, or None where it refused the memory, and the peak that it told itself."""
+def least_of(verb: str, folder: Path, out: Path, workers: str | None) -> str:
+    """What a verb says that it needs at least."""
+    lay_out(verb, folder, out)
+    words = commands(folder, out, "1kB", workers)[verb]
+    done = subprocess.run(
+        [sys.executable, "-m", "hopstream", verb, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    found = re.search(r"at least (\S+ [MG]B)", done.stderr)
+    if found is None:
+        raise SystemExit(f"{verb} says no least memory: {done.stderr}")
+    return found[1]
+
+
+def lay_out(verb: str, folder: Path, out: Path) -> None:
+    """Make the place of a verb as it is before it runs."""
     shutil.rmtree(out, ignore_errors=True)
     if verb in COPIED:
         shutil.copytree(folder / COPIED[verb], out)
+
+
+def run_verb(verb: str, words: list[str], out: Path, folder: Path) -> tuple[Watched | None, int]:
+    """Run a verb: what it took, or None where it refused the memory, and the peak that it told itself."""
+    lay_out(verb, folder, out)
     log = folder / "log"
     took = watch([sys.executable, "-m", "hopstream", verb, *words, "--json"], log, refused=2)
     told = [json.loads(line).get("peak_bytes", 0) for line in log.read_text().splitlines() if line.startswith("{")]

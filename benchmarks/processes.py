@@ -74,6 +74,11 @@ def watch(words: list[str], log: Path | None = None, *, refused: int | None = No
     return Watched(time.perf_counter() - started, _children_s() - cpu_before, own, rss, pss)
 
 
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had resident, mapped files included."""
+    return _sizes(Path("/proc/self/status"))["VmHWM:"]
+
+
 def _status(pid: int) -> tuple[int, int]:
     """Bytes of its own, and resident, of one process; 0 where it has ended."""
     sizes = _sizes(Path(f"/proc/{pid}/status"))

@@ -22,10 +22,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, read_options, report
+from benchmarks.processes import peak_rss_bytes
 from hopstream.load.buffers import BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.costs import peak_bytes
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import NODE
 from hopstream.store import open_store
@@ -77,7 +77,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
         while pipe.poll(WAIT_S) and pipe.recv() == "settle":
             settle(service)
             pipe.send(time.process_time())
-        pipe.send(peak_bytes())
+        pipe.send(peak_rss_bytes())
         service.close()
         server.close()
     whole.close()

@@ -15,8 +15,8 @@ from multiprocessing.synchronize import Barrier
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, Timing, read_options, report
 from benchmarks.loader import endless
+from benchmarks.processes import peak_rss_bytes
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.costs import peak_bytes
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import NODE
 from hopstream.store.local import LocalStore
@@ -37,7 +37,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
         pipe.send(server.location)
         if pipe.poll(WAIT_S):
             pipe.recv()
-        pipe.send(peak_bytes())
+        pipe.send(peak_rss_bytes())
         server.close()
 
 
@@ -62,7 +62,7 @@ def train(options: Options, rank: int, location: str, barrier: Barrier, pipe: Co
                 num_edges += batch.edge_index.shape[1]
                 num_rows += batch.x.shape[0]
             spans.append((started, time.monotonic()))
-    pipe.send((spans, num_edges, num_rows, peak_bytes()))
+    pipe.send((spans, num_edges, num_rows, peak_rss_bytes()))
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hopstream.errors import ChecksumError, FormatError, SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.partition import assign_dataset
+from hopstream.partition import assign, assign_dataset
 from hopstream.partition.assign import assign_folder, assign_nodes
 from hopstream.partition.assign_dataset import open_dataset_source
 from hopstream.partition.owners import read_owners
@@ -44,10 +44,10 @@ def test_every_method(tmp_path, monkeypatch, rng, method):
     asked = PartitionSettings(num_parts=3, method=method)
     told: list[tuple[str, int, int]] = []
     monkeypatch.setattr(assign_dataset, "BLOCK_EDGES", 100)
+    monkeypatch.setattr(assign, "_memory_for_edges", lambda *_: 1000)
     found = assign_folder(
-        open_dataset_source(tmp_path / "set"), tmp_path / "owners", asked, memory_bytes=1000,
-        progress=lambda *words: told.append(words),
-    )  # fmt: skip
+        open_dataset_source(tmp_path / "set"), tmp_path / "owners", asked, progress=lambda *words: told.append(words)
+    )
     assert found.owners["node"].tolist() == assign_nodes(graph, asked).owners["node"].tolist()
     assert read_owners(tmp_path / "owners", {"node": 300})[0]["node"].tolist() == found.owners["node"].tolist()
     if method not in ("random", "hash"):

@@ -17,7 +17,7 @@ from hopstream.ingest.tables import TableSettings
 from hopstream.partition import prepare as module
 from hopstream.partition.layout import write_parts
 from hopstream.partition.prepare import AssignReport, News, prepare
-from hopstream.partition.prepare_plan import PreparePlan, memory_for_edges
+from hopstream.partition.prepare_plan import PreparePlan, allot_phases
 from hopstream.partition.settings import PartitionSettings
 from tests.partition.dispatch.sources import check_same
 from tests.partition.graphs import community_graph
@@ -120,7 +120,6 @@ def test_what_cannot_be_is_said(tmp_path, rng):
     big = Graph(nodes={"n": NodeTable(num_nodes=1 << 24)}, edges={("n", "to", "n"): EdgeTable(
         src_keys=np.zeros(0, np.int64), dst_keys=np.zeros(0, np.int64))})  # fmt: skip
     write_chunked(big, tmp_path / "big", num_chunks=1)
-    with pytest.raises(SettingsError, match=r"memory is 1GiB \(1.1 GB\); method 'ldg' needs about 1.5 GB for 16777216"):
-        memory_for_edges(
-            open_chunked(tmp_path / "big"), PartitionSettings(num_parts=2, method="ldg"), WorkSettings(memory="1GiB")
-        )
+    work, settings = WorkSettings(memory="1GiB"), PartitionSettings(num_parts=2, method="ldg")
+    with pytest.raises(SettingsError, match=r"method 'ldg' on 16777216 nodes and 0 edges needs at least 1.6 GB"):
+        allot_phases(open_chunked(tmp_path / "big"), settings, work, None)

@@ -127,7 +127,8 @@ def allot(
         there, text = _share(machine, least)
     if there < least:
         had = f"memory is {text}" if memory is not None else f"{bytes_text(machine.free_bytes)} of memory are free"
-        raise SettingsError(f"{had}; {_refusal(needs, num_least, there)}")
+        most = there if memory is not None else machine.free_bytes
+        raise SettingsError(f"{had}; {_refusal(needs, num_least, most)}")
     num_workers, said = num_least, ""
     if num_asked is None:
         num_workers = max(num_least, most_workers(needs, there, machine.num_processors))

@@ -15,7 +15,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.partition.dispatch.plan import estimate
 from hopstream.partition.halo import costs, node_sets
-from hopstream.partition.halo.costs import PROCESS_BYTES, WORK_BYTES, table_bytes_of
+from hopstream.partition.halo.costs import halo_allotment, least_memory_bytes
 from hopstream.partition.halo.node_sets import NodeSet
 from hopstream.partition.halo.reach import nodes_within
 from hopstream.partition.halo.settings import HaloSettings
@@ -72,12 +72,10 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
 
 def test_sets_of_nodes_are_counted():
     """Three bits per node, which are not left for tables."""
-    rest = PROCESS_BYTES + WORK_BYTES
-    assert table_bytes_of(str(rest + 1000), 0) == 1000
-    assert table_bytes_of(str(rest + 1000), 1601) == 1000 - 601
-    assert table_bytes_of(str(rest + 3_000_000), 8_000_000) == 0
-    with pytest.raises(SettingsError, match=r"halos of 8000000 nodes need 223 MiB at least"):
-        table_bytes_of(str(rest + 2_999_999), 8_000_000)
+    assert least_memory_bytes(8_000_000) == least_memory_bytes(0) + 3_000_000
+    assert halo_allotment("234MB", 8_000_000).memory_bytes == 234_000_000
+    with pytest.raises(SettingsError, match=r"halos of 8000000 nodes need at least 234\.0 MB"):
+        halo_allotment("233999999", 8_000_000)
 
 
 def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
@@ -101,7 +99,7 @@ def test_dispatch_stops_before_halos_that_memory_does_not_hold(tmp_path, monkeyp
     write_chunked(hopstream.rmat_graph(8), tmp_path / "c", num_chunks=2)
     (tmp_path / "o").mkdir()
     np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
-    with pytest.raises(SettingsError, match=r"memory is 4GiB.*halos, beside 0 workers, need at least 34\.6 GB"):
+    with pytest.raises(SettingsError, match=r"memory is 4GiB.*halos of 256 nodes need at least 34\.6 GB"):
         hopstream.dispatch(
             tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=HaloSettings(), num_workers=0, memory="4GiB"
         )
