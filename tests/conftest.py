@@ -25,9 +25,14 @@ GRACE_S = 5.0
 """How long a thread or child process that a test has told to end may take to do so."""
 
 
+LONG = ("soak", "scale", "bench")
+LONG_S = 1800
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say where the real libraries are that Hopstream is compared with; CONTRIBUTING.md says how to install them."""
-    parser.addoption("--tfgnn-python", help="the interpreter of an environment with tensorflow-gnn 1.0.3")
+    """Take interpreters that have the real libraries, which tests of our doors to them run beside us."""
+    for name, wanted in (("--tfgnn-python", "tensorflow-gnn 1.0.3"), ("--dgl-python", "dgl 2.1.0")):
+        parser.addoption(name, help=f"an interpreter that imports {wanted}; see CONTRIBUTING.md")
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +42,6 @@ def tfgnn_python(request: pytest.FixtureRequest) -> str:
     if path is None:
         pytest.skip("needs --tfgnn-python; see CONTRIBUTING.md")
     return str(path)
-
-
-LONG = ("soak", "scale", "bench")
-LONG_S = 1800
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take interpreters that have the real libraries, which tests of our doors to them run beside us."""
-    parser.addoption("--dgl-python", help="an interpreter that imports dgl 2.1.0; see CONTRIBUTING.md")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
