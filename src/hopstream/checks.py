@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from hopstream.errors import SettingsError
 
@@ -28,6 +28,20 @@ class Settings:
                 meant = did_you_mean(name, known)
                 raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{meant}")
         return super().__new__(cls)
+
+
+class OfOneProcess:
+    """The base of what holds threads, connections or maps: pickling or copying it says what to do instead."""
+
+    _remedy: ClassVar[str]
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse ``pickle``, ``copy.copy`` and ``copy.deepcopy``.
+
+        Raises:
+            TypeError: Always, which is what callers that ask whether a value can be pickled expect.
+        """
+        raise TypeError(f"a {type(self).__name__} can be neither pickled nor copied: {self._remedy}")
 
 
 def check_int(name: str, value: object, low: int, high: int) -> None:

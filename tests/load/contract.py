@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import threading
 
 import pytest
@@ -112,6 +114,17 @@ class LoaderContract:
             del iterator
         assert set(threading.enumerate()) == before
         loader.close()
+
+    @pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_pickling_or_copying_says_what_to_do_instead(self, new_loader, send):
+        with new_loader() as loader:
+            name = type(loader).__name__
+            with pytest.raises(
+                TypeError, match=f"a {name} can be neither pickled nor copied: make one in each process"
+            ):
+                send(loader)
+            with pytest.raises(TypeError, match="EpochIterator can be neither pickled nor copied: load the loader's"):
+                send(iter(loader))
 
     def test_a_second_iteration_closes_the_first(self, new_loader):
         with new_loader() as loader:

@@ -1,7 +1,9 @@
-"""What must every store do, wherever its parts are? Each store's tests inherit this class."""
+"""What every store must do, wherever its parts are. Each store's tests inherit this class."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -51,6 +53,11 @@ class StoreContract:
         assert store.book.num_parts == case.num_parts
         for owner in (*manifest.book.node_offsets, *manifest.book.edge_offsets):
             assert store.book.offsets(owner).tolist() == manifest.book.offsets(owner).tolist()
+
+    @pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_pickling_or_copying_says_what_to_do_instead(self, store: Store, send: Callable[[object], object]) -> None:
+        with pytest.raises(TypeError, match=f"a {type(store).__name__} can be neither pickled nor copied: open one in"):
+            send(store)
 
     def test_keys_become_ids_and_ids_become_keys(self, case: Case, store: Store) -> None:
         for node_type, table in case.graph.nodes.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -73,6 +75,14 @@ class TestRemoteLoader(LoaderContract):
             del iterator
             assert [t.name for t in threading.enumerate() if t.name.startswith("hopstream-load")] == []
         assert [t.name for t in threading.enumerate() if t.name.startswith("hopstream")] == []
+
+
+def test_pickling_or_copying_says_what_to_do_instead(graph: RemoteGraph) -> None:
+    for send in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(
+            TypeError, match="a RemoteGraph can be neither pickled nor copied: make one in each process"
+        ):
+            send(graph)
 
 
 def test_the_server_processes_end_well(timed_parts: dict[int, Path]) -> None:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from hopstream.checks import OfOneProcess
 from hopstream.errors import FormatError, IdRangeError, StateError
 from hopstream.load.place import KIND, Facts, Place
 from hopstream.load.service import class_name
@@ -80,8 +81,13 @@ def _add_place(error: BaseException, epoch: int, step: int, stage: str) -> None:
     error.add_note(where)
 
 
-class EpochLoader:
+class EpochLoader(OfOneProcess):
     """Batches of one epoch per iteration; one iteration is alive at a time, and starting another closes it."""
+
+    _remedy = (
+        "make one in each process, from the same source and settings; its threads replace the workers of a DataLoader, "
+        "and load_state_dict(loader.state_dict()) goes on in another process"
+    )
 
     def __init__(
         self, *, num_steps: int, new_maker: Callable[[], Maker], transform: Transform | None, workers: WorkerSettings,
@@ -237,8 +243,10 @@ class EpochLoader:
             running.close(reason)
 
 
-class EpochIterator:
+class EpochIterator(OfOneProcess):
     """One iteration of a loader; losing the last reference to it ends its threads."""
+
+    _remedy = "load the loader's state_dict() into another loader, and iterate that one"
 
     def __init__(self, loader: EpochLoader, place: Place, batches: Batches[Any]) -> None:
         """Hand out ``batches`` and keep ``place`` up to date."""

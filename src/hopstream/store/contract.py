@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray
+from hopstream.checks import OfOneProcess
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.partition.book import Owner, PartitionBook
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
@@ -174,8 +175,10 @@ class Pending(Protocol[T_co]):
         ...
 
 
-class Store(ABC):
+class Store(OfOneProcess, ABC):
     """Topology and columns of some or all parts of one dataset. Safe to use from many threads."""
+
+    _remedy = "open one in each process, from the folder, the cluster.json or the addresses"
 
     schema: GraphSchema
     book: PartitionBook

@@ -1,4 +1,4 @@
-"""How do worker processes come to a store of their own?
+"""Sources that worker processes open for themselves.
 
 Maps of files may be shared with processes that are forked, connections may not, and neither can be sent. So a source is
 kept by name, and opened by each process that uses it.
@@ -84,15 +84,7 @@ class ProcessStore:
                 _close(self._store, self._process_id)
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process opens.
-
-        Raises:
-            SettingsError: The source is an open store.
-        """
-        if isinstance(self._source, Store):
-            raise SettingsError(
-                "an open store cannot be sent to worker processes; give the folder, the cluster.json or the addresses"
-            )
+        """What another process opens; an open store refuses to be sent."""
         return {"source": self._source, "settings": self._settings}
 
     def __setstate__(self, state: dict[str, object]) -> None:

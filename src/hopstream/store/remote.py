@@ -6,7 +6,6 @@ the server has not begun to answer, but who waits for such a thread can be let g
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -125,7 +124,7 @@ class RemoteStore(Store):
 
     def with_timeout(self, timeout_s: float, *, is_patient: bool = True) -> RemoteStore:
         """The same store and connection with another deadline; see ``Channel.call`` for ``is_patient``."""
-        store = copy.copy(self)
+        store = self._view()
         store.timeout_s, store._is_patient = timeout_s, is_patient
         return store
 
@@ -140,7 +139,7 @@ class RemoteStore(Store):
             StateError: The process was forked since the store was opened.
         """
         self._channel.check_process()
-        inside = copy.copy(self)
+        inside = self._view()
         inside._is_inside = True
         answer: Future[T] = Future()
         answer.add_done_callback(self._forget)
@@ -151,6 +150,12 @@ class RemoteStore(Store):
         except RuntimeError:  # the pool takes no more work after it was shut down
             self._let_go(answer)
         return _Submitted(answer, self.timeout_s, self.label, describe)
+
+    def _view(self) -> RemoteStore:
+        """The same store and connection, with attributes that may differ."""
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
+        return view
 
     def _let_go(self, answer: Future[Any]) -> None:
         """Tell who waits for an answer that it will not come."""

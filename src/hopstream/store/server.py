@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from hopstream.checks import OfOneProcess
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.closing import Closing
@@ -82,8 +83,10 @@ class ServerStats:
     num_bytes: int = 0
 
 
-class StoreServer:
+class StoreServer(OfOneProcess):
     """Serves mapped parts until it is closed. The store stays the caller's, to be closed after the server."""
+
+    _remedy = "start one in each process, or give others its location"
 
     def __init__(
         self,

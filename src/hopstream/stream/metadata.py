@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of, to_array
-from hopstream.checks import check_choice
+from hopstream.checks import OfOneProcess, check_choice
 from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.graph.splits import only_of
 from hopstream.load.ablp import read_labels
@@ -59,8 +59,10 @@ class ABLPInput:
     negatives: RaggedArray | None = None
 
 
-class GraphQuestions:
+class GraphQuestions(OfOneProcess):
     """What a cluster tells beside batches. Safe to use from many threads."""
+
+    _remedy = "make one in each process, from the same cluster.json or addresses"
 
     def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
         """Remember where the servers are; nothing is asked yet.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hopstream.checks import OfOneProcess
 from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
@@ -41,7 +42,7 @@ WITHOUT_EFFECT = (
 """Options of PyG's loaders that steer processes, which there are none of here."""
 
 
-class DistLoader:
+class DistLoader(OfOneProcess):
     """One rank's loader over the partitions of all ranks.
 
     One iteration is one epoch. ``with loader as batches:`` is one epoch too, whose threads end with the block;
@@ -49,6 +50,7 @@ class DistLoader:
     need this rank's partition.
     """
 
+    _remedy = "make one in each rank; its threads replace the workers of a DataLoader"
     _makes_batches = False
     """Whether a loader is built after the ranks have met."""
 
