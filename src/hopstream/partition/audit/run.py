@@ -99,8 +99,11 @@ def _verify(
         findings.skip("manifest", "an earlier revision wrote it: made_by and report have no checksum")
     wanted = _wanted_parts(root, manifest, parts)
     reference = open_reference(against) if against is not None else None
+    files = Files(root, manifest, findings, wanted)
+    if owners is not None:
+        check_owners_meta(files, Path(owners))
     _Run(
-        files=Files(root, manifest, findings, wanted),
+        files=files,
         manifest=manifest,
         findings=findings,
         reference=reference,
@@ -184,8 +187,6 @@ class _Run:
             self.files.check(name)
             self._advance()
         self.files.check_others()
-        if self.owners is not None:
-            check_owners_meta(self.files, self.owners)
         reference = self._compared()
         sums: dict[str, list[int]] = {}
         nodes: dict[str, KnownNodes] = {}
