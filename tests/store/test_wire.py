@@ -101,6 +101,8 @@ def frame_of(header: object, body: bytes = b"", *, magic: bytes = MAGIC, version
         (frame_of(b"\xff\xfe"), FormatError, "not JSON"),
         (frame_of(b"[" * 100_000), FormatError, "not JSON"),
         (frame_of(b'{"arrays":' + b"9" * 10_000 + b"}"), FormatError, "not JSON"),
+        (frame_of(b'{"arrays":[],"wait_s":NaN}'), FormatError, "not JSON: NaN is no number"),
+        (frame_of(b'{"arrays":[],"wait_s":-Infinity}'), FormatError, "not JSON: -Infinity is no number"),
         (frame_of([1, 2]), FormatError, "must be an object"),
         (frame_of({}), FormatError, "describes no arrays"),
         (frame_of({"arrays": [["float32"]]}), FormatError, "dtype, shape"),

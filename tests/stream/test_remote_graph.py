@@ -31,6 +31,7 @@ from hopstream.stream.settings import SamplingLimits
 from tests.load.contract import LoaderContract, raise_in_loop
 from tests.load.graphs import flat
 from tests.ports import free_ports
+from tests.store.busy import make_busy
 from tests.store.processes import wait_until
 from tests.stream.serving import (
     SETTINGS,
@@ -211,6 +212,20 @@ def test_a_loader_is_made_where_one_server_has_room(timed_parts: dict[int, Path]
             served.services[1]._scheduler.remove(int(str(described["channel_id"])))
             with node_loader(graph) as two:
                 assert len(list(two)) == len(two)
+
+
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[int, Path], num_servers: int) -> None:
+    with node_loader(timed_parts[1], batch_size=24) as near:
+        wanted = [flat(batch) for batch in near]
+    with (
+        serve_here(timed_parts[num_servers]) as served,
+        node_loader(remote_graph(served.locations), batch_size=24) as far,
+    ):
+        session: Any = far._setup.session
+        attempts = [make_busy(server.channel, 3) for server in session._servers]
+        assert [flat(batch) for batch in far] == wanted
+        assert [sum(refused) for refused in attempts] == [3] * num_servers
 
 
 def test_a_channel_that_somebody_else_has_started_an_iteration_on_is_made_anew(timed_parts: dict[int, Path]) -> None:

@@ -1,4 +1,4 @@
-"""How does a request or an answer look as bytes?
+"""Writes and reads requests and answers as bytes.
 
 A message is a *frame*: a fixed prefix, a JSON header, and raw little-endian arrays that the header describes, each at
 a multiple of 8 bytes from the frame's start. A request is one frame, the ticket of a Flight ``DoGet``. An answer is a
@@ -270,12 +270,17 @@ def direction_from_json(value: object) -> Direction:
 
 def _parse_header(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"the frame's header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise FormatError(f"the frame's header is a {type(header).__name__}; it must be an object")
     return header
+
+
+def _refuse_constant(name: str) -> None:
+    """JSON has no NaN, which compares with nothing: a wait of so many seconds would have no end."""
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _parse_specs(value: object) -> list[ArraySpec]:
