@@ -46,7 +46,7 @@ def kill_again_and_again(
     program: str, args: Sequence[object], *, num_kills: int, max_lines: int, check: Callable[[], None],
     again: Callable[[], None], delay_s: float = 0.02,
 ) -> None:  # fmt: skip
-    """Kill a program at moments of any kind, each time after it has gone on, then let it end.
+    """Kill a program at moments that follow from the test's seed, each time after it has gone on, then let it end.
 
     Args:
         program: As of ``run_until``.
@@ -57,9 +57,9 @@ def kill_again_and_again(
         again: Called then, so that it has all to do once more.
         delay_s: The longest time between a line and the kill.
     """
-    chance, done = random.Random(5), 0
+    done = 0
     while done < num_kills:
-        if run_until(program, args, chance.randrange(1, max_lines), chance.random() * delay_s):
+        if run_until(program, args, random.randrange(1, max_lines), random.random() * delay_s):
             done += 1
         else:
             check()

@@ -176,7 +176,7 @@ def sensible_requests(
         config=digest_of("NeighborLoader", *encode_options(config)), first=0, stride=1, credit=2,
     )  # fmt: skip
     half = {"server_rank": 0, "start_numerator": 0, "end_numerator": 1, "denominator": 2}
-    add("get_node_ids", node_type="paper", split=None, parts=[0], server_slice=half)
+    add("get_node_ids", node_type="paper", split=None, parts=[0], server_slice=half, runs=True)
     add(
         "get_ablp_input", node_type="user", split=None, parts=[0], server_slice=half, supervision_edge_type=rates,
         negative_edge_type=None, label_direction="out", max_labels=3, rng_seed=1,
