@@ -44,7 +44,7 @@ test-slow: $(READY) ## Run whole scripts, clusters and servers that are paused; 
 test-bounds: $(READY) ## Run the kernel tests with every array index checked
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-bounds $(BIN)/python -m pytest -q $(PARALLEL) tests/kernels
 
-soak: $(READY) ## Kill and restart servers under load, send them a million damaged requests, and run the default tests with new seeds; an hour
+soak: $(READY) ## Kill and restart servers under load, send a million damaged requests, run the default tests with new seeds; over an hour
 	@$(BIN)/python -m pytest -q -m soak --new-seeds
 	@$(BIN)/python -m pytest -q $(PARALLEL) --new-seeds
 

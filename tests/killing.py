@@ -1,4 +1,4 @@
-"""How is a program killed at any moment, and then run to its end?
+"""Kills a program at any moment, and runs it to its end.
 
 A program says how far it is in lines on stdout, at least one for each task or step.
 """

@@ -1,4 +1,4 @@
-"""Which ways can Hopstream fail, and which builtin does each one answer to?
+"""Names the ways in which Hopstream can fail, each also as the builtin exception that it answers to.
 
 Every exception is also a builtin, so ``except ValueError`` and ``except TimeoutError`` keep working in code that knows
 nothing of this package.

@@ -1,4 +1,4 @@
-"""How are server processes of a test started, hurt and ended, each by its own handle?"""
+"""Starts, hurts and ends the server processes of a test, each by its own handle."""
 
 from __future__ import annotations
 

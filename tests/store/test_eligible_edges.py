@@ -1,4 +1,4 @@
-"""Is every edge drawn one that may be, and are there as many as there can be, whatever is asked for together?"""
+"""Checks that every edge drawn may be drawn, and that there are as many as can be, whatever is asked together."""
 
 from __future__ import annotations
 

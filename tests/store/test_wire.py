@@ -1,4 +1,4 @@
-"""Do frames survive the way, and is every other sequence of bytes refused?"""
+"""Checks that frames survive the way, and that every other sequence of bytes is refused."""
 
 from __future__ import annotations
 

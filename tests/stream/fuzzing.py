@@ -1,4 +1,4 @@
-"""Which requests does nobody send who means well?
+"""Makes requests that nobody sends who means well.
 
 Some bytes of a sensible request are changed; or its header is read, fields and arrays are changed, taken out, added or
 given another type, and it is encoded again, so that what decodes frames lets it through to an operation.

@@ -1,4 +1,4 @@
-"""Does a server that samples stay whole whatever it is sent?"""
+"""Checks that a server that samples stays whole whatever it is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a compute rank get its inputs, each node on one rank, and true answers about the graph?"""
+"""Checks that a compute rank gets its inputs, each node on one rank, and true answers about the graph."""
 
 from __future__ import annotations
 

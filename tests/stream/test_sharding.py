@@ -1,4 +1,4 @@
-"""Does every row of every server go to exactly one compute rank?"""
+"""Checks that every row of every server goes to exactly one compute rank."""
 
 from __future__ import annotations
 

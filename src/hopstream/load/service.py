@@ -1,4 +1,4 @@
-"""Who makes a loader's batches where the loader itself does not?
+"""Defines who makes a loader's batches where the loader itself does not.
 
 A service is a source like a folder or a cluster. A loader that is given one checks its options as ever, and then has
 its batches made elsewhere from a recipe: what the user asked for, and nothing of how this process consumes it.

@@ -1,4 +1,4 @@
-"""What do all loaders of subgraphs have in common before their first batch?
+"""Holds what all loaders of subgraphs have in common before their first batch.
 
 Every loader takes the same settings for its source, its order, its columns and its threads, checks them before anything
 is opened, and closes what it opened. A loader adds what it starts from and how it samples.

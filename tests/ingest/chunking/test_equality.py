@@ -1,4 +1,4 @@
-"""Is what is written in bounded memory, byte for byte, what is written of the graph that ``read_graph`` reads?"""
+"""Checks that what is written in bounded memory is, byte for byte, what is written of the graph of ``read_graph``."""
 
 from __future__ import annotations
 
