@@ -53,11 +53,11 @@ def test_nothing_executable_is_read_or_written():
     assert offenders == []
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_says_in_one_line_what_it_does():
     offenders = []
     for path, tree in source_files():
         docstring = ast.get_docstring(tree)
         is_empty_init = path.name == "__init__.py" and not tree.body
-        if not is_empty_init and not docstring:
-            offenders.append(str(path))
+        if not is_empty_init and (not docstring or docstring.splitlines()[0][-1] not in ".?"):
+            offenders.append(f"{path}: {(docstring or 'no docstring').splitlines()[0]}")
     assert offenders == []
