@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import RaggedArray, open_array
 from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.ingest.csv_rows import csv_rows
 from hopstream.ingest.ids import NAME, strings_column
 from hopstream.ingest.table_files import read_batches
 from hopstream.ingest.table_metadata import TableFiles
@@ -267,7 +268,7 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
     how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
     try:
         with gzip.open(path, "rt", **how) if path.name.endswith(".gz") else path.open(**how) as file:
-            return next(csv.reader(cast(IO[str], file), delimiter=delimiter), [])
+            return next((cells for _, cells in csv_rows(cast(IO[str], file), delimiter)), [])
     except (csv.Error, EOFError, gzip.BadGzipFile) as error:
         raise FormatError(f"{path} cannot be read as csv: {error}") from error
 

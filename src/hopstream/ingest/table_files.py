@@ -1,4 +1,4 @@
-"""How are the rows of CSV, Parquet and TFRecord files read, batch by batch, and which line of which file was a row?"""
+"""Reads the rows of CSV, Parquet and TFRecord files, batch by batch, and finds the line that a row stands on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.ingest.arrow_types import check_codes
+from hopstream.ingest.csv_rows import MAX_ROW_BYTES, csv_rows, whole_rows
 from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.ingest.table_metadata import TableFiles
 from hopstream.ingest.table_records import read_rows
@@ -23,7 +24,11 @@ PARQUET_BATCH_ROWS = 1 << 16
 PARQUET_BUFFER_BYTES = 1 << 20
 """How much of a column of a row group is read at once; without it, all."""
 CSV_BLOCK_BYTES = 8 << 20
-"""How much of a CSV file is parsed at once; no row may be longer."""
+"""How much of a CSV file is parsed at once."""
+BLOCKS_AHEAD = 32
+"""How many blocks Arrow reads ahead."""
+LONGER_THAN_BLOCK = "straddles two block boundaries"
+"""What Arrow says of a row that is longer than a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,8 @@ def read_part(
         part: What of it to read.
         columns: The columns, in any order; a column may be there twice.
         block_bytes: How much is decoded at once, in one thread, where memory is short. Of a CSV file, Arrow reads up to
-            32 blocks ahead, and no row may be longer than one. None for as much as is fast, in threads.
+            32 blocks ahead, and no row may be longer than these. None for as much as is fast, in threads; a row may
+            have 1 GiB.
 
     Raises:
         FormatError: The file is damaged.
@@ -136,29 +142,80 @@ def shown_path(files: TableFiles, path: Path) -> str:
 
 
 def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
-    parse = pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True)
-    read = pacsv.ReadOptions(
-        column_names=files.names_in(path), block_size=block_bytes or CSV_BLOCK_BYTES, use_threads=block_bytes is None
-    )
-    # Blocks are freed by other threads than those that took them, which mimalloc gives back late: 384 MiB for 327.
-    pool = None if block_bytes is None else pa.system_memory_pool()
+    """Read blocks ahead; from the first row that is longer than a block, read pieces of whole rows one by one."""
+    num_rows = 0
     try:
-        with pacsv.open_csv(path, read_options=read, parse_options=parse, memory_pool=pool) as reader:
+        for batch in _read_csv_blocks(files, path, columns, block_bytes):
+            yield batch
+            num_rows += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if LONGER_THAN_BLOCK not in str(error):
+            raise
+        yield from _read_csv_pieces(files, path, columns, block_bytes, num_rows)
+
+
+def _read_csv_blocks(
+    files: TableFiles, path: Path, columns: list[str], block_bytes: int | None
+) -> Iterator[pa.RecordBatch]:
+    how = _csv_options(files, files.names_in(path), block_bytes or CSV_BLOCK_BYTES, is_bounded=block_bytes is not None)
+    try:
+        with pacsv.open_csv(path, **how) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid as error:
         if files.names_in(path) and "Empty CSV file" in str(error):
             return
         raise
     columns = _check_columns(files, path, names, columns)
-    convert = pacsv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()),
-        include_columns=columns or names[:1],
-        strings_can_be_null=False,
-    )
-    with pacsv.open_csv(
-        path, read_options=read, parse_options=parse, convert_options=convert, memory_pool=pool
-    ) as reader:
+    with pacsv.open_csv(path, **how, convert_options=_as_text(columns or names[:1])) as reader:
         yield from reader
+
+
+def _read_csv_pieces(
+    files: TableFiles, path: Path, columns: list[str], block_bytes: int | None, num_read: int
+) -> Iterator[pa.RecordBatch]:
+    """Read all but the first ``num_read`` rows, each of which may be as long as all blocks that are read ahead."""
+    max_row_bytes = MAX_ROW_BYTES if block_bytes is None else BLOCKS_AHEAD * block_bytes
+    header, num_rows = files.names_in(path), 0
+    names = list(header or next(_records(files, path), (1, []))[1])
+    columns = _check_columns(files, path, names, columns)
+    with pa.input_stream(str(path), compression="detect") as file:
+        pieces = whole_rows(file.read, files.delimiter, block_bytes or CSV_BLOCK_BYTES, max_row_bytes)
+        try:
+            for piece in pieces:
+                if piece[:1] in b"\r\n" and not piece.strip(b"\r\n"):
+                    continue
+                how = _csv_options(files, header, len(piece) + 1, is_bounded=block_bytes is not None)
+                header = names
+                with pacsv.open_csv(
+                    pa.BufferReader(piece), **how, convert_options=_as_text(columns or names[:1])
+                ) as reader:
+                    for batch in reader:
+                        yield batch.slice(max(0, num_read - num_rows))
+                        num_rows += batch.num_rows
+        except FormatError as error:
+            remedy = "give more memory, or " if block_bytes is not None else ""
+            raise FormatError(
+                f"{shown_path(files, path)} row {num_rows}: {error}; {remedy}keep the table in Parquet files"
+            ) from error
+
+
+def _csv_options(
+    files: TableFiles, header: Sequence[str] | None, block_bytes: int, *, is_bounded: bool
+) -> dict[str, Any]:
+    """How Arrow reads a CSV file or a piece of one, whose first row names the columns where no header is given."""
+    return {
+        "parse_options": pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True),
+        "read_options": pacsv.ReadOptions(column_names=header, block_size=block_bytes, use_threads=not is_bounded),
+        # Blocks are freed by other threads than those that took them, which mimalloc gives back late: 384 MiB for 327.
+        "memory_pool": pa.system_memory_pool() if is_bounded else None,
+    }
+
+
+def _as_text(columns: Sequence[str]) -> pacsv.ConvertOptions:
+    """Read these columns alone, as strings."""
+    return pacsv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
+    )
 
 
 def _read_parquet(
@@ -243,18 +300,13 @@ def first_cells(path: Path) -> list[str]:
 
 
 def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line and cells of each row; empty lines are no rows, and a quoted cell may hold several lines.
+    """Line and cells of each row.
 
     Slow, so only an error that is to name a line reads a file this way. It ends early where it cannot go on.
     """
     try:
         with _open_text(path) as file:
-            reader = csv.reader(file, delimiter=files.delimiter)
-            line = 1
-            for cells in reader:
-                if cells:
-                    yield line, cells
-                line = reader.line_num + 1
+            yield from csv_rows(file, files.delimiter)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error):
         return
 
