@@ -1,4 +1,4 @@
-"""Names the ways in which Hopstream can fail, each also as the builtin exception that it answers to.
+"""The exceptions of Hopstream, and how their messages quote values.
 
 Every exception is also a builtin, so ``except ValueError`` and ``except TimeoutError`` keep working in code that knows
 nothing of this package.
@@ -103,3 +103,15 @@ class AccessDenied(StoreError, PermissionError):
 
 class VersionMismatch(StoreError, RuntimeError):
     """Client and server speak different versions of the wire protocol, or serve different datasets."""
+
+
+MAX_QUOTED = 200
+
+
+def quoted(value: object) -> str:
+    """A value as messages quote it: its ``repr``, or the beginning and the length of what is long."""
+    if isinstance(value, str | bytes) and len(value) > MAX_QUOTED:
+        kind = "characters" if isinstance(value, str) else "bytes"
+        return f"{value[:MAX_QUOTED]!r}… ({len(value):,} {kind})"
+    text = repr(value)
+    return text if len(text) <= 2 * MAX_QUOTED else f"{text[:MAX_QUOTED]}… ({len(text):,} characters)"

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeGuard, cast
 import numpy as np
 
 from hopstream.checks import known_names
-from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.errors import SchemaError, UnknownNameError, quoted
 
 EdgeType = tuple[str, str, str]
 """``(source node type, relation, destination node type)``."""
@@ -326,6 +326,6 @@ def type_label(owner: str | EdgeType) -> str:
 def _check_names(where: str, names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
-            raise SchemaError(f"{where}: name {name!r} must be 1 to {MAX_NAME_LENGTH} printable characters")
+            raise SchemaError(f"{where}: name {quoted(name)} must be 1 to {MAX_NAME_LENGTH} printable characters")
         if name in (".", ".."):
             raise SchemaError(f"{where}: name {name!r} would be a folder's own name or its parent's")

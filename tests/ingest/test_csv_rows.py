@@ -86,7 +86,9 @@ def test_a_row_longer_than_all_blocks_ahead_is_refused_by_its_number(tmp_path: P
         for text in batch.columns["text"].to_pylist()
     ]
     assert read == texts
-    with pytest.raises(FormatError, match=rf"nodes.csv{suffix} row 1: a row is longer than 8388608 bytes, .*give more"):
+    with pytest.raises(
+        FormatError, match=rf"nodes.csv{suffix} row 1: a row is longer than 8388608 bytes; give more memory"
+    ):
         list(read_part(files, FilePart(file=0), ["text"], block_bytes=1 << 18))
 
 

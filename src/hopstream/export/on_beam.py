@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.errors import MissingDependencyError, SettingsError, quoted
 from hopstream.export.raw_ids import as_bytes
 from hopstream.export.raw_index import RawIndex
 from hopstream.export.samples import SeedSampling
@@ -83,7 +83,7 @@ def _plain(seed: Seed) -> bytes | tuple[bytes, bytes]:
     """A seed of bytes, so that equal ones are equal on every worker."""
     if isinstance(seed, tuple | list):
         if len(seed) != 2:
-            raise SettingsError(f"seed {seed!r} has {len(seed)} raw ids; a link has two")
+            raise SettingsError(f"seed {quoted(seed)} has {len(seed)} raw ids; a link has two")
         return as_bytes(seed[0]), as_bytes(seed[1])
     return as_bytes(seed)
 

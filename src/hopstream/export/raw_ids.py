@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
-from hopstream.errors import SettingsError
+from hopstream.errors import SettingsError, quoted
 from hopstream.ingest.ids import INTEGER, NAME, strings_column
 from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.store.contract import FetchRequest, Store
@@ -136,7 +136,7 @@ def as_bytes(raw: RawId) -> bytes:
         return raw.encode()
     if isinstance(raw, int | np.integer) and not isinstance(raw, bool):
         return b"%d" % raw
-    raise SettingsError(f"seed {raw!r} is {type(raw).__name__}; raw ids are bytes, str or int")
+    raise SettingsError(f"seed {quoted(raw)} is {type(raw).__name__}; raw ids are bytes, str or int")
 
 
 def link_name(source: bytes, target: bytes) -> bytes:

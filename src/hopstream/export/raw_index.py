@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray, RaggedArray
-from hopstream.errors import IdRangeError
+from hopstream.errors import IdRangeError, quoted
 from hopstream.export.raw_ids import (
     RawId,
     SeedEnd,
@@ -111,7 +111,7 @@ class RawIndex:
             if self.feature is None:
                 wanted = f"it has no raw ids, and its keys are 0..{num_keys(self.store, self.node_type) - 1}"
             raise IdRangeError(
-                f"seed {raw[int(np.argmax(keys < 0))]!r} is no node of type {self.node_type!r}: {wanted}"
+                f"seed {quoted(raw[int(np.argmax(keys < 0))])} is no node of type {self.node_type!r}: {wanted}"
             )
         return keys
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.errors import SettingsError
+from hopstream.errors import SettingsError, quoted
 from hopstream.export.context import sample_id_of
 from hopstream.export.raw_ids import RawId, link_name
 from hopstream.export.raw_index import RawIndex
@@ -86,11 +86,11 @@ def _check_numbers(numbers: Sequence[int], num_seeds: int) -> None:
 
 def _one(seed: Seed) -> RawId:
     if isinstance(seed, tuple | list):
-        raise SettingsError(f"seed {seed!r} is a pair; the spec starts from nodes")
+        raise SettingsError(f"seed {quoted(seed)} is a pair; the spec starts from nodes")
     return seed
 
 
 def _pair(seed: Seed) -> tuple[RawId, RawId]:
     if not isinstance(seed, tuple | list) or len(seed) != 2:
-        raise SettingsError(f"seed {seed!r} is no pair; the spec starts from links: give source and target")
+        raise SettingsError(f"seed {quoted(seed)} is no pair; the spec starts from links: give source and target")
     return seed[0], seed[1]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hopstream.arrays import RaggedArray, open_array
-from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.errors import FormatError, SchemaError, SettingsError, quoted
 from hopstream.ingest.csv_rows import csv_rows
 from hopstream.ingest.ids import NAME, strings_column
 from hopstream.ingest.table_files import read_batches
@@ -156,7 +156,7 @@ class SeedTable:
                 name: _only_value(lists[name], f"{where}: {name}", is_id=name in names) for name in (*names, *others)
             }
             if rows and _kinds(rows[-1]) != _kinds(row):
-                raise SchemaError(f"{where}: {row} is of another kind than {rows[-1]} before")
+                raise SchemaError(f"{where}: {quoted(row)} is of another kind than {quoted(rows[-1])} before")
             rows.append(row)
             if len(rows) == BATCH_ROWS:
                 yield _example_batch(path, rows, first, len(self.columns))
@@ -202,7 +202,9 @@ def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
     for row, value in enumerate(rows.tolist()):
         is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not (isinstance(value, str | bytes) or (is_integer and -(1 << 63) <= value < 1 << 64)):
-            raise SchemaError(f"{where} row {first + row} is {value!r}; a seed is a string, or an integer of 64 bits")
+            raise SchemaError(
+                f"{where} row {first + row} is {quoted(value)}; a seed is a string, or an integer of 64 bits"
+            )
     try:
         numbers = any(isinstance(value, int | np.integer) and value >= 1 << 63 for value in rows.tolist())
         return pa.array(rows.tolist(), pa.uint64() if numbers else None)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopstream.arrays import Array, IntArray, RaggedArray
-from hopstream.errors import IdRangeError, SchemaError, SettingsError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.export.raw_ids import (
     fetch_ids,
     id_feature_of,
@@ -195,5 +195,5 @@ def _refuse(group: list[SeedBatch], row: int, keys: IntArray, ends: Sequence[Nod
                 f"its nodes are 0..{nodes.num_nodes - 1}" if nodes.feature is None
                 else f"feature {nodes.feature!r} of none of its {nodes.num_nodes} nodes is that"
             )  # fmt: skip
-            raise IdRangeError(f"{batch.place(row)}: seed {raw!r} is no {nodes.node_type}; {known}")
+            raise IdRangeError(f"{batch.place(row)}: seed {quoted(raw)} is no {nodes.node_type}; {known}")
         row -= len(batch.columns[0])

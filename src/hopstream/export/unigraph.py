@@ -18,7 +18,7 @@ from hopstream.arrays import Column, IntArray, RaggedArray, write_text
 from hopstream.checks import did_you_mean, known_names
 from hopstream.engine.settings import no_progress
 from hopstream.engine.work_folder import open_work
-from hopstream.errors import SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
 from hopstream.export.unigraph_ids import KeyIds, StoredIds, WrittenIds
 from hopstream.export.unigraph_settings import UnigraphSettings
@@ -89,7 +89,7 @@ def write_unigraph(
     unknown = sorted(fields.keys() - UnigraphSettings.__dataclass_fields__.keys())
     if unknown:
         known = sorted(UnigraphSettings.__dataclass_fields__)
-        raise SettingsError(f"there is no setting {unknown[0]!r}; {known_names(unknown[0], known)}")
+        raise SettingsError(f"there is no setting {quoted(unknown[0])}; {known_names(unknown[0], known)}")
     settings = settings or UnigraphSettings(**fields)
     if not isinstance(source, Graph):
         check_apart(out, {"the source": source})

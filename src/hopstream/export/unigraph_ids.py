@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.export.raw_ids import can_be_ids
 from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.ingest.chunked.sources import FeatureSource
@@ -90,7 +90,7 @@ class StoredIds:
         for key in np.flatnonzero(np.isin(hashes, repeated)).tolist() if len(repeated) else ():
             raw = self._strings[key]
             if raw in seen:
-                raise SchemaError(f"{label} is {raw!r} of nodes {seen[raw]} and {key}; raw ids differ")
+                raise SchemaError(f"{label} is {quoted(raw)} of nodes {seen[raw]} and {key}; raw ids differ")
             seen[raw] = key
 
 

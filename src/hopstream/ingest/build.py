@@ -10,7 +10,7 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray
 from hopstream.checks import known_names
-from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
@@ -207,7 +207,7 @@ def _as_count(node_type: str, declared: int) -> int:
             raise TypeError("it is a bool")
         count = operator.index(declared)
     except TypeError as error:
-        raise SchemaError(f"num_nodes of {node_type!r} is {declared!r}; wanted an integer") from error
+        raise SchemaError(f"num_nodes of {node_type!r} is {quoted(declared)}; wanted an integer") from error
     if count < 0:
         raise SchemaError(f"num_nodes of {node_type!r} is {count}; wanted 0 or more")
     return count

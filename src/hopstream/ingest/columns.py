@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.schema import NUMERIC_DTYPES
 
 MAX_KEY = np.iinfo(np.int64).max
@@ -173,5 +173,5 @@ def _array_of_list(values: Sequence[Any], where: str) -> Array:
             raise SchemaError(f"{where} has integers that neither int64 nor uint64 holds all of") from error
     if array.dtype.kind not in "biufc":
         row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufc"), 0)
-        raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {values[row]!r}, not a number")
+        raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {quoted(values[row])}, not a number")
     return array

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from hopstream.arrays import Array, IntArray
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.columns import ColumnLike
@@ -155,8 +155,8 @@ def _refuse_joined_lines(text: EdgeListText, table: pa.Table) -> None:
         if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\n")).as_py():
             value = next(cell for cell in column.to_pylist() if "\n" in cell).split("\n")[0]
             raise FormatError(
-                f"{text.path} cannot be read as an edge list: a quotation mark before {value!r} is closed in another "
-                "line; leave quotation marks out"
+                f"{text.path} cannot be read as an edge list: a quotation mark before {quoted(value)} is closed in "
+                "another line; leave quotation marks out"
             )
 
 
@@ -193,7 +193,7 @@ def _refuse_empty(text: EdgeListText, name: str, column: pa.ChunkedArray, place:
     seen = iter(range(row + 1))
     found = text.line_where(lambda cells: next(seen) == row)
     line = f"line {found[0]}" if found else f"row {row}"
-    told = f", but {found[1][place]!r}" if found and found[1][place:] and found[1][place] else ""
+    told = f", but {quoted(found[1][place])}" if found and found[1][place:] and found[1][place] else ""
     raise SchemaError(f"{text.path}: {line} has no value in column {name!r}{told}; fill it in, or remove the line")
 
 
@@ -217,8 +217,8 @@ def _refuse_comments(text: EdgeListText, table: pa.Table) -> None:
         if row >= 0:
             found = text.line_where(lambda cells: cells[0].startswith(("#", "%")))
             raise SchemaError(
-                f"{text.path}: line {found[0] if found else row} starts with {first[row].as_py()[0]!r}, as comments "
-                "do, and comments are read at the begin alone; remove the line"
+                f"{text.path}: line {found[0] if found else row} starts with {quoted(first[row].as_py()[0])}, as "
+                "comments do, and comments are read at the begin alone; remove the line"
             )
 
 
@@ -245,8 +245,9 @@ def _value_names(text: EdgeListText, rest: Sequence[pa.ChunkedArray], columns: S
     if num_values == 1 and not columns:
         if pa.types.is_string(rest[0].type) and len(rest[0]):
             raise SchemaError(
-                f"{text.path} has a column of text after source and target, {rest[0][0].as_py()!r} and others, which "
-                "is no weight; give a name for it, or, where the columns are in another order, a header that names them"
+                f"{text.path} has a column of text after source and target, {quoted(rest[0][0].as_py())} and others, "
+                "which is no weight; give a name for it, or, where the columns are in another order, a header that "
+                "names them"
             )
         return [WEIGHT]
     if len(columns) != num_values or len(set(columns)) != num_values:
@@ -264,7 +265,7 @@ def _keys(
     for what, place, column in zip(ENDS, text.end_places, pair, strict=True):
         if column.type != pa.int64():
             found = text.line_where(lambda cells, place=place: not _is_key(cells[place]))  # type: ignore[misc]
-            where = f"in line {found[0]} {found[1][place]!r}" if found else f"as {column.type}"
+            where = f"in line {found[0]} {quoted(found[1][place])}" if found else f"as {column.type}"
             raise SchemaError(
                 f"{text.path}: {what} is no integer of 64 bits {where}; keys are integers: give ids='raw' for other "
                 "names, or has_header=True where the first line names columns"

@@ -9,7 +9,7 @@ import numpy as np
 
 from hopstream.arrays import Column, RaggedArray
 from hopstream.checks import known_names
-from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError
+from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.columns import as_column
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
@@ -74,8 +74,8 @@ def graph_from_networkx(
     by_type: dict[str, list[tuple[Hashable, Mapping[str, Any]]]] = {}
     places: dict[Hashable, tuple[str, int]] = {}
     for name, attributes in source.nodes(data=True):
-        of = by_type.setdefault(_type_of(attributes, node_type, NODE, f"node {name!r}"), [])
-        places[name] = (_type_of(attributes, node_type, NODE, f"node {name!r}"), len(of))
+        of = by_type.setdefault(_type_of(attributes, node_type, NODE, f"node {quoted(name)}"), [])
+        places[name] = (_type_of(attributes, node_type, NODE, f"node {quoted(name)}"), len(of))
         of.append((name, attributes))
     nodes: dict[str, NodeTable] = {}
     for t, found in by_type.items():
@@ -105,8 +105,10 @@ def _edges(
         listed += [(v, u, of) for u, v, of in listed if u != v]
     for u, v, attributes in listed:
         (src_type, src), (dst_type, dst) = places[u], places[v]
-        relation = _type_of(attributes, attribute, RELATION, f"edge {u!r} -> {v!r}")
-        found.setdefault((src_type, relation, dst_type), []).append((src, dst, f"{u!r} -> {v!r}", attributes))
+        relation = _type_of(attributes, attribute, RELATION, f"edge {quoted(u)} -> {quoted(v)}")
+        found.setdefault((src_type, relation, dst_type), []).append(
+            (src, dst, f"{quoted(u)} -> {quoted(v)}", attributes)
+        )
     return {
         t: EdgeTable(
             src_keys=np.array([src for src, *_ in of], np.int64),
@@ -122,7 +124,7 @@ def _type_of(attributes: Mapping[str, Any], attribute: str | None, default: str,
         return default
     value = attributes.get(attribute)
     if not isinstance(value, str) or not value:
-        raise SchemaError(f"{where} has {attribute}={value!r}; its type is a string")
+        raise SchemaError(f"{where} has {attribute}={quoted(value)}; its type is a string")
     return value
 
 
@@ -144,8 +146,8 @@ def _name_kind(node_type: str, name: Hashable) -> type:
     if is_integer and -MAX_INTEGER - 1 <= int(name) <= MAX_INTEGER:  # type: ignore[call-overload]
         return int
     raise SchemaError(
-        f"{node_type} has a node {name!r} ({type(name).__name__}); raw ids are strings or integers of 64 bits: use "
-        "networkx.relabel_nodes, or raw_ids=None"
+        f"{node_type} has a node {quoted(name)} ({type(name).__name__}); raw ids are strings or integers of 64 bits: "
+        "use networkx.relabel_nodes, or raw_ids=None"
     )
 
 
@@ -235,7 +237,9 @@ def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
         rows = _rows(node_type, nodes.features, nodes.num_nodes, {"type": node_type} if has_types else {}, names)
         for name, attributes in zip(called[node_type], rows, strict=True):
             if name in made:
-                raise SchemaError(f"{node_type} has a second node that is called {name!r}; choose another feature")
+                raise SchemaError(
+                    f"{node_type} has a second node that is called {quoted(name)}; choose another feature"
+                )
             made.add_nodes_from([(name, attributes)])
     for edge_type, edges in graph.edges.items():
         sources, targets = called[edge_type[0]], called[edge_type[2]]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from hopstream.arrays import IntArray
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.columns import ColumnLike, as_array, as_keys
@@ -93,7 +93,7 @@ def _by_type(name: str, value: Any, only: Any, is_typed: bool) -> Mapping[Any, A
 
 def _edge_type(given: object) -> EdgeType:
     if not isinstance(given, tuple) or len(given) != 3:
-        raise SchemaError(f"edge_index_dict has the type {given!r}; wanted (source, relation, target)")
+        raise SchemaError(f"edge_index_dict has the type {quoted(given)}; wanted (source, relation, target)")
     return cast(EdgeType, given)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.ingest.arrow_types import dtype_name
 from hopstream.ingest.ids import INTEGER, NAME, holds_integers, strings_column
 from hopstream.ingest.table_files import Batch, Origin, shown_path
@@ -99,7 +99,7 @@ class ColumnReader:
         except pa.ArrowInvalid as error:
             row = _first_refused(filled, lambda part: _parse(part, dtype, is_cast=self._spec.is_cast))
             raise SchemaError(
-                f"{self._label} is {filled[row].as_py()!r} at {origin.place(row)}; wanted {_range_text(dtype)}"
+                f"{self._label} is {quoted(filled[row].as_py())} at {origin.place(row)}; wanted {_range_text(dtype)}"
             ) from error
 
     def _values(self, origin: Origin, values: pa.Array) -> Column:
@@ -133,7 +133,7 @@ class ColumnReader:
                 return pa.scalar(str(fill).lower() if isinstance(fill, bool) else str(fill))
             return pa.scalar(fill, fill_type) if isinstance(fill, list) else pa.scalar(fill).cast(fill_type)
         except (pa.ArrowException, TypeError) as error:
-            raise SchemaError(f"{self._label}: fill {fill!r} is no {fill_type} ({error})") from error
+            raise SchemaError(f"{self._label}: fill {quoted(fill)} is no {fill_type} ({error})") from error
 
     def _cast(self, origin: Origin, values: pa.Array) -> pa.Array:
         got, wanted = leaf_name(values.type), self._spec.dtype
@@ -153,7 +153,9 @@ class ColumnReader:
         except pa.ArrowException as error:
             row = _first_refused(values, lambda part: _checked_cast(part, wanted))
             shown = values[row].as_py()
-            raise SchemaError(f"{self._label} is {shown!r} at {origin.place(row)}; {wanted} cannot hold it") from error
+            raise SchemaError(
+                f"{self._label} is {quoted(shown)} at {origin.place(row)}; {wanted} cannot hold it"
+            ) from error
 
     def _shaped(self, origin: Origin, column: Column, shape: tuple[int, ...]) -> Column:
         """Rows of a list column, all of one length, as rows of fixed width."""
@@ -248,7 +250,9 @@ def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
         return values.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         row = _first_refused(values, lambda part: part.cast(pa.large_string()))
-        raise SchemaError(f"{label} is {values[row].as_py()!r} at {origin.place(row)}, which is not UTF-8") from error
+        raise SchemaError(
+            f"{label} is {quoted(values[row].as_py())} at {origin.place(row)}, which is not UTF-8"
+        ) from error
 
 
 def join_columns(columns: list[Column]) -> Column:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopstream.arrays import IntArray
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import EdgeTable
 from hopstream.ingest.ids import RawIds
 from hopstream.ingest.table_columns import ColumnReader, raw_id_column, take_rows
@@ -114,5 +114,5 @@ def _refuse_dangling(
 
 def dangling_error(label: str, raw: object, node_type: str, place: str) -> SchemaError:
     """The error of an end that is empty (``raw`` is None) or no node."""
-    got = "is empty" if raw is None else f"is {raw!r}, which no {node_type} node has"
+    got = "is empty" if raw is None else f"is {quoted(raw)}, which no {node_type} node has"
     return SchemaError(f'{label} {got}, at {place}; read with on_dangling="drop" to leave such edges out')

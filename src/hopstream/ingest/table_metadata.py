@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
 
@@ -208,7 +208,7 @@ def _id_column(fields: _Fields, default: str | None) -> tuple[str | None, IdDtyp
     column, dtype = inner.text("column"), inner.text("dtype", None)
     inner.finish()
     if dtype not in (None, "int64", STRING):
-        raise SchemaError(f"{inner.where}.dtype is {dtype!r}; raw ids are int64 or string")
+        raise SchemaError(f"{inner.where}.dtype is {quoted(dtype)}; raw ids are int64 or string")
     return column, cast(IdDtype | None, dtype)
 
 
@@ -237,14 +237,14 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
 def _found(root: Path, where: str, pattern: str) -> list[Path]:
     """The files that a path or glob names, by name; none of them outside the folder."""
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise SchemaError(f"{where} has {pattern!r}; paths lie below the folder of the JSON file, without ..")
+        raise SchemaError(f"{where} has {quoted(pattern)}; paths lie below the folder of the JSON file, without ..")
     is_glob = any(mark in pattern for mark in "*?[")
     paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
     if not paths or not paths[0].is_file():
-        raise FormatError(f"{where} has {pattern!r}; there is no such file in {root}")
+        raise FormatError(f"{where} has {quoted(pattern)}; there is no such file in {root}")
     for path in paths:
         if not path.resolve().is_relative_to(root.resolve()):
-            raise SchemaError(f"{where} has {pattern!r}; {path} is a link that leads out of {root}")
+            raise SchemaError(f"{where} has {quoted(pattern)}; {path} is a link that leads out of {root}")
     return paths
 
 
@@ -253,7 +253,7 @@ def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
     if declared in ("csv", "parquet"):
         return cast(TableFormat, declared)
     if declared is not None:
-        raise SchemaError(f"{fields.where}.format is {declared!r}; tables are csv or parquet")
+        raise SchemaError(f"{fields.where}.format is {quoted(declared)}; tables are csv or parquet")
     formats = {f for path in paths for suffix, f in FORMAT_OF_SUFFIX.items() if path.name.lower().endswith(suffix)}
     if len(formats) != 1:
         known = ", ".join(FORMAT_OF_SUFFIX)
@@ -266,7 +266,7 @@ def _features(fields: _Fields) -> dict[str, FeatureSpec]:
     if isinstance(value, list):
         value = {name: name for name in fields.texts("features")}
     if not isinstance(value, dict):
-        raise SchemaError(f"{fields.where}.features is {value!r}; wanted a list of columns or {{name: column}}")
+        raise SchemaError(f"{fields.where}.features is {quoted(value)}; wanted a list of columns or {{name: column}}")
     return {name: _feature(f"{fields.where}.features.{name}", given) for name, given in value.items()}
 
 
@@ -290,11 +290,11 @@ def _feature(where: str, value: object) -> FeatureSpec:
     )
     fields.finish()
     if dtype is not None and dtype not in DTYPES:
-        raise SchemaError(f"{where}.dtype is {dtype!r}; wanted one of {', '.join(DTYPES)}")
+        raise SchemaError(f"{where}.dtype is {quoted(dtype)}; wanted one of {', '.join(DTYPES)}")
     if not names or (spec.is_vector and dtype == STRING):
         raise SchemaError(f"{where}: a vector needs at least one column of numbers")
     if shape is not None and (spec.is_vector or not dims or any(type(n) is not int or n < 1 for n in dims)):
-        raise SchemaError(f"{where}.shape is {shape!r}; wanted positive integers, for one column of lists")
+        raise SchemaError(f"{where}.shape is {quoted(shape)}; wanted positive integers, for one column of lists")
     if spec.is_cast and dtype is None:
         raise SchemaError(f"{where}.cast needs a dtype to cast to")
     return spec
@@ -322,7 +322,7 @@ class _Fields:
     def text(self, name: str, default: str | None = _REQUIRED) -> str | None:
         value = self.take(name, default)
         if value is not None and not (isinstance(value, str) and value):
-            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a string")
+            raise SchemaError(f"{self.where}.{name} is {quoted(value)}; wanted a string")
         return value
 
     def texts(self, name: str, default: tuple[str, ...] | None = _REQUIRED) -> tuple[str, ...]:
@@ -331,28 +331,28 @@ class _Fields:
         found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
         is_missing = value is not None and not isinstance(value, str | list | tuple)
         if is_missing or not all(isinstance(text, str) for text in found) or (not found and default is _REQUIRED):
-            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a string or a list of strings")
+            raise SchemaError(f"{self.where}.{name} is {quoted(value)}; wanted a string or a list of strings")
         return cast(tuple[str, ...], found)
 
     def flag(self, name: str) -> bool:
         value = self.take(name, False)
         if not isinstance(value, bool):
-            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted true or false")
+            raise SchemaError(f"{self.where}.{name} is {quoted(value)}; wanted true or false")
         return value
 
     def mapping(self, name: str) -> dict[str, object]:
         value = self.take(name)
         if not isinstance(value, dict) or not value:
-            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted an object with at least one entry")
+            raise SchemaError(f"{self.where}.{name} is {quoted(value)}; wanted an object with at least one entry")
         return value
 
     def list(self, name: str, default: list[object]) -> list[object]:
         value = self.take(name, default)
         if not isinstance(value, list):
-            raise SchemaError(f"{self.where}.{name} is {value!r}; wanted a list")
+            raise SchemaError(f"{self.where}.{name} is {quoted(value)}; wanted a list")
         return value
 
     def finish(self) -> None:
         unknown = sorted(set(self._value) - self._taken)
         if unknown:
-            raise SchemaError(f"{self.where} has unknown key {unknown[0]!r}; known here: {sorted(self._taken)}")
+            raise SchemaError(f"{self.where} has unknown key {quoted(unknown[0])}; known here: {sorted(self._taken)}")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopstream.arrays import IntArray
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
 from hopstream.ingest.table_columns import ColumnReader, raw_id_column, take_rows
@@ -104,7 +104,7 @@ def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
         raise SchemaError(f"{label} is empty at {batch.origin.place(row)}; every node has a raw id")
     bad_row = first_non_integer(raw) if spec.id_dtype == "int64" else None
     if bad_row is not None:
-        raise SchemaError(f"{label} is {raw[bad_row].as_py()!r} at {batch.origin.place(bad_row)}; wanted int64")
+        raise SchemaError(f"{label} is {quoted(raw[bad_row].as_py())} at {batch.origin.place(bad_row)}; wanted int64")
     return raw
 
 
@@ -124,6 +124,6 @@ def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw
 def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
     """The error of a raw id that is in two places."""
     return SchemaError(
-        f"{node_type} has raw id {raw!r} twice: {places[0]} and {places[1]}; "
+        f"{node_type} has raw id {quoted(raw)} twice: {places[0]} and {places[1]}; "
         'read with on_duplicate="drop" to keep the first of such rows'
     )

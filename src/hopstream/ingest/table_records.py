@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example_columns import (
@@ -148,9 +148,8 @@ class _Column:
                 try:
                     raw.decode()
                 except UnicodeDecodeError:
-                    shown = raw[:40]
                     raise SchemaError(
-                        f"{self._where.record(row)}: feature {self._name!r} is {shown!r}, which is not UTF-8; "
+                        f"{self._where.record(row)}: feature {self._name!r} is {quoted(raw)}, which is not UTF-8; "
                         "Hopstream holds text only"
                     ) from error
             raise

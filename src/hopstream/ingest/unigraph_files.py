@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.errors import FormatError, SchemaError, SettingsError, quoted
 from hopstream.ingest.table_files import first_cells
 from hopstream.ingest.table_metadata import TableFiles, TableFormat
 from hopstream.schema import FeatureSchema
@@ -60,13 +60,13 @@ def _format_of(where: str, filename: str) -> TableFormat:
     if found:
         return max(found)[1]  # what stands last: a set may be called after a format
     raise SchemaError(
-        f"{where}: metadata.filename is {filename!r}, which names no format; a name has .tfrecord, .csv or .parquet "
-        "in it"
+        f"{where}: metadata.filename is {quoted(filename)}, which names no format; a name has .tfrecord, .csv or "
+        ".parquet in it"
     )
 
 
 def _paths(root: Path, where: str, filename: str) -> list[Path]:
-    shown = f"{where}: metadata.filename is {filename!r}"
+    shown = f"{where}: metadata.filename is {quoted(filename)}"
     if "://" in filename or ".." in Path(filename).parts:
         raise SchemaError(f"{shown}; files are local and lie below {root}, without ..")
     if Path(filename).is_absolute():

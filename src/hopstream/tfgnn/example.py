@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.kernels.examples import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -169,7 +169,7 @@ def _name_of(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"not a tf.Example: a feature's name is {raw!r}, which is not UTF-8") from error
+        raise FormatError(f"not a tf.Example: a feature's name is {quoted(raw)}, which is not UTF-8") from error
 
 
 def _values_of(buffer: Array, kind: int, start: int, end: int) -> Values | None:

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.graph_tensor import MAX_ITEMS, SIZE, SOURCE, TARGET
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
@@ -201,7 +201,7 @@ def _feature_problems(where: str, features: Mapping[str, Any], reserved: tuple[s
             yield f"{what} has no dtype"
         if any(dim.name for dim in feature.shape.dim):
             named = next(dim.name for dim in feature.shape.dim if dim.name)
-            yield f"{what} has a dimension with the name {named!r}; a description belongs to the feature"
+            yield f"{what} has a dimension with the name {quoted(named)}; a description belongs to the feature"
         sizes = [dim.size for dim in feature.shape.dim]
         if min(sizes, default=0) < -1:
             yield f"{what} has shape {sizes}; sizes are 0 or more, or -1 for one that varies"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
-from hopstream.errors import SchemaError
+from hopstream.errors import SchemaError, quoted
 from hopstream.tfgnn.spec import FieldSpec
 
 Dim = int | IntArray
@@ -209,7 +209,7 @@ def _strings(values: list[Any]) -> RaggedArray:
     encoded = []
     for value in values:
         if not isinstance(value, str | bytes):
-            raise SchemaError(f"strings and {type(value).__name__} {value!r} are mixed")
+            raise SchemaError(f"strings and {type(value).__name__} {quoted(value)} are mixed")
         encoded.append(value.encode() if isinstance(value, str) else value)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     return RaggedArray(np.frombuffer(b"".join(encoded), np.uint8), offsets_of(lengths), is_string=True)

@@ -16,7 +16,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, write_text
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
-from hopstream.errors import FormatError, UnknownNameError
+from hopstream.errors import FormatError, UnknownNameError, quoted
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 
@@ -179,14 +179,14 @@ def _number(path: Path, value: Mapping[str, Any], name: str) -> int:
 def _text(path: Path, value: Mapping[str, Any], name: str) -> str:
     text = value[name]
     if not isinstance(text, str):
-        raise FormatError(f"{path} has {name} {text!r}; wanted a text")
+        raise FormatError(f"{path} has {name} {quoted(text)}; wanted a text")
     return text
 
 
 def _ids(path: Path, name: str, value: Any) -> dict[str, int]:
     """Type to its id, in the order of ids."""
     if not isinstance(value, dict) or not all(type(number) is int for number in value.values()):
-        raise FormatError(f"{path} has {name} {value!r}; wanted whole numbers by type")
+        raise FormatError(f"{path} has {name} {quoted(value)}; wanted whole numbers by type")
     return dict(sorted(value.items(), key=lambda of: of[1]))
 
 
@@ -197,14 +197,14 @@ def _part(path: Path, said: Mapping[str, Any], part: int) -> dict[str, str]:
         raise FormatError(f"{path} has num_parts {said['num_parts']} and no {name!r}")
     value = said[name]
     if not isinstance(value, dict) or not all(isinstance(of, str) for of in value.values()):
-        raise FormatError(f"{path} has {name} {value!r}; wanted names of files by what they hold")
+        raise FormatError(f"{path} has {name} {quoted(value)}; wanted names of files by what they hold")
     return dict(value)
 
 
 def _ours(path: Path, value: Any) -> dict[str, Any]:
     """What stands under ``OURS``: lists of texts by label, a list of texts, and a truth."""
     if not isinstance(value, dict):
-        raise FormatError(f"{path} has {OURS} {value!r}; wanted an object")
+        raise FormatError(f"{path} has {OURS} {quoted(value)}; wanted an object")
     for name in ("splits", "edge_splits", "label_types"):
         of = value.get(name, {})
         if not isinstance(of, dict) or not all(_are_texts(texts) for texts in of.values()):

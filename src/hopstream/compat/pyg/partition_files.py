@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hopstream.errors import FormatError, IdRangeError
+from hopstream.errors import FormatError, IdRangeError, quoted
 from hopstream.ingest.described import PYG_META
 from hopstream.load.torch_files import read_torch_file
 from hopstream.partition.settings import MAX_PARTS
@@ -252,12 +252,14 @@ def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -
 
 def _node_types(path: Path, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise FormatError(f"{path} has node_types {value!r}; it must be a list of names")
+        raise FormatError(f"{path} has node_types {quoted(value)}; it must be a list of names")
     return tuple(value)
 
 
 def _edge_types(path: Path, value: Any) -> tuple[EdgeType, ...]:
     is_list = isinstance(value, list) and all(isinstance(t, list) and len(t) == 3 for t in value)
     if not is_list or not all(isinstance(name, str) for t in value for name in t):
-        raise FormatError(f"{path} has edge_types {value!r}; it must be a list of [source, relation, destination]")
+        raise FormatError(
+            f"{path} has edge_types {quoted(value)}; it must be a list of [source, relation, destination]"
+        )
     return tuple(cast(EdgeType, tuple(t)) for t in value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.chunk_settings import DELIMITER, EDGE_FORMATS, FEATURE_FORMATS, FileFormat, check_delimiter
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import EdgeType
@@ -107,7 +107,7 @@ def read_chunked_metadata(path: Path) -> ChunkedMetadata:
         unknown = [key for key in given if key not in known]
         if unknown:
             types = "node_type" if name == "node_data" else "edge_type"
-            raise SchemaError(f"{path}: {name} has {unknown[0]!r}; {types} has {list(known)}")
+            raise SchemaError(f"{path}: {name} has {quoted(unknown[0])}; {types} has {list(known)}")
     nodes = {
         t: TypeSpec(
             num_rows=node_counts[t][0],
@@ -185,14 +185,14 @@ def _file_spec(root: Path, where: str, label: str, value: object, formats: Seque
 
 def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[FileFormat, str]:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise SchemaError(f'{where} is {value!r}; wanted {{"name": one of {", ".join(formats)}}}')
+        raise SchemaError(f'{where} is {quoted(value)}; wanted {{"name": one of {", ".join(formats)}}}')
     name = value["name"]
     if name not in formats:
         raise FormatError(f"{where}.name is {name!r}; wanted one of {', '.join(formats)}")
     known = {"name", "delimiter"} if name == "csv" else {"name"}
     unknown = sorted(value.keys() - known)
     if unknown:
-        raise SchemaError(f"{where} has unknown key {unknown[0]!r}; known here: {sorted(known)}")
+        raise SchemaError(f"{where} has unknown key {quoted(unknown[0])}; known here: {sorted(known)}")
     delimiter = value.get("delimiter", DELIMITER)
     check_delimiter(f"{where}.delimiter", delimiter)
     return cast(FileFormat, name), delimiter
@@ -228,14 +228,14 @@ class _Fields:
     def text(self, name: str) -> str:
         value = self._take(name)
         if not isinstance(value, str) or not value:
-            raise SchemaError(f"{self._where}: {name} is {value!r}; wanted a string")
+            raise SchemaError(f"{self._where}: {name} is {quoted(value)}; wanted a string")
         return value
 
     def names(self, name: str) -> list[str]:
         """A list of distinct strings."""
         value = self._take(name)
         if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-            raise SchemaError(f"{self._where}: {name} is {value!r}; wanted a list of strings")
+            raise SchemaError(f"{self._where}: {name} is {quoted(value)}; wanted a list of strings")
         repeated = [text for text in value if value.count(text) > 1]
         if repeated:
             raise SchemaError(f"{self._where}: {name} has {repeated[0]!r} twice")
@@ -277,11 +277,11 @@ class _Fields:
     def _chunk_rows(self, name: str, position: int, value: object) -> tuple[int, ...]:
         where = f"{self._where}: {name}[{position}]"
         if not isinstance(value, list):
-            raise SchemaError(f"{where} is {value!r}; wanted a list of counts, one for each chunk")
+            raise SchemaError(f"{where} is {quoted(value)}; wanted a list of counts, one for each chunk")
         return tuple(_count(f"{where}[{chunk}]", count) for chunk, count in enumerate(value))
 
 
 def _count(where: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
-        raise SchemaError(f"{where} is {value!r}; wanted an integer from 0 to {MAX_COUNT}")
+        raise SchemaError(f"{where} is {quoted(value)}; wanted an integer from 0 to {MAX_COUNT}")
     return value

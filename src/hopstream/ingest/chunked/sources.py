@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.errors import FormatError, SchemaError
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
@@ -131,7 +131,7 @@ class Piece:
             )
             return cls(first=int(first), stop=int(stop), spans=found)
         except (TypeError, ValueError) as error:
-            raise FormatError(f"not a piece of edges ({error}): {value!r}") from error
+            raise FormatError(f"not a piece of edges ({error}): {quoted(value)}") from error
 
 
 class EdgeSource(ABC):

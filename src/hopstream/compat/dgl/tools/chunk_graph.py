@@ -17,7 +17,7 @@ from hopstream.checks import known_names
 from hopstream.compat.dgl.convert import as_graph
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SettingsError, UnknownNameError, quoted
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays
 from hopstream.ingest.apart import check_apart
@@ -118,7 +118,9 @@ def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
         found = [t for t in graph.edges if t == EDGE]
     if len(found) != 1:
         what = "is the relation of several edge types" if found else "is no edge type"
-        raise UnknownNameError(f"edata_paths name {given!r}, which {what}; known: {[':'.join(t) for t in graph.edges]}")
+        raise UnknownNameError(
+            f"edata_paths name {quoted(given)}, which {what}; known: {[':'.join(t) for t in graph.edges]}"
+        )
     return found[0]
 
 
