@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsErr
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.assign import assign_owners, even_shares, hash_owners, random_owners
 from hopstream.partition.balance import max_over_mean, measure_cut
+from hopstream.partition.layout import write_parts
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.weights import node_weights
 from hopstream.schema import EDGE, NODE
@@ -210,8 +212,29 @@ def test_owners_must_be_given_for_method_file_and_for_no_other(tmp_path, typed_g
         assign_owners(typed_graph, chosen, {"venue": [0]})
 
 
-def test_owners_without_a_type_are_told_how_to_be_given():
+@pytest.mark.parametrize("make", [np.array, list, torch.tensor], ids=["array", "list", "tensor"])
+def test_owners_of_the_only_node_type_need_not_name_it(tmp_path, make):
+    owners = [0, 1, 0, 2]
     graph = Graph(nodes={"node": NodeTable(num_nodes=4)})
-    for owners in (np.zeros(4, np.int64), [0, 1, 0, 1]):
-        with pytest.raises(SettingsError, match=r"owners is a (ndarray|list); give .* \{'node': owners\}"):
-            assign_owners(graph, PartitionSettings(num_parts=2, method="file"), owners)
+    wanted = write_parts(graph, tmp_path / "p", owners={"node": owners})
+    got = write_parts(graph, tmp_path / "q", owners=make(owners))
+    assert got.book.num_parts == 3 and got.dataset_id == wanted.dataset_id
+    found = assign_owners(graph, PartitionSettings(num_parts=3, method="file"), make(owners))
+    assert found["node"].tolist() == owners
+    with pytest.raises(SchemaError, match=r"owners\['node'\] is int64\[3\]; it must be one integer for each of 4"):
+        write_parts(graph, tmp_path / "r", owners=make(owners[:3]))
+
+
+def test_owners_of_several_node_types_are_given_by_type(tmp_path, typed_graph: Graph):
+    for owners in (np.zeros(60, np.int64), [0] * 60, 7):
+        with pytest.raises(SettingsError, match=r"owners is a (ndarray|list|int); give .* \{'paper': owners\}"):
+            write_parts(typed_graph, tmp_path / "p", owners=owners)
+
+
+def test_a_feature_of_the_only_node_type_balances_without_naming_it():
+    graph = Graph(nodes={"node": NodeTable(num_nodes=8, features={"y": np.arange(8) % 2})})
+    found = [
+        assign_owners(graph, PartitionSettings(num_parts=2, method="random", balance_ntypes=(text,)))["node"].tolist()
+        for text in ("y", "node=y")
+    ]
+    assert found[0] == found[1] and sorted(zip(found[0], np.arange(8) % 2, strict=True)).count((0, 1)) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from hopstream.schema import EdgeType
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
 
-OwnersSource = str | Path | Mapping[str, ArrayLike]
+OwnersSource = str | Path | ArrayLike | Mapping[str, ArrayLike]
 """A folder with one file per node type, or node type to the part of each node."""
 
 
@@ -385,33 +385,44 @@ def even_shares(
     return cast(NDArray[np.float64], np.minimum(room, level * wanted))
 
 
+def owners_by_type(given: OwnersSource, node_types: Collection[str]) -> Path | Mapping[str, ArrayLike]:
+    """A folder, or the parts of nodes by node type: a plain array is that of the only node type.
+
+    Raises:
+        SettingsError: It is neither, or a plain array and the graph has several node types.
+    """
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    (first, *others) = node_types or ("node",)
+    if others or not hasattr(given, "__len__"):
+        raise SettingsError(
+            f"owners is a {type(given).__name__}; give a folder, or an array by node type: {{{first!r}: owners}}"
+        )
+    return {first: given}
+
+
 def count_parts(given: OwnersSource, num_nodes: Mapping[str, int]) -> int:
-    """How many parts a folder says, or else a folder or mapping names; whether each fits its nodes is checked later."""
-    if not isinstance(given, Mapping):
-        return find_num_parts(_owners_folder(given, num_nodes), num_nodes, None)
-    arrays = [np.asarray(of_type) for of_type in given.values()]
+    """How many parts a folder says, or else a folder or arrays name; whether each fits its nodes is checked later."""
+    found = owners_by_type(given, num_nodes)
+    if isinstance(found, Path):
+        return find_num_parts(found, num_nodes, None)
+    arrays = [np.asarray(of_type) for of_type in found.values()]
     return 1 + max((int(a.max(initial=0)) for a in arrays if a.dtype.kind in "iu"), default=0)
 
 
-def _owners_folder(given: object, num_nodes: Mapping[str, int]) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise SettingsError(
-            f"owners is a {type(given).__name__}; give a folder, or an array by node type: "
-            f"{{{next(iter(num_nodes), 'node')!r}: owners}}"
-        )
-    return Path(given)
-
-
 def _given_owners(source: AssignSource, num_parts: int, given: OwnersSource) -> dict[str, OwnerArray]:
-    if not isinstance(given, Mapping):
-        return read_owners(_owners_folder(given, source.num_nodes), source.num_nodes, num_parts)[0]
-    unknown = [t for t in given if t not in source.num_nodes]
+    found = owners_by_type(given, source.num_nodes)
+    if isinstance(found, Path):
+        return read_owners(found, source.num_nodes, num_parts)[0]
+    unknown = [t for t in found if t not in source.num_nodes]
     if unknown:
         raise UnknownNameError(f"owners name node type {unknown[0]!r}; {known_names(unknown[0], source.num_nodes)}")
-    missing = [t for t in source.num_nodes if t not in given]
+    missing = [t for t in source.num_nodes if t not in found]
     if missing:
         raise SchemaError(f"owners have no node type {missing[0]!r}; give the part of each of its nodes")
     return {
-        t: check_owners(f"owners[{t!r}]", np.asarray(given[t]), num_nodes, num_parts)
+        t: check_owners(f"owners[{t!r}]", np.asarray(found[t]), num_nodes, num_parts)
         for t, num_nodes in source.num_nodes.items()
     }

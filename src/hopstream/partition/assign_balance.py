@@ -7,7 +7,7 @@ are one number for each row and part, and so are their limits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,7 +127,7 @@ def make_constraints(
         SchemaError: A class is not one integer per node, or there are too many classes.
     """
     builder = ConstraintBuilder(sum(source.num_nodes.values()), settings)
-    names, of_node = _read_classes(source, {**_asked(settings), **(classes or {})})
+    names, of_node = _read_classes(source, {**_asked(settings, source.num_nodes), **(classes or {})})
     if weights is not None:
         builder.add([settings.balance], np.zeros(len(weights), np.int32), weights)
     if settings.balance_edges and degrees is not None:
@@ -141,9 +141,16 @@ def make_constraints(
     return builder.build()
 
 
-def _asked(settings: PartitionSettings) -> dict[str, str | None]:
-    pairs = (text.partition("=") for text in settings.balance_ntypes)
-    return {node_type: what if equals else None for node_type, equals, what in pairs}
+def _asked(settings: PartitionSettings, node_types: Collection[str]) -> dict[str, str | None]:
+    """Node type to the feature or file of its classes; a name alone may be that of a feature of the only node type."""
+    found: dict[str, str | None] = {}
+    for text in settings.balance_ntypes:
+        node_type, equals, what = text.partition("=")
+        if not equals and len(node_types) == 1 and node_type not in node_types:
+            found[next(iter(node_types))] = node_type
+        else:
+            found[node_type] = what if equals else None
+    return found
 
 
 def _members(source: AssignSource, split: str) -> tuple[list[str], NDArray[np.int32]]:

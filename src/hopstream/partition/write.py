@@ -1,4 +1,4 @@
-"""How does a graph become a folder of parts, of which nobody ever sees half?
+"""Write a graph as a folder of parts, which is visible only when it is whole.
 
 Nodes are assigned, then written, then edges, one edge type and direction at a time, so the most memory is taken by the
 largest of them, then links. Columns are gathered in blocks while they are written. The manifest comes last, and then
@@ -26,7 +26,7 @@ from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
 from hopstream.ingest.apart import check_apart
-from hopstream.partition.assign import OwnersSource, assign_owners, count_parts
+from hopstream.partition.assign import OwnersSource, assign_owners, count_parts, owners_by_type
 from hopstream.partition.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.partition.costs import StageCost
@@ -54,8 +54,9 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         out: The folder to write; made if it is not there.
         settings: How to cut it; the defaults if it is not given.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
-            type to integer[num_nodes], the part of each node. Giving it implies the method, and where neither
-            ``settings`` nor ``num_parts`` is given as many parts as it names.
+            type to integer[num_nodes], the part of each node; where there is one node type, such an array will do.
+            Giving it implies the method, and where neither ``settings`` nor ``num_parts`` is given as many parts as it
+            names.
         halo: What parts keep copies of, as ``add_halo`` does it; nothing if it is not given.
         overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
         progress: Called as ``progress(stage, done, total)``.
@@ -73,19 +74,20 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names what
             is not there.
     """
-    if owners is not None:
-        if not isinstance(owners, Mapping):
-            check_apart(out, {"the folder of owners": owners})
-        options = {"method": "file", **options}
     given: object = graph
     if not isinstance(given, Graph):
         got = type(given).__name__
         raise SettingsError(
             f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
         )
-    if owners is not None and settings is None and "num_parts" not in options:
-        num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
-        options = {**options, "num_parts": count_parts(owners, num_nodes)}
+    if owners is not None:
+        owners = owners_by_type(owners, graph.nodes)
+        if isinstance(owners, Path):
+            check_apart(out, {"the folder of owners": owners})
+        options = {"method": "file", **options}
+        if settings is None and "num_parts" not in options:
+            num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
+            options = {**options, "num_parts": count_parts(owners, num_nodes)}
     settings = replace(settings or PartitionSettings(), **options)
     graph.check()
     schema = schema_with_links(graph.schema, settings)

@@ -306,3 +306,11 @@ def test_graphs_of_types_are_cut_by_hash(tmp_path):
     classes = {"a": np.zeros(graph.nodes["a"].num_nodes, np.int64)}
     with pytest.raises(SettingsError, match=r"'hash' puts a node where .*balance_ntypes.* leave them out"):
         partition_graph(graph, "g", 3, tmp_path / "b", part_method="hash", balance_ntypes=classes)
+
+
+def test_owners_of_a_graph_without_types_are_one_array(tmp_path):
+    owners = np.arange(30) % 3
+    for name, given in (("a", {"_N": owners}), ("b", torch.from_numpy(owners))):
+        dgl.distributed.partition_graph(plain_graph(), "g", 3, tmp_path / name, part_method="file", owners=given)
+    a, b = (dgl.distributed.read_partitions(tmp_path / name / "g.json")[1]["node"] for name in "ab")
+    assert a.tolist() == b.tolist() == owners.tolist()

@@ -277,3 +277,27 @@ def test_a_full_disk_leaves_it_as_it_was(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             append(root, **MOVIE)
     assert tree_of(root) == before and verify_dataset(root).is_ok
+
+
+def test_what_is_added_to_the_only_types_need_not_name_them(tmp_path: Path):
+    graph = hopstream.graph_from_arrays(
+        [[0, 1, 2], [1, 2, 0]], num_nodes=3, node_features={"x": np.arange(3)}, edge_features={"w": np.arange(3)},
+        splits={"train": [0]}, edge_splits={"train": [1]},
+    )  # fmt: skip
+    nodes, edges = {"x": [3, 4]}, ([3, 4], [0, 3], {"w": [3, 4]})
+    splits, edge_splits = {"train": [3]}, {"train": [4]}
+    found = []
+    for name in ("typed", "plain"):
+        hopstream.write_parts(graph, tmp_path / name, num_parts=2, method="hash")
+        types = (
+            {"nodes": {"node": nodes}, "edges": {("node", "to", "node"): edges}, "splits": {"node": splits},
+             "edge_splits": {"node__to__node": edge_splits}}
+            if name == "typed"
+            else {"nodes": nodes, "edges": edges, "splits": splits, "edge_splits": edge_splits}
+        )  # fmt: skip
+        hopstream.append(tmp_path / name, **types)
+        found.append(hopstream.read_dataset(tmp_path / name))
+    assert found[0].fingerprint() == found[1].fingerprint() and found[1].nodes["node"].num_nodes == 5
+    assert found[1].splits["node"]["train"].tolist() == [0, 3]
+    with pytest.raises(UnknownNameError, match="'nod'"):
+        hopstream.append(tmp_path / "plain", nodes={"nod": {"x": [5]}})

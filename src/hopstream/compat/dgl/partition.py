@@ -70,7 +70,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         store_inner_edge: False.
         reshuffle: True, as older versions of DGL had it by default: nodes are always numbered anew.
         rng_seed: Seed of every random choice; equal seeds give equal parts.
-        owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files.
+        owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files, or where
+            there is one node type an array.
 
     Returns:
         With ``return_mapping`` int64[num_nodes] and int64[num_edges] for a graph of one node type and one edge type,

@@ -23,7 +23,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.described import PYG_META
 from hopstream.load.pyg import to_tensor
-from hopstream.partition.assign import OwnersSource, assign_owners
+from hopstream.partition.assign import OwnersSource, assign_owners, count_parts
 from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.partition.read_back import graph_of_dataset
 from hopstream.partition.replace import replaceable, replaced_folder
@@ -113,9 +113,9 @@ def cut_of(graph: Graph | Dataset | str | Path, owners: OwnersSource | None, opt
     if isinstance(graph, Graph):
         if owners is not None:
             options = {"method": "file", **options}
-            if "num_parts" not in options and isinstance(owners, Mapping):
-                largest = max((int(np.max(of)) for of in owners.values() if np.size(of)), default=0)
-                options = {"num_parts": largest + 1, **options}
+            if "num_parts" not in options:
+                num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
+                options = {"num_parts": count_parts(owners, num_nodes), **options}
         settings = PartitionSettings(**options)
         assigned = assign_owners(graph.check(), settings, owners)
         return CutGraph(graph=graph, owners=assigned, num_parts=settings.num_parts)

@@ -1,11 +1,11 @@
-"""What is to be added to a dataset, and does it fit?"""
+"""Check what is to be added to a dataset, and put it into tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ NewNodes = int | Columns
 NewEdges = tuple[ColumnLike, ColumnLike] | tuple[ColumnLike, ColumnLike, Columns]
 """Keys of sources and of destinations, and features where the type has any."""
 
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -38,7 +39,7 @@ def addition_of_arrays(
     manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
     splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns],
 ) -> Graph:  # fmt: skip
-    """What ``append`` is given, as tables of all types of the dataset, with rows numbered from 0.
+    """What ``append`` is given, also without the only type, as tables of all types, with rows numbered from 0.
 
     Raises:
         UnknownNameError: The dataset has no such type, feature or split.
@@ -46,6 +47,8 @@ def addition_of_arrays(
         IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
     """
     schema = manifest.schema
+    nodes, splits = _of_types(nodes, schema.nodes), _of_types(splits, schema.nodes)
+    edges, edge_splits = _of_types(edges, schema.edges), _of_types(edge_splits, schema.edges)
     by_type = _by_edge_type(schema, edges, "edges")
     _check_names("nodes", nodes, schema.nodes)
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
@@ -166,6 +169,14 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
             raise IdRangeError(
                 f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the new"
             )
+
+
+def _of_types(given: Any, types: Collection[T]) -> Any:
+    """What is given by type; where there is one type, what is given without."""
+    is_typed = isinstance(given, Mapping) and (
+        not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
+    )
+    return given if is_typed or len(types) != 1 else dict.fromkeys(types, given)
 
 
 def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: str) -> dict[EdgeType, V]:

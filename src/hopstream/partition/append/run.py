@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hopstream.engine.peak import watched
 from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
@@ -36,10 +37,11 @@ from hopstream.schema import EdgeType
 
 
 def append(
-    dataset: str | Path, *, nodes: Mapping[str, NewNodes] | None = None,
-    edges: Mapping[EdgeType | str, NewEdges] | None = None,
-    splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
-    edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | None = None, progress: Progress | None = None,
+    dataset: str | Path, *, nodes: Mapping[str, NewNodes] | NewNodes | None = None,
+    edges: Mapping[EdgeType | str, NewEdges] | NewEdges | None = None,
+    splits: Mapping[str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
+    edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
 
@@ -53,7 +55,8 @@ def append(
         edges: Edge type, or its label, to ``(src_keys, dst_keys)`` or ``(src_keys, dst_keys, {feature: column})``;
             integer[n] keys of old and new nodes.
         splits: Node type to split to a mask of its new nodes, or to their keys.
-        edge_splits: Edge type to split to a mask of its new edges, or to their edge keys.
+        edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. Where the dataset has one
+            node type or one edge type, all of these may be given without the type.
         progress: Called as ``progress("append", done, total)``.
 
     Returns:
@@ -70,7 +73,7 @@ def append(
             what ``write_parts`` would take.
         IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
     """
-    given = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
+    given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
     return _append(Path(dataset), lambda manifest, _: addition_of_arrays(manifest, *given), progress)
 
 
