@@ -14,8 +14,9 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.main
@@ -49,6 +50,7 @@ from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.cli.words import command_words
 from hopstream.engine.peak import watched
 from hopstream.errors import EngineError, HopstreamError, StoreError
+from hopstream.uris import local_path
 
 USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
 WITH_OWN_SIGNALS = (serve, up)
@@ -62,6 +64,8 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
 }
 """Heading in help to the modules of the verbs under it."""
+WITH_URIS = frozenset({"beam_options", "cluster", "location", "root", "source", "source_dataset"})
+"""Arguments that are text and may be addresses of servers, or places that parts are copied from or to."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 # The root of what is raised for a bad option. Some versions of typer bring their own copy of click, so it is taken from
 # the one class of it that typer has always named.
@@ -146,14 +150,29 @@ def _make_app() -> typer.Typer:
     app.callback()(_common_options)
     for panel, modules in VERBS.items():
         for module in modules:
+            verb = _with_local_paths(module.run)
             app.command(
                 name=module.__name__.rpartition(".")[2].replace("_", "-"), cls=GroupedOptions, rich_help_panel=panel
-            )(module.run if module in WITH_OWN_SIGNALS else _ended_by_sigterm(module.run))
+            )(verb if module in WITH_OWN_SIGNALS else _ended_by_sigterm(verb))
     group = typer.Typer(help="Look at GraphSchemas and examples as TF-GNN has them.", rich_markup_mode=None)
     for name, module in {"validate": validate, "print": show, "stats": stats, "random": random_examples}.items():
-        group.command(name=name, cls=GroupedOptions)(_ended_by_sigterm(module.run))
+        group.command(name=name, cls=GroupedOptions)(_ended_by_sigterm(_with_local_paths(module.run)))
     app.add_typer(group, name="tfgnn", cls=GroupedVerbs, rich_help_panel=list(VERBS)[-1])
     return app
+
+
+def _with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb that refuses URIs before anything is read or made, but where they are what it takes."""
+
+    @functools.wraps(verb)
+    def run(**arguments: Any) -> None:
+        for name, value in arguments.items():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, Path) or (isinstance(one, str) and name not in WITH_URIS):
+                    local_path(one)
+        verb(**arguments)
+
+    return run
 
 
 def _ended_by_sigterm(verb: Callable[..., None]) -> Callable[..., None]:

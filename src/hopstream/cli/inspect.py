@@ -15,6 +15,7 @@ from hopstream.cli.types import edge_type_text, write_types
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
@@ -45,9 +46,9 @@ def run(
     output = Output(is_json=json)
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
-    if "://" in source:
+    if source.startswith(("grpc://", "grpc+tls://")):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
-    path = Path(source)
+    path = local_path(source)
     is_cluster = path.is_file() and path.name != "manifest.json"
     if is_cluster and verify:
         raise SettingsError(

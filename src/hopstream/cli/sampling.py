@@ -16,6 +16,7 @@ from hopstream.cli.units import printable_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.load.options import check_seconds
 from hopstream.stream.settings import SamplingLimits
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.store.answer import Operation
@@ -268,7 +269,7 @@ class _Opener:
         if "://" in named:
             return parse_locations(named)
         try:
-            return read_cluster(Path(named))
+            return read_cluster(local_path(named))
         except FormatError as error:
             if Path(named).exists():
                 raise

@@ -11,7 +11,7 @@ from hopstream.errors import SettingsError
 from hopstream.partition.part_numbers import parse_parts
 from hopstream.partition.roots import CLUSTER, is_here
 from hopstream.partition.settings import MAX_PARTS
-from hopstream.transfer.uris import is_uri, shown_uri
+from hopstream.uris import is_uri, local_path, shown_uri
 
 if TYPE_CHECKING:
     from hopstream.cli.serve import ServeSettings
@@ -34,7 +34,7 @@ def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
             raise SettingsError(
                 f"{shown_uri(dataset)} is not a folder of this machine; give --cache-dir, a folder to copy parts to"
             )
-        return Path(dataset)
+        return local_path(dataset)
     from hopstream.transfer.pull import pull
 
     clock = Clock()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +18,7 @@ from hopstream.cli.progress import Facts, Output, table_of
 from hopstream.cli.serve import parts_text
 from hopstream.cli.units import bytes_text, count_text, percent_text, plural_text, printable_text
 from hopstream.errors import SettingsError, StoreUnavailable
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.cli.survey import Numbers, ServerState
@@ -94,7 +94,7 @@ def run(
 def _read(source: str) -> Cluster:
     from hopstream.store.cluster import parse_locations, read_cluster
 
-    return parse_locations(source) if "://" in source else read_cluster(Path(source))
+    return parse_locations(source) if "://" in source else read_cluster(local_path(source))
 
 
 def _check_all(states: Sequence[ServerState]) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from hopstream.arrays import write_text
 from hopstream.engine.job import JOB_FILE
 from hopstream.errors import SettingsError, StateError
+from hopstream.uris import local_path
 
 LOCK_FILE, OLD, PLACED, MACHINE_FILE = "lock", "old", "placed.json", "machine.json"
 ATTEMPTS = 10
@@ -100,7 +101,7 @@ def open_work(out: str | os.PathLike[str]) -> Iterator[WorkFolder]:
         StateError: Another process, or thread, writes to the place.
         SettingsError: The place is the root of all file systems.
     """
-    root = Path(os.path.realpath(out))
+    root = Path(os.path.realpath(local_path(out)))
     if not root.name:
         raise SettingsError(f"{out} is the root of a file system, which cannot be replaced; give a folder in it")
     top = work_path(root)

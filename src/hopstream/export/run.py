@@ -32,7 +32,7 @@ from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_sample
 from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
-from hopstream.export.source import ExportSource, open_source
+from hopstream.export.source import ExportSource, located_source, open_source
 from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
@@ -42,6 +42,7 @@ from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables, schema_message
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text, uniform_by_default
 from hopstream.tfgnn.tfrecord import output_name, shard_paths
+from hopstream.uris import local_path
 
 logger = logging.getLogger(__name__)
 FORMAT = 3
@@ -104,10 +105,13 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings = replace(settings or ExportSettings(), **options)
+    located_source(source)
     place, settings = _place_of(out, settings)
     text = spec_text(spec)
     tables = TableSettings(on_dangling=settings.on_dangling, data_path=settings.data_path)
-    with errors_named(place), _open_place(place) as work, open_source(source, tables) as opened:
+    if isinstance(seeds, str | Path):
+        local_path(seeds)
+    with errors_named(place), open_source(source, tables) as opened, _open_place(place) as work:
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source), "data_path": settings.data_path or str(source)})
         return _Run(
@@ -144,7 +148,7 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
 
 def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
     """The path that names begin with, and settings with the number of shards that it asks for."""
-    stem, num_shards = output_name(str(out))
+    stem, num_shards = output_name(str(local_path(out)))
     if not Path(stem).name or Path(stem).is_dir():
         raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
     _check_suffix(stem, settings.file_format)

@@ -30,6 +30,7 @@ from hopstream.store import open_store
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.sampling_spec import LINK_ENDS, WEIGHT_NAMES
+from hopstream.uris import local_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
         FormatError: It is neither.
         SchemaError: A unigraph contradicts itself.
     """
-    located = _located(source)
+    located = located_source(source)
     schema = None if "://" in located else _unigraph_schema(Path(located))
     if schema is None and "://" not in located and Path(located).is_dir() and not (Path(located) / MANIFEST).is_file():
         raise FormatError(
@@ -134,16 +135,23 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
     )  # fmt: skip
 
 
-def _located(source: str | Path) -> str:
-    """What workers open, whatever their folder is."""
+def located_source(source: str | Path) -> str:
+    """What workers open, whatever their folder is.
+
+    Raises:
+        SettingsError: It is a store, which workers could not open, or a place that is neither here nor a server.
+    """
     if isinstance(source, str) and "://" in source:
+        from hopstream.store.cluster import parse_locations  # only here: it loads the network's libraries
+
+        parse_locations(source)
         return source
     if not isinstance(source, str | Path):
         raise SettingsError(
             f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
             "addresses"
         )
-    return str(Path(source).absolute())
+    return str(local_path(source).absolute())
 
 
 def _unigraph_schema(path: Path) -> Path | None:

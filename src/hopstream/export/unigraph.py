@@ -45,6 +45,7 @@ from hopstream.partition.paths import MANIFEST, path_name
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
 from hopstream.tfgnn.tfrecord import shard_paths
+from hopstream.uris import local_path
 
 SCHEMA_FILE = "graph_schema.pbtxt"
 BLOCK_BYTES = 8 << 20
@@ -132,7 +133,7 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
             for t, of in source.edge_splits.items()
         }
         return chunked_of_graph(source), masks
-    path = Path(source)
+    path = local_path(source)
     if (path / MANIFEST).is_file():
         return chunked_of_dataset(path, scratch)
     metadata = _chunked_metadata(path)

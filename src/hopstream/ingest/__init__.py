@@ -12,6 +12,7 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
 from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
+from hopstream.uris import local_path
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
@@ -41,7 +42,7 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
     if not isinstance(source, str | os.PathLike):
         _refuse_options(options, "data objects")
         return graph_from_data(source)
-    path = Path(source)
+    path = local_path(source)
     refuse_partitions(path)
     if path.is_dir():
         if _is_ogb_folder(path):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopstream.errors import SettingsError
+from hopstream.uris import local_path
 
 
 def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str]], name: str = "out") -> None:
@@ -23,9 +24,10 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
     Raises:
         SettingsError: They are not apart; the message says which is in which.
     """
-    target = Path(os.path.realpath(out))
+    target = Path(os.path.realpath(local_path(out)))
     for what, given in inputs.items():
-        path = _folder_of_pieces(Path(given)) or Path(given)
+        given = local_path(given)
+        path = _folder_of_pieces(given) or given
         source = Path(os.path.realpath(path))
         if target == source:
             how = f"which is {what} itself"

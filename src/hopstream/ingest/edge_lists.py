@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from hopstream.ingest.columns import ColumnLike
 from hopstream.ingest.edge_list_text import BLANKS, EdgeListText, is_integer, look_at
 from hopstream.ingest.ids import sorted_raw_ids, strings_column
 from hopstream.schema import STRING
+from hopstream.uris import local_path
 
 OPTIONS = ("delimiter", "has_header", "columns", "ids", "num_nodes")
 WEIGHT, RAW_ID = "weight", "raw_id"
@@ -70,7 +70,7 @@ def graph_from_edge_list(
         IdRangeError: A key is negative, or not below ``num_nodes``.
         SettingsError: An option is out of its range.
     """
-    source = Path(path)
+    source = local_path(path)
     if ids not in ("keys", "raw"):
         raise SettingsError(f"ids is {ids!r}; it must be keys or raw")
     if ids == "raw" and num_nodes is not None:

@@ -27,6 +27,7 @@ from hopstream.ingest.npz import load_arrays
 from hopstream.ingest.ogb import graph_from_ogb
 from hopstream.ingest.ogb_tables import read_matrix, read_named_row, read_texts
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 ReadTorch = Callable[[Path], Any]
 """Reads a ``.pt`` file of dicts, numbers, tensors and arrays."""
@@ -79,7 +80,7 @@ def read_ogb_folder(
             edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
         MissingDependencyError: A ``.pt`` file is to be read and ``read_torch`` is None.
     """
-    root = Path(folder)
+    root = local_path(folder)
     raw = root / "raw"
     if inverse_edges is not None and not isinstance(inverse_edges, bool):
         raise SettingsError(f"inverse_edges is {inverse_edges!r}; wanted True, False or None")

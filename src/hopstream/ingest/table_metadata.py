@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
+from hopstream.uris import is_uri
 
 TableFormat = Literal["csv", "parquet", "tfrecord"]
 IdDtype = Literal["int64", "string"]
@@ -236,8 +237,10 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
 
 def _found(root: Path, where: str, pattern: str) -> list[Path]:
     """The files that a path or glob names, by name; none of them outside the folder."""
-    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise SchemaError(f"{where} has {quoted(pattern)}; paths lie below the folder of the JSON file, without ..")
+    if is_uri(pattern) or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise SchemaError(
+            f"{where} has {quoted(pattern)}; files are local and lie below the folder of the JSON file, without .."
+        )
     is_glob = any(mark in pattern for mark in "*?[")
     paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
     if not paths or not paths[0].is_file():

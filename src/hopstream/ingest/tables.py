@@ -23,6 +23,7 @@ from hopstream.ingest.table_edges import read_edge_table
 from hopstream.ingest.table_metadata import NodeTableSpec, check_num_rows
 from hopstream.ingest.table_nodes import raw_ids_of_edges, read_node_table
 from hopstream.schema import EdgeType, type_label
+from hopstream.uris import local_path
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class TableSettings(Settings):
         if not isinstance(self.keep_raw_ids, bool):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
         if self.data_path is not None:
-            if not isinstance(self.data_path, str | os.PathLike) or not Path(self.data_path).is_dir():
+            if not isinstance(self.data_path, str | os.PathLike) or not local_path(self.data_path).is_dir():
                 raise SettingsError(f"data_path is {self.data_path!r}; wanted a folder that is there")
             # Workers may run in other folders.
             object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
@@ -86,7 +87,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
         SchemaError: The file is not what it has to be, a table is not what the file says, a raw id is there twice, or
             an edge names a raw id that no node has. The message names the file and the line or row.
     """
-    settings = settings or TableSettings()
+    path, settings = local_path(path), settings or TableSettings()
     metadata = read_metadata(path, settings.data_path)
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}

@@ -15,6 +15,7 @@ from hopstream.ingest.table_metadata import TableFiles, TableFormat
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.tfrecord import files_of, read_records
+from hopstream.uris import is_uri
 
 _FORMATS: tuple[tuple[str, TableFormat], ...] = (
     (r"[_.-]tfrecords?|\btfr\b", "tfrecord"),
@@ -67,7 +68,7 @@ def _format_of(where: str, filename: str) -> TableFormat:
 
 def _paths(root: Path, where: str, filename: str) -> list[Path]:
     shown = f"{where}: metadata.filename is {quoted(filename)}"
-    if "://" in filename or ".." in Path(filename).parts:
+    if is_uri(filename) or ".." in Path(filename).parts:
         raise SchemaError(f"{shown}; files are local and lie below {root}, without ..")
     if Path(filename).is_absolute():
         filename = _below(root, shown, filename)

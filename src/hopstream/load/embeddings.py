@@ -26,6 +26,7 @@ from hopstream.checks import did_you_mean
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.partition.book import PartitionBook
 from hopstream.partition.paths import part_folder, path_name
+from hopstream.uris import local_path
 
 RECORD = "embeddings.json"
 FORMAT = 1
@@ -238,7 +239,7 @@ def open_embeddings(out: str | Path) -> Embeddings:
     Raises:
         FormatError: The folder holds no embeddings.
     """
-    root = Path(out)
+    root = local_path(out)
     path = root / RECORD
     try:
         if path.stat().st_size > MAX_RECORD_BYTES:

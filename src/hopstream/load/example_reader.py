@@ -23,6 +23,7 @@ from hopstream.tfgnn.readout import check_readout, is_readout
 from hopstream.tfgnn.record_files import RecordFiles
 from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
 from hopstream.tfgnn.tfrecord import files_of
+from hopstream.uris import local_path
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -37,7 +38,7 @@ def example_paths(files: Files) -> list[Path]:
         SettingsError: No name is given.
     """
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
-    paths = [path for name in names for path in files_of(Path(name))]
+    paths = [path for name in names for path in files_of(local_path(name))]
     if not paths:
         raise SettingsError("no files are given; give at least one name")
     kinds = [is_parquet(path) for path in paths]
@@ -58,7 +59,7 @@ def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
     if schema is None:
         own = paths[0].with_name(_SHARD.sub("", paths[0].name) + ".pbtxt")
         schema = own if own.is_file() else paths[0].parent
-    message = read_schema(Path(schema)) if isinstance(schema, str | os.PathLike) else schema
+    message = read_schema(local_path(schema)) if isinstance(schema, str | os.PathLike) else schema
     check_schema(message)
     return message
 

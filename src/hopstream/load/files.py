@@ -21,6 +21,7 @@ from hopstream.ingest.ogb import SPLITS
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
 from hopstream.load.torch_files import read_torch_file
+from hopstream.uris import local_path
 
 SUFFIXES = frozenset({".pt", ".pth"})
 GLOBAL_STORE = "_global_store"
@@ -56,7 +57,7 @@ def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **opt
         MissingDependencyError: A ``.pt`` file is to be read, without torch.
     """
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
+        path = local_path(source)
         if is_torch_file(path):
             check_options("PyG's files", options, ())
             return read_data_file(path)
@@ -143,7 +144,7 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
         SettingsError: There are several splits and none is chosen, or there is none.
         MissingDependencyError: torch is not installed.
     """
-    chosen = find_split(Path(folder), split)
+    chosen = find_split(local_path(folder), split)
     if chosen is None:
         raise SettingsError(f"{folder} has no folder split/; give that of a dataset for link prediction")
     missing = [f"{name}.pt" for name in SPLIT_NAMES if not (chosen / f"{name}.pt").is_file()]

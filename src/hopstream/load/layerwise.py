@@ -30,6 +30,7 @@ from hopstream.sample.plan import SampleOp
 from hopstream.schema import Direction, EdgeType
 from hopstream.store import Source
 from hopstream.store.contract import KEY, FetchRequest, Store
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
@@ -119,6 +120,7 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         StoreTimeout: Another rank did not finish a layer in time.
     """
     refuse_unknown(infer_layerwise, options, INFERENCE_OPTIONS, OTHER_OPTIONS)
+    out = local_path(out)
     num_layers = read_integer("num_layers", num_layers, 1, 64)
     rows_per_chunk = read_integer("rows_per_chunk", rows_per_chunk, 1)
     check_seconds("wait_s", wait_s)
@@ -132,8 +134,8 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
             )
         facts = _facts_of(loader, num_layers, node_types, tag)
         if loader.rank:
-            _wait_for_record(Path(out), wait_s)
-        embeddings = begin_embeddings(Path(out), facts, overwrite=overwrite)
+            _wait_for_record(out, wait_s)
+        embeddings = begin_embeddings(out, facts, overwrite=overwrite)
         _write_keys(loader, embeddings)
         for number in range(num_layers):
             types = facts.node_types if number == num_layers - 1 else tuple(facts.node_offsets)

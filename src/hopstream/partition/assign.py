@@ -36,6 +36,7 @@ from hopstream.partition.settings import PartitionOptions, PartitionSettings, Pr
 from hopstream.partition.threads import in_threads
 from hopstream.partition.weights import LoadCounter
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
@@ -93,9 +94,10 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
             is too small, or the method cannot do what is asked.
         SchemaError: ``classes`` are not one integer for each node.
     """
+    out = local_path(out)
     if settings is None and "num_parts" not in options:
         raise SettingsError("num_parts is not given; say to how many parts nodes are to be assigned")
-    out, settings = Path(out), replace(settings or PartitionSettings(), **options)
+    settings = replace(settings or PartitionSettings(), **options)
     if settings.method == "file":
         raise SettingsError("method is 'file', which assigns nothing; choose another")
     source = folder_of(graph)
@@ -394,7 +396,7 @@ def owners_by_type(given: OwnersSource, node_types: Collection[str]) -> Path | M
     if isinstance(given, Mapping):
         return given
     if isinstance(given, str | os.PathLike):
-        return Path(given)
+        return local_path(given)
     (first, *others) = node_types or ("node",)
     if others or not hasattr(given, "__len__"):
         raise SettingsError(

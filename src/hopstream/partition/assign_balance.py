@@ -22,6 +22,7 @@ from hopstream.kernels.refinement import move_nodes
 from hopstream.partition.assign_source import AssignSource
 from hopstream.partition.flatten import Adjacency
 from hopstream.partition.settings import PartitionSettings
+from hopstream.uris import local_path
 
 MAX_CLASSES = 4096
 """Values of a feature that parts can be given shares of."""
@@ -197,7 +198,7 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
     if what is None:
         return where, np.zeros(num_nodes, np.int8)
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".npy", ".txt"))):
-        where, values = str(what), _open_numbers(Path(what))
+        where, values = str(what), _open_numbers(local_path(what))
     elif isinstance(what, str):
         known = list(source.schema.nodes[node_type])
         if what not in known:

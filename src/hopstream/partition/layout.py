@@ -35,6 +35,7 @@ from hopstream.partition.spot_check import Verify, check_some_blocks, read_verif
 from hopstream.partition.verify import check_across, check_ascending, check_part, needs_others
 from hopstream.partition.write import write_parts
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
+from hopstream.uris import local_path
 
 __all__ = [
     "Dataset",
@@ -372,4 +373,4 @@ def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Da
         ChecksumError: The manifest, or with ``verify`` a file, is not the one that was written.
         SettingsError: ``verify`` is something else.
     """
-    return Dataset(Path(root), read_manifest(root)).check(verify)
+    return Dataset(local_path(root), read_manifest(root)).check(verify)

@@ -18,6 +18,7 @@ from hopstream.engine.work_folder import ATTEMPTS, NO_LOCKS, WorkFolder, open_wo
 from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.partition.manifest import read_manifest
 from hopstream.partition.unnamed import remove_unnamed
+from hopstream.uris import local_path
 
 UNFINISHED = re.compile(r"\.(manifest|roots|cluster)\.json\.[0-9]+\.partial")
 """A file beside the manifest that a process was writing when it was ended."""
@@ -50,7 +51,7 @@ def folder_to_write(out: Path) -> Iterator[None]:
         SettingsError: The place is a file, or the root of all file systems.
         OSError: The folder cannot be made.
     """
-    root = Path(os.path.realpath(out))
+    root = Path(os.path.realpath(local_path(out)))
     with ExitStack() as locks:
         try:
             locks.enter_context(open_work(root))
@@ -82,7 +83,7 @@ def dataset_to_change(folder: Path) -> Iterator[WorkFolder]:
         ChecksumError: The manifest is not the one that was written.
         StateError: See ``place_to_write``.
     """
-    root = Path(os.path.realpath(folder))
+    root = Path(os.path.realpath(local_path(folder)))
     if not (root.is_dir() or work_path(root).is_dir()):
         raise _no_folder(root)
     with place_to_write(root) as work:

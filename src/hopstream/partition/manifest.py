@@ -26,6 +26,7 @@ from hopstream.partition.halo.record import Halo
 from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import Direction, EdgeType, GraphSchema
+from hopstream.uris import local_path
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 30
@@ -132,7 +133,7 @@ def read_manifest(root: str | Path) -> Manifest:
         FormatError: There is no manifest, it is of another format, or it contradicts itself.
         ChecksumError: The manifest's content is not what its fingerprint was made of.
     """
-    path = Path(root) / MANIFEST
+    path = local_path(root) / MANIFEST
     value = _load_json(path)
     version = value.get("format")
     if not isinstance(version, int) or isinstance(version, bool):

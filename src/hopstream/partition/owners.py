@@ -13,6 +13,7 @@ from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsErr
 from hopstream.partition.assign_folder import META, OwnerArray, read_meta
 from hopstream.partition.paths import path_name
 from hopstream.partition.settings import MAX_PARTS
+from hopstream.uris import local_path
 
 BLOCK_ROWS = 1 << 20
 TEXT_BYTES = 1 << 20
@@ -105,7 +106,7 @@ def read_owners(
         SettingsError: The folder was written for more parts than are wanted.
         IdRangeError: A file names a part that is not there.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     limit = find_num_parts(folder, num_nodes, num_parts)
     owners = {t: np.empty(num_of_type, np.int32) for t, num_of_type in num_nodes.items()}
     for node_type, owner in owners.items():

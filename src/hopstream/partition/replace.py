@@ -19,6 +19,7 @@ from hopstream.errors import HopstreamError, SettingsError
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.paths import FOR_DGL, MANIFEST, PART_FOLDER
 from hopstream.partition.roots import BESIDE_MANIFEST, ROOTS
+from hopstream.uris import local_path
 
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.partial|work(?:/(?:[0-9a-z]+/)*(?:new|dataset))?)(?=/|$)")
 
@@ -96,7 +97,7 @@ def replaceable(out: Path) -> Path | None:
     Raises:
         SettingsError: The place is a file, the root of a file system, or the current folder.
     """
-    root = Path(os.path.realpath(out))
+    root = Path(os.path.realpath(local_path(out)))
     if not root.exists():
         return None
     if not root.is_dir():

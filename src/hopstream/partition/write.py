@@ -40,6 +40,7 @@ from hopstream.partition.split import NodeSplit, split_edges, split_nodes
 from hopstream.partition.stored import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
 from hopstream.partition.times import check_times, edge_times, sort_by_time
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.uris import local_path
 
 
 def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is made with
@@ -74,6 +75,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names what
             is not there.
     """
+    out = local_path(out)
     given: object = graph
     if not isinstance(given, Graph):
         got = type(given).__name__
@@ -97,7 +99,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         check_weights(graph, settings.weight_attr, settings.directions)
     if halo is not None:
         halo.choose(schema)
-    with watched(), replaced_folder(Path(out), overwrite=overwrite) as root:
+    with watched(), replaced_folder(out, overwrite=overwrite) as root:
         manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
         return manifest if halo is None else with_halo(root, halo, progress)
 

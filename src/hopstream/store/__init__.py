@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hopstream.errors import SettingsError
 from hopstream.store.contract import Store
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
@@ -85,7 +86,7 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
         from hopstream.store.cluster import open_cluster, parse_locations
 
         return open_cluster(parse_locations(source), settings)
-    path = Path(source)
+    path = local_path(source)
     if path.suffix == ".json" and not path.is_dir():
         from hopstream.store.cluster import open_cluster, read_cluster
 

@@ -21,6 +21,7 @@ from pyarrow import flight
 from hopstream.checks import Settings
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.store import check_scheme
+from hopstream.uris import is_uri, local_path, shown_uri
 
 SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")
 TOKEN_HEADER = "authorization"
@@ -58,7 +59,10 @@ class Location:
             raise SettingsError(f"{text!r} is not a location ({error}); write grpc://host:port") from error
         has_rest = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
         if parts.scheme not in SCHEMES or not host or port is None or has_rest:
-            raise SettingsError(f"{text!r} is not a location; write grpc://host:port or grpc+tls://host:port")
+            is_elsewhere = is_uri(text) and parts.scheme not in SCHEMES
+            remedy = "; a dataset that is elsewhere is copied to a folder of this machine: pull" if is_elsewhere else ""
+            shown = shown_uri(text) if is_elsewhere else text
+            raise SettingsError(f"{shown!r} is not a location; write grpc://host:port or grpc+tls://host:port{remedy}")
         return cls(host, port, parts.scheme == "grpc+tls")
 
     @property
@@ -213,7 +217,7 @@ def read_token(path: Path) -> str:
         SettingsError: The file is missing or holds no token.
     """
     try:
-        token = path.read_text(encoding="ascii").strip()
+        token = local_path(path).read_text(encoding="ascii").strip()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"token file {path} cannot be read: {error}") from error
@@ -231,7 +235,7 @@ def read_pem(path: Path) -> bytes:
         SettingsError: The file is missing or is not PEM.
     """
     try:
-        text = path.read_bytes()
+        text = local_path(path).read_bytes()
     except OSError as error:
         raise SettingsError(f"PEM file {path} cannot be read: {error}") from error
     if b"-----BEGIN " not in text:

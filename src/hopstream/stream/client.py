@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import Array
@@ -44,6 +43,7 @@ from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.metadata import GraphQuestions
 from hopstream.stream.recipes import digest_of, encode_options, split_recipe
+from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -463,7 +463,7 @@ def _read(source: str | os.PathLike[str]) -> Cluster:
     check_source(source)
     if isinstance(source, str) and "://" in source:
         return parse_locations(source)
-    path = Path(source)
+    path = local_path(source)
     if path.is_dir():
         raise SettingsError(f"{path} is a folder; a RemoteGraph has servers: give their cluster.json, or the folder")
     return read_cluster(path)

@@ -17,6 +17,7 @@ from hopstream.tfgnn.graph_tensor import MAX_ITEMS, SIZE, SOURCE, TARGET
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+from hopstream.uris import local_path
 
 MAX_SHOWN = 160
 """Characters of what protobuf says of a syntax error."""
@@ -100,7 +101,7 @@ def schema_path(given: str | Path) -> Path:
     Raises:
         FormatError: There is no such file, or the folder has none or several.
     """
-    path = Path(given)
+    path = local_path(given)
     if path.is_dir():
         found = sorted(path.glob("*.pbtxt"))
         if len(found) != 1:

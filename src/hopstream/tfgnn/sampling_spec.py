@@ -18,6 +18,7 @@ from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.tfgnn.graph_schema import message_text, parse_message, read_message
 from hopstream.tfgnn.messages import SAMPLING_SPEC, enum_names
 from hopstream.tfgnn.readout import READOUT
+from hopstream.uris import local_path
 
 TOP_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, LATEST_K = range(4)
 WEIGHTED = (TOP_K, RANDOM_WEIGHTED)
@@ -49,9 +50,10 @@ def read_spec(path: str | Path) -> Any:
         FormatError: There is none, or it is no ``SamplingSpec``.
         OSError: The file cannot be read.
     """
-    if not Path(path).is_file():
+    path = local_path(path)
+    if not path.is_file():
         raise FormatError(f"{path} is not there; give a SamplingSpec in text form")
-    return read_message(Path(path), SAMPLING_SPEC)
+    return read_message(path, SAMPLING_SPEC)
 
 
 def spec_text(spec: Any) -> str:

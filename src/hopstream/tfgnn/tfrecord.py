@@ -21,6 +21,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import ChecksumError, FormatError, SettingsError
+from hopstream.uris import local_path
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
@@ -203,7 +204,7 @@ def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
         SettingsError: The number of shards cannot be meant.
     """
     stem, num_shards = sharded_name(str(name))
-    path = Path(name) if root is None else root / name
+    path = local_path(name) if root is None else root / name
     if num_shards is not None:
         paths = shard_paths(stem if root is None else root / stem, num_shards)
         _check_all_there(str(name), paths)

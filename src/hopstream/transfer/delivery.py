@@ -23,7 +23,7 @@ from hopstream.partition.roots import ROOTS
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of
-from hopstream.transfer.uris import stored_uri
+from hopstream.uris import stored_uri
 
 COPY_NEEDS = (Needs(alone_bytes=120 << 20, parent_bytes=120 << 20, worker_bytes=120 << 20),)
 """Of processes that have loaded their libraries, and copy blocks of 8 MB."""

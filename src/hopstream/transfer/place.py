@@ -25,7 +25,7 @@ from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, files_by_folder, target_of
-from hopstream.transfer.uris import stored_uri
+from hopstream.uris import local_path, stored_uri
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
 """Places for parts: in turn, or each with its own."""
@@ -68,7 +68,8 @@ def place(  # noqa: PLR0913  what is copied where, and how
         OSError: The system failed; the error names the root.
     """
     settings = replace(settings or WorkerSettings(), **options)
-    folder = Path(dataset)
+    folder = local_path(dataset)
+    ip_config = None if ip_config is None else local_path(ip_config)
     with ExitStack() as locks:
         work = locks.enter_context(dataset_to_change(folder))
         delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
@@ -77,7 +78,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
             locks.enter_context(folder_to_write(path))
         beside = {ROOTS: found.to_text().encode()}
         if ip_config is not None:
-            beside[CLUSTER] = _cluster_text(Path(ip_config), found, delivery.manifest, has_tls=has_tls).encode()
+            beside[CLUSTER] = _cluster_text(ip_config, found, delivery.manifest, has_tls=has_tls).encode()
         delivery.look(overwrite=overwrite)
         delivery.run(work, "place", settings, beside, progress)
     return found
@@ -85,7 +86,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
 
 def is_being_placed(dataset: str | Path, roots: RootList, *, move: bool = False) -> bool:
     """Whether ``place`` was begun with these arguments and not ended."""
-    folder = Path(dataset)
+    folder = local_path(dataset)
     return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move)[0].is_under_way
 
 

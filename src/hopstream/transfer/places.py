@@ -18,7 +18,7 @@ from pyarrow import fs as arrow_fs
 from hopstream.arrays import CHUNK_BYTES
 from hopstream.engine.work_folder import sync
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.transfer.uris import is_broken_uri, is_uri, scrubbed, shown_uri
+from hopstream.uris import is_broken_uri, is_uri, scrubbed, shown_uri
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
 """Names of Arrow's file systems in which a rename is a copy, and folders are made of names."""

@@ -20,6 +20,7 @@ from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import files_by_folder, target_of
+from hopstream.uris import local_path
 
 
 def pull(
@@ -52,7 +53,7 @@ def pull(
         OSError: The system failed; the error names the place.
     """
     settings = replace(settings or WorkerSettings(), **options)
-    place, folder = Place(str(source)), Path(os.path.realpath(out))
+    place, folder = Place(str(source)), Path(os.path.realpath(local_path(out)))
     origin = None if place.local is None else Path(os.path.realpath(place.local))
     if origin == folder:
         raise SettingsError(f"{out} is the folder to pull from; give another one")

@@ -9,7 +9,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.listing import read_listing
 from hopstream.partition.part_numbers import parse_parts
 from hopstream.transfer.place import RootList
-from hopstream.transfer.uris import shown_uri
+from hopstream.uris import shown_uri
 
 
 def read_root_list(path: Path) -> list[tuple[str, str | None]]:

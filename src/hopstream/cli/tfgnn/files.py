@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from hopstream.errors import FormatError
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.tfgnn.blocks import Block
@@ -58,7 +59,7 @@ def paths_of(files: Sequence[str]) -> list[Path]:
     from hopstream.load.example_reader import example_paths
 
     for name in files:
-        path = Path(name)
+        path = local_path(name)
         if path.is_dir():
             names = _sharded_names(path, "")
             raise FormatError(f"{name} is a folder; name files" + (f", such as {names[0]}" if names else ""))

@@ -18,6 +18,7 @@ from hopstream.ingest.attributes import MASKS
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.read_back import read_dataset
 from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema
+from hopstream.uris import local_path
 
 OF_DGL = frozenset({"_ID", "_TYPE", "inner_node", "inner_edge"})
 """Data that DGL keeps for itself."""
@@ -64,7 +65,7 @@ def as_graph(g: Any) -> Graph:
     if isinstance(g, Graph):
         return g.check()
     if isinstance(g, str | Path):
-        return read_dataset(g) if (Path(g) / MANIFEST).is_file() else read_graph(g)
+        return read_dataset(g) if (local_path(g) / MANIFEST).is_file() else read_graph(g)
     if not isinstance(g, DGLGraphLike):
         return read_graph(g)
     node_names, edge_names = our_names(g.ntypes, g.canonical_etypes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.errors import SchemaError, SettingsError
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,7 @@ def load_tensors(filename: str | Path, return_dgl_ndarray: bool = False) -> dict
     """
     if return_dgl_ndarray:
         raise SettingsError("return_dgl_ndarray is given; there are tensors only: leave it out")
-    return to_tensors(read_tensor_file(Path(filename)))
+    return to_tensors(read_tensor_file(local_path(filename)))
 
 
 def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Any]) -> None:
@@ -37,4 +38,4 @@ def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Any]) -> None:
     """
     if not isinstance(tensor_dict, Mapping) or not all(isinstance(name, str) for name in tensor_dict):
         raise SchemaError(f"tensor_dict is {type(tensor_dict).__name__}; wanted a dict of tensors by name")
-    write_tensor_file(Path(filename), {name: to_array(value, name) for name, value in tensor_dict.items()})
+    write_tensor_file(local_path(filename), {name: to_array(value, name) for name, value in tensor_dict.items()})

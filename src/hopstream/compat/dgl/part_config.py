@@ -19,6 +19,7 @@ from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTY
 from hopstream.errors import FormatError, UnknownNameError, quoted
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 OURS = "hopstream"
 """Key of what DGL does not know: which data are splits or booleans, and which types hold links to predict."""
@@ -103,7 +104,7 @@ def read_config(part_config: str | Path) -> PartConfig:
     Raises:
         FormatError: The file is missing or damaged, or is no such file.
     """
-    path = Path(part_config)
+    path = local_path(part_config)
     value = _read_json(path)
     missing = [name for name in REQUIRED if not isinstance(value, dict) or name not in value]
     if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from hopstream.partition.assign import OwnersSource, assign_nodes, assign_owners
 from hopstream.partition.assign_balance import NodeClasses
 from hopstream.partition.settings import MAX_PARTS, Method, PartitionSettings
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +84,9 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         SchemaError: ``g`` is no graph, or holds text, rows of different lengths, or names with ``/`` or ``:``.
         IdRangeError: An edge names a node that is not there.
     """
+    out_path = local_path(out_path)
+    if isinstance(owners, str | os.PathLike):
+        local_path(owners)
     _check_reshuffle(reshuffle, balance_ntypes)
     _check(graph_name, num_parts, num_hops, num_trainers_per_machine)
     refuse_graphbolt(
@@ -105,7 +110,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         graph=graph, owners=found, nodes=number_by_owner(found, num_parts), num_hops=num_hops,
         edges=number_by_owner(edge_owners, num_parts), trainers=trainers, num_parts=num_parts,
     )  # fmt: skip
-    write_part_files(cut, Path(out_path), graph_name, part_method=part_method)
+    write_part_files(cut, out_path, graph_name, part_method=part_method)
     return _mapping(cut) if return_mapping else None
 
 

@@ -31,6 +31,7 @@ from hopstream.partition.audit.reference import Against, Reference, open_referen
 from hopstream.partition.audit.report import Findings, VerifyReport
 from hopstream.partition.owners import read_owners
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 MAX_EDGES = 1 << 22
 MAX_FINDINGS = 100
@@ -61,7 +62,7 @@ def verify_part_files(
         SettingsError: The owners are those of another number of parts.
         IdRangeError: A file of owners names a part that is not there.
     """
-    findings, path = Findings(max_findings), Path(part_config)
+    findings, path = Findings(max_findings), local_path(part_config)
     findings.checked("manifest")
     try:
         config = read_config(path)

@@ -26,6 +26,7 @@ from hopstream.compat.pyg.partition_files import (
 )
 from hopstream.errors import FormatError, IdRangeError, SchemaError, StateError, UnknownNameError
 from hopstream.schema import EdgeType, type_label
+from hopstream.uris import local_path
 
 NodeOrEdgeType = str | EdgeType
 EDGES = (None, None)
@@ -288,7 +289,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         info = load_partition_info(root, pid)
         store.meta, store.num_partitions, store.partition_idx, store.node_feat_pb, store.edge_feat_pb = info
         is_hetero = store.meta["is_hetero"]
-        nodes = read_part_file(Path(root), pid, "node_feats.pt", store.node_feat_pb) or {}
+        nodes = read_part_file(local_path(root), pid, "node_feats.pt", store.node_feat_pb) or {}
         for node_type, values in (nodes if is_hetero else {None: nodes}).items():
             where = f"{root}: node_feats.pt of part {pid}"
             # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
@@ -297,7 +298,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             if values.get("time") is not None:
                 store.put_tensor(tensor_of(where, values, "time"), group_name=node_type, attr_name="time")
                 store._of_all_nodes.add((node_type, "time"))
-        edges = read_part_file(Path(root), pid, "edge_feats.pt", store.edge_feat_pb) or {}
+        edges = read_part_file(local_path(root), pid, "edge_feats.pt", store.edge_feat_pb) or {}
         for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
             where = f"{root}: edge_feats.pt of part {pid}"
             parts = _parts_of(where, store.edge_feat_pb, edge_type)

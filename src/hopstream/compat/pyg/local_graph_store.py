@@ -28,6 +28,7 @@ from hopstream.compat.pyg.partition_files import (
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
 from hopstream.ingest.columns import MAX_KEY
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 
 class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has no types
@@ -171,7 +172,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         store = cls()
         meta, store.num_partitions, store.partition_idx, store.node_pb, edge_parts = load_partition_info(root, pid)
         store.meta, store.edge_pb = meta, edge_parts
-        graph = read_part_file(Path(root), pid, "graph.pt")
+        graph = read_part_file(local_path(root), pid, "graph.pt")
         if graph is None:
             raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
         is_sorted = bool(meta.get("is_sorted", False))

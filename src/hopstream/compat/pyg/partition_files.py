@@ -25,6 +25,7 @@ from hopstream.ingest.described import PYG_META
 from hopstream.load.torch_files import read_torch_file
 from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 NodeParts = Tensor | dict[str, Tensor]
 """int64[num_nodes], the part of each node; by node type where the graph has types."""
@@ -71,7 +72,7 @@ def load_partition_info(root_dir: str | Path, partition_idx: int) -> tuple[dict[
         FormatError: A file is missing, damaged, or not what the others say.
         IdRangeError: There is no such part.
     """
-    root = Path(root_dir)
+    root = local_path(root_dir)
     meta = read_meta(root)
     check_part(root, meta, partition_idx)
     return meta.values, meta.num_parts, partition_idx, *read_maps(root, meta)

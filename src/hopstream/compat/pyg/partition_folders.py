@@ -33,6 +33,7 @@ from hopstream.partition.layout import Dataset
 from hopstream.partition.replace import replaceable, replaced_folder
 from hopstream.partition.settings import PartitionOptions
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 LABEL = "y"
 LABEL_FOLDERS = ("label", "labels")
@@ -72,7 +73,7 @@ def write_partition_folders(
     """
     file_name(name)
     cut = cut_of(graph, owners, options)
-    place = Path(root)
+    place = local_path(root)
     of_nodes, of_links = (
         list(dict.fromkeys(split for splits in every.values() for split in splits))
         for every in (cut.graph.splits, cut.graph.edge_splits)
@@ -129,7 +130,7 @@ def read_partition_folders(
         UnknownNameError: There is no such node or edge type.
         IdRangeError: A split names a node that is not there.
     """
-    place = Path(root)
+    place = local_path(root)
     graph, owners = read_partitions(place / f"{name}-partitions")
     nodes = dict(graph.nodes)
     for path in (place / f"{name}-{folder}" / "label.pt" for folder in LABEL_FOLDERS):

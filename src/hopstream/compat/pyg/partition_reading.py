@@ -28,6 +28,7 @@ from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.uris import local_path
 
 Owners = dict[str, NDArray[np.int32]]
 
@@ -49,7 +50,7 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
         FormatError: A file is missing, damaged, or not what the others say; or parts have different features.
         IdRangeError: An edge names a node that is not there.
     """
-    folder = Path(root)
+    folder = local_path(root)
     meta = read_meta(folder)
     node_parts, edge_parts = read_maps(folder, meta)
     if isinstance(node_parts, Tensor):

@@ -30,6 +30,7 @@ from hopstream.partition.replace import replaceable, replaced_folder
 from hopstream.partition.settings import PartitionOptions, PartitionSettings
 from hopstream.partition.split import split_by_owner
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.uris import local_path
 
 NODE_TIME = "time"
 EDGE_TIMES = ("edge_time", "time")
@@ -66,9 +67,10 @@ def write_partitions(
         UnknownNameError: No type has one of ``features``.
         FormatError: The dataset is damaged.
     """
+    root = local_path(root)
     cut = _with_masks(cut_of(graph, owners, options))
     chosen = _Contents(cut, _chosen(cut.graph, features))
-    with replaced_folder(Path(root), overwrite=overwrite, check=check_root) as folder:
+    with replaced_folder(root, overwrite=overwrite, check=check_root) as folder:
         chosen.write(folder)
 
 

@@ -11,6 +11,7 @@ from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.data import graph_from_data
 from hopstream.partition.settings import PartitionOptions, PartitionSettings
+from hopstream.uris import local_path
 
 
 class Partitioner:
@@ -35,7 +36,7 @@ class Partitioner:
         """
         if not isinstance(root, str | Path):
             raise SettingsError(f"root is {root!r}; give the folder to write")
-        self.data, self.num_parts, self.root = data, read_integer("num_parts", num_parts), Path(root)
+        self.data, self.num_parts, self.root = data, read_integer("num_parts", num_parts), local_path(root)
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
             raise SettingsError(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hopstream.tfgnn import tfrecord
+from hopstream.uris import local_path
 
 
 class RecordWriter(tfrecord.RecordWriter):
@@ -17,7 +18,7 @@ class RecordWriter(tfrecord.RecordWriter):
         Raises:
             OSError: The file cannot be written.
         """
-        super().__init__(Path(path), is_compressed=is_compressed)
+        super().__init__(local_path(path), is_compressed=is_compressed)
 
 
 def read_records(name: str | Path) -> Iterator[bytes]:

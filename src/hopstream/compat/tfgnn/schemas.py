@@ -24,6 +24,7 @@ from hopstream.errors import FormatError, SchemaError
 from hopstream.tfgnn import graph_schema
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, enum_names, message_class
 from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+from hopstream.uris import local_path
 
 GraphSchema = message_class(GRAPH_SCHEMA)
 """The class of ``GraphSchema`` messages."""
@@ -50,7 +51,7 @@ def write_schema(schema: Any, filename: str | Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_text(Path(filename), graph_schema.message_text(schema))
+    write_text(local_path(filename), graph_schema.message_text(schema))
 
 
 def validate_schema(schema: Any) -> list[Exception]:

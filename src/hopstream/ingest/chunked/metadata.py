@@ -11,6 +11,7 @@ from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.chunk_settings import DELIMITER, EDGE_FORMATS, FEATURE_FORMATS, FileFormat, check_delimiter
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import EdgeType
+from hopstream.uris import is_uri
 
 OWN_FIELDS = frozenset({"graph_name", "node_type", "edge_type"})
 TABLES_FIELD = "nodes"
@@ -200,9 +201,9 @@ def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[F
 
 def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
     """A relative path stays in the folder, a link among its folders included; an absolute one leads where it says."""
-    if ".." in Path(name).parts:
+    if is_uri(name) or ".." in Path(name).parts:
         raise SchemaError(
-            f"{where} has {name!r}; wanted a path below the folder of the metadata, or an absolute one, without .."
+            f"{where} has {name!r}; wanted a local path, absolute or below the folder of the metadata, without .."
         )
     if "\0" in name or not path.is_file():
         raise FormatError(f"{where} has {name!r}; there is no such file in {resolved_root}")

@@ -13,6 +13,7 @@ from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec, describes_chun
 from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, FeatureSource, checked_mask
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 METADATA = "metadata.json"
 
@@ -20,7 +21,7 @@ METADATA = "metadata.json"
 def is_chunked(path: str | os.PathLike[str]) -> bool:
     """Whether a JSON file is the metadata of a chunked graph, and not that of tables, by its fields."""
     try:
-        return describes_chunks(read_json(Path(path)))
+        return describes_chunks(read_json(local_path(path)))
     except FormatError:  # whoever reads it next says what is wrong with it
         return False
 
@@ -46,7 +47,7 @@ def open_chunked(
         SchemaError: A field of the metadata is missing or wrong, counts contradict each other or the files, dtypes or
             shapes differ between files, or a path leads out of the folder.
     """
-    root = Path(path)
+    root = local_path(path)
     if root.is_file():
         root, metadata_filename = root.parent, root.name
     if Path(metadata_filename).name != metadata_filename or metadata_filename in ("", ".", ".."):

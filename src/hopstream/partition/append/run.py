@@ -34,6 +34,7 @@ from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import MAX_PARTS, Progress
 from hopstream.partition.unnamed import remove_halos, remove_unnamed
 from hopstream.schema import EdgeType
+from hopstream.uris import local_path
 
 
 def append(
@@ -96,7 +97,8 @@ def append_folder(
     Raises:
         SettingsError: A delta added the same before, and ``again`` is not given; or the folder holds tables.
     """
-    metadata = Path(delta) / metadata_filename
+    delta = local_path(delta)
+    metadata = delta / metadata_filename
     if metadata.is_file() and not is_chunked(metadata):
         raise SettingsError(
             f"{delta} holds tables; append takes a chunked graph, or arrays, whose edges name keys of the grown graph: "
@@ -122,7 +124,7 @@ def _append(
     root: Path, read: Callable[[Manifest, Path], Graph], progress: Progress | None,
     check: Callable[[Manifest, str], None] | None = None,
 ) -> Manifest:  # fmt: skip
-    root = Path(os.path.realpath(root))
+    root = Path(os.path.realpath(local_path(root)))
     started = time.perf_counter()
     with watched(), errors_named(root), dataset_to_change(root) as work:
         dataset = Dataset(root, read_manifest(root))

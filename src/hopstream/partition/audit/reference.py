@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from hopstream.ingest.chunked import ChunkedGraph, Piece, is_chunked, open_chunk
 from hopstream.partition.paths import MANIFEST
 from hopstream.partition.read_back import read_dataset
 from hopstream.schema import EdgeType, GraphSchema
+from hopstream.uris import local_path
 
 BLOCK_EDGES = 1 << 20
 
@@ -61,7 +61,7 @@ def open_reference(against: Against) -> Reference:
         return _of_chunked(against)
     if isinstance(against, Graph):
         return _of_graph(against)
-    path = Path(against)
+    path = local_path(against)
     if not path.exists():
         raise FormatError(f"{path} is missing; give what the dataset was written from")
     if (path / MANIFEST).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from hopstream.partition.paths import MANIFEST
 from hopstream.partition.roots import ROOTS, is_here, read_roots
 from hopstream.partition.settings import Progress
 from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
+from hopstream.uris import local_path
 
 MIN_WINDOW_EDGES = 1 << 16
 PROCESS_BYTES = 180 << 20
@@ -71,7 +73,10 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
         StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
     """
-    root = Path(root)
+    root = local_path(root)
+    owners = None if owners is None else local_path(owners)
+    if isinstance(against, str | os.PathLike):
+        against = local_path(against)
     if not (root / MANIFEST).is_file():
         raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
     if memory is not None:
@@ -83,7 +88,7 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
 
 
 def _verify(
-    root: Path, sources: tuple[Against | None, str | Path | None], parts: Sequence[int] | None, findings: Findings,
+    root: Path, sources: tuple[Against | None, Path | None], parts: Sequence[int] | None, findings: Findings,
     memory: str | None, progress: Progress,
 ) -> None:  # fmt: skip
     against, owners = sources
@@ -107,7 +112,7 @@ def _verify(
         manifest=manifest,
         findings=findings,
         reference=reference,
-        owners=None if owners is None else Path(owners),
+        owners=owners,
         max_edges=_window_edges(manifest, memory),
         progress=progress,
     ).run()

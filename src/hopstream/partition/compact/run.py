@@ -26,6 +26,7 @@ from hopstream.partition.reshard.run import plan_reshard, rewrite
 from hopstream.partition.reshard.settings import ReshardSettings
 from hopstream.partition.settings import Progress
 from hopstream.partition.staged import Staging
+from hopstream.uris import local_path
 
 
 def compact(
@@ -63,7 +64,7 @@ def compact(
         OSError: The system failed; what was done is kept for the next call.
     """
     settings = replace(settings or WorkSettings(), **options)
-    folder = Path(os.path.realpath(dataset))
+    folder = Path(os.path.realpath(local_path(dataset)))
     if partitions_dir is not None:
         check_apart(folder, {"the folder of owners": partitions_dir}, "dataset")
     owners = None if partitions_dir is None else Path(os.path.realpath(partitions_dir))

@@ -31,6 +31,7 @@ from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.replace import errors_named
 from hopstream.partition.settings import Progress
 from hopstream.partition.unnamed import remove_halos
+from hopstream.uris import local_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ def add_halo(
         OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
     """
     settings = replace(settings or HaloSettings(), **options)
-    root = dataset.root if isinstance(dataset, Dataset) else Path(dataset)
+    root = dataset.root if isinstance(dataset, Dataset) else local_path(dataset)
     with watched(), errors_named(root), dataset_to_change(root) as work:
         work.clear()
         opened = open_dataset(root)

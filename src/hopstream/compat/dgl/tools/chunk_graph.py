@@ -27,6 +27,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.load.files import read_graph
 from hopstream.partition.paths import MANIFEST
 from hopstream.schema import EDGE, NODE, EdgeType
+from hopstream.uris import local_path
 
 Paths = Mapping[str, str | os.PathLike[str]]
 """Feature name to the ``.npy`` file that holds it."""
@@ -69,6 +70,7 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
         FormatError: A file is missing or is no ``.npy``.
         SchemaError: A file has another number of rows than its type.
     """
+    output_path = local_path(output_path)
     graph = as_graph(g)
     settings = ChunkSettings(
         num_chunks=num_chunks, data_format=data_fmt, edges_format=edges_fmt, vector_rows=vector_rows  # type: ignore[arg-type]
@@ -125,10 +127,10 @@ def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
 
 
 def _open(paths: Paths) -> dict[str, Array]:
-    missing = [(name, path) for name, path in paths.items() if not Path(path).is_file()]
+    missing = [(name, path) for name, path in paths.items() if not local_path(path).is_file()]
     if missing:
         raise FormatError(f"{missing[0][1]} is no file; it was given for feature {missing[0][0]!r}")
-    return {name: open_array(Path(path)) for name, path in paths.items()}
+    return {name: open_array(local_path(path)) for name, path in paths.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

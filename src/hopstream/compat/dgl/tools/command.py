@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hopstream.errors import EngineError, HopstreamError, SettingsError, StoreError
+from hopstream.uris import local_path
 
 DONE, OUR_FAULT, USERS_FAULT, INTERRUPTED = 0, 1, 2, 130
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -47,7 +49,11 @@ def run_tool(run: Callable[[argparse.Namespace], int], flags: Flags, arguments: 
         arguments: What follows its name; None takes it from the command line.
     """
     try:
-        return run(flags.parse_args(arguments))
+        given = flags.parse_args(arguments)
+        for value in vars(given).values():
+            if isinstance(value, Path):
+                local_path(value)
+        return run(given)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED

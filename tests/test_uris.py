@@ -1,4 +1,4 @@
-"""Is a place named without what nobody should read?"""
+"""Places are named without their passwords in messages and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.transfer.uris import is_uri, scrubbed, shown_uri, stored_uri
+from hopstream.uris import is_uri, scrubbed, shown_uri, stored_uri
 
 
 @pytest.mark.parametrize(

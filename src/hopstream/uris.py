@@ -1,15 +1,19 @@
-"""How is a place named in messages and files, so that no password is?"""
+"""Tell local paths from URIs, and name places in messages and files without their passwords."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+
+from hopstream.errors import SettingsError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
 _WITH_USER = ("abfs", "abfss", "hdfs", "viewfs")
 """Schemes in which what stands before the ``@``, but for a password, says which place it is."""
-_ONE_SLASH = re.compile(r"(abfss?|file|gcs|gs|hdfs|s3|viewfs):/(?!/)", re.IGNORECASE)
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_SERVERS = ("grpc", "grpc+tls")
 _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 
@@ -21,6 +25,30 @@ def is_uri(text: str) -> bool:
 def is_broken_uri(text: str) -> bool:
     """Whether a text was a URI before it was made a path, which takes one of its slashes."""
     return _ONE_SLASH.match(text) is not None
+
+
+def local_path(given: str | os.PathLike[str]) -> Path:
+    """The path of a file or folder of this machine, as every function takes it that reads or writes files.
+
+    Raises:
+        SettingsError: It is a URI, or was one before it was made a ``Path``; nothing has been read or made.
+    """
+    text = os.fspath(given)
+    is_collapsed = is_broken_uri(text)
+    if not is_collapsed and not is_uri(text):
+        return Path(given)
+    uri = text.replace(":/", "://", 1) if is_collapsed else text
+    scheme, _, rest = uri.partition("://")
+    shown = shown_uri(uri)
+    if scheme.lower() == "file":
+        raise SettingsError(f"{shown} is a URI, which is not read; write the path: /{rest.lstrip('/')}")
+    if scheme.lower() in _SERVERS:
+        remedy = "give it as a str, not as a Path" if is_collapsed else "give the path of a local file or folder"
+        raise SettingsError(f"{shown} is the address of a server; {remedy}")
+    raise SettingsError(
+        f"{shown} is not on this machine; give the path of a local file or folder: a mounted bucket, or a copy (pull "
+        "copies a dataset from s3://, gs:// or hdfs://, and place copies its parts there)"
+    )
 
 
 def stored_uri(text: str) -> str:

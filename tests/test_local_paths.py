@@ -1,0 +1,162 @@
+"""A URI is refused wherever a file or folder of this machine is wanted, before anything is read or made."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer.main
+from torch_geometric.data import Data
+
+import hopstream
+from hopstream.cli.command import _make_app, run_command
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.ingest.chunked import open_chunked, write_chunked
+from hopstream.ingest.tables import TableSettings, read_tables
+from hopstream.partition.assign import assign_folder
+from hopstream.store.security import read_pem, read_token
+from hopstream.tfgnn.graph_schema import schema_message
+from hopstream.uris import local_path
+
+URI = "gs://bucket/x.json"
+REFUSED = (
+    r"gs://bucket/x\S* is not on this machine; give the path of a local|is not a location; .*pull|give --cache-dir"
+)
+DOORS = (
+    "hopstream", "hopstream.compat.dgl.data", "hopstream.compat.dgl.distributed", "hopstream.compat.pyg",
+    "hopstream.compat.tfgnn", "hopstream.compat.tfgnn.sampler",
+)  # fmt: skip
+DEEPER = (write_chunked, open_chunked, read_tables, assign_folder, read_pem, read_token, TableSettings)
+PATHS = re.compile(r"\bPath|\bSource(Like)?\b|\bFiles\b|\bOwnersSource\b|\bAgainst\b|\bSeeds\b")
+ELSEWHERE = {
+    ("pull", "source"), ("place", "root"), ("dispatch", "root"), ("tfgnn-sample", "beam_options"),
+    ("export", "beam_options"), ("serve", "location"), ("serve", "cluster"),
+}  # fmt: skip
+"""Parameters that may be URIs."""
+GRAPH = hopstream.graph_from_arrays(np.array([[0, 1], [1, 0]]))
+OTHERS: dict[str, Any] = {
+    "graph": GRAPH, "g": GRAPH, "data": Data(edge_index=torch.tensor([[0], [1]])), "num_neighbors": [2], "pid": 0,
+    "spec": 'seed_op { op_name: "seed" node_set_name: "a" }', "layer": lambda batch: batch.x, "num_layers": 1,
+    "num_parts": 2, "num_batches": 1, "supervision": "a__b__c", "part": 0, "part_id": 0, "partition_idx": 0, "rank": 0,
+    "world_size": 1, "start": [0], "length": 2, "roots": ["root"], "graph_name": "g", "name": "g", "tensor_dict": {},
+    "schema": schema_message(GRAPH.schema),
+}  # fmt: skip
+
+
+def _functions() -> Iterator[tuple[str, Callable[..., Any], str]]:
+    """Every public function, class or constructor that takes a path, with each of its parameters that does."""
+    found: dict[str, Callable[..., Any]] = {function.__name__: function for function in DEEPER}
+    for door in DOORS:
+        module = importlib.import_module(door)
+        for name in module.__all__:
+            value = getattr(module, name)
+            found[f"{door}.{name}"] = value
+            if inspect.isclass(value):
+                makers = [n for n, maker in vars(value).items() if isinstance(maker, classmethod | staticmethod)]
+                found |= {f"{door}.{name}.{n}": getattr(value, n) for n in makers if n[0] != "_"}
+    for name, function in found.items():
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            continue
+        for one in parameters:
+            is_path = one.name == "data_path" or PATHS.search(str(one.annotation))
+            if is_path and (name.rpartition(".")[2], one.name) not in ELSEWHERE:
+                yield name, function, one.name
+
+
+def _verbs() -> Iterator[tuple[str, Any, Callable[..., Any]]]:
+    """The words of every verb, its command, and its function."""
+    app = _make_app()
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for one in app.registered_commands:
+        yield str(one.name), commands[one.name], one.callback  # type: ignore[misc]
+    for group in app.registered_groups:
+        for one in group.typer_instance.registered_commands:  # type: ignore[union-attr]
+            yield f"{group.name} {one.name}", commands[group.name].commands[one.name], one.callback  # type: ignore[misc]
+
+
+def _texts() -> Iterator[tuple[str, str, list[str]]]:
+    """Every verb with each of its parameters that is text, and a command line that gives it a URI."""
+    for verb, command, function in _verbs():
+        annotations = {p.name: str(p.annotation) for p in inspect.signature(function).parameters.values()}
+        for chosen in command.params:
+            annotation = annotations.get(chosen.name, "").partition("typer.models")[0]
+            is_text = re.search(r"\b(str|Path)\b", annotation) and not getattr(chosen, "hidden", False)
+            if not is_text or (verb, chosen.name) in ELSEWHERE:
+                continue
+            words = verb.split()
+            for other in command.params:
+                flag = [other.opts[0]] if other.param_type_name == "option" else []
+                if other is chosen or other.required:
+                    words += [*flag, URI if other is chosen else "1" if other.name.startswith("num_") else "not-there"]
+            yield verb, chosen.name, words
+
+
+FUNCTIONS, TEXTS = list(_functions()), list(_texts())
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_are_looked_at():
+    functions = {f"{name.rpartition('.')[2]}.{parameter}" for name, _, parameter in FUNCTIONS}
+    assert {"prepare.out", "NeighborLoader.source", "verify_dataset.against", "write_parts.owners"} <= functions
+    texts = {text[:2] for text in TEXTS}
+    assert {("tfgnn-sample", "output_samples"), ("ingest", "data_path"), ("verify", "against")} <= texts
+    assert len(FUNCTIONS) >= 80
+    assert len({verb for verb, _ in texts}) >= 20
+
+
+@pytest.mark.parametrize("given", [URI, Path(URI)], ids=["str", "Path"])
+@pytest.mark.parametrize(("name", "function", "parameter"), FUNCTIONS, ids=[f"{one[0]} {one[2]}" for one in FUNCTIONS])
+def test_functions_refuse_uris(name: str, function: Callable[..., Any], parameter: str, given: Any):
+    arguments: dict[str, Any] = {parameter: given}
+    for other in inspect.signature(function).parameters.values():
+        is_needed = other.default is inspect.Parameter.empty and other.kind != other.VAR_KEYWORD
+        if other.name not in arguments and (is_needed or other.name == "length"):
+            arguments[other.name] = OTHERS.get(other.name, f"not-there/{other.name}")
+    if name == "hopstream.walk_batches":
+        arguments["length"] = 2
+    with pytest.raises(SettingsError, match=REFUSED):
+        _ = [*result] if inspect.isgenerator(result := function(**arguments)) else result
+
+
+@pytest.mark.parametrize("words", [words for _, _, words in TEXTS], ids=[" ".join(text[:2]) for text in TEXTS])
+def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str]):
+    status, told = run_command(words), capsys.readouterr().err
+    assert status == 2
+    assert re.search(REFUSED, told), told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("file:///data/mag", "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
+        ("s3://me:hidden@bucket/mag", "s3://bucket/mag is not on this machine; "),
+        (Path("grpc://host:7001"), "grpc://host:7001 is the address of a server; give it as a str, not as a Path"),
+        ("memory:/x", "memory://x is not on this machine; "),
+    ],
+)
+def test_the_remedy_is_said(given: Any, told: str):
+    with pytest.raises(SettingsError, match="^" + re.escape(told)):
+        local_path(given)
+    assert local_path("./a:b/c") == Path("a:b/c")
+
+
+def test_files_that_tables_name_are_local(tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("tables") / "metadata.json"
+    path.write_text('{"nodes": {"a": {"files": "gs://bucket/a.csv", "id": "id"}}, "edges": []}', encoding="utf-8")
+    with pytest.raises(SchemaError, match=r"gs://bucket/a\.csv.*files are local and lie below"):
+        hopstream.read_graph(path)
