@@ -162,7 +162,8 @@ def test_hetero_data():
         CITES: 0,
         ("paper", "on", "topic"): 1,
     }
-    assert set(graph.edges[WRITES].features) == {"edge_attr", "train_mask"}
+    assert set(graph.edges[WRITES].features) == {"edge_attr"}
+    assert "train" in graph.edge_splits[WRITES]
     assert graph.splits["paper"]["train"].tolist() == [0, 2]
     assert list(graph.splits) == ["paper"]
 
@@ -202,3 +203,57 @@ def test_neither_torch_nor_pyg_is_imported():
     code = "import sys, hopstream.ingest.data; print([m for m in ('torch', 'torch_geometric') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def split_dict(splits):
+    return {name: keys.tolist() for name, keys in splits.items()}
+
+
+def test_keys_of_splits_and_masks_of_edges_are_splits():
+    data = small_data(train_idx=torch.tensor([3, 0]), valid_idx=torch.tensor([1]), test_index=torch.tensor([2]))
+    data.val_mask = torch.tensor([False, False, True, False, False])
+    graph = graph_from_data(data)
+    assert split_dict(graph.splits[NODE]) == {"train": [0, 3], "val": [1], "test": [2]}
+    assert split_dict(graph.edge_splits[EDGE]) == {"val": [2]}
+    assert features(graph) == ({"x"}, set())
+
+    typed = HeteroData(author={"num_nodes": 2}, paper={"x": torch.ones(3, 1), "train_idx": torch.tensor([2])})
+    typed[WRITES].edge_index = edge_index((0, 2), (1, 1), (0, 0))
+    typed[WRITES].test_idx = torch.tensor([1])
+    typed[WRITES].train_mask = torch.tensor([True, False, True])
+    graph = graph_from_data(typed)
+    assert split_dict(graph.splits["paper"]) == {"train": [2]}
+    assert split_dict(graph.edge_splits[WRITES]) == {"train": [0, 2], "test": [1]}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "message"),
+    [
+        ({"train_idx": torch.ones(2)}, SchemaError, r"train_idx is float32\[2\]; a split is integers \[n\], keys"),
+        ({"val_idx": torch.tensor([4])}, IdRangeError, "4"),
+        (
+            {"val_idx": torch.tensor([1]), "valid_idx": torch.tensor([1])},
+            SchemaError,
+            "valid_idx .* split 'val'",
+        ),
+        ({"test_idx": torch.tensor([1]), "test_mask": torch.ones(4) > 0}, SchemaError, "test_mask .* split 'test'"),
+    ],
+)
+def test_splits_that_are_refused(attributes, error, message):
+    with pytest.raises(error, match=message):
+        graph_from_data(small_data(**attributes))
+
+
+def test_what_is_left_out_is_said(caplog):
+    data = small_data(name="cora", scalar=3.0, u=torch.zeros(1, 7), nothing=None, classes=["x", "y"])
+    graph_from_data(data)
+    assert caplog.messages == ["name, scalar, u, classes are left out: they have no row per node or edge"]
+    caplog.clear()
+    typed = HeteroData(author={"num_nodes": 2}, paper={"num_nodes": 3, "title_of": "mag"})
+    typed[WRITES].edge_index = edge_index((0, 2))
+    typed[WRITES].edge_label_index = edge_index((0, 1))
+    typed.version = 2
+    graph_from_data(typed)
+    links, others = caplog.messages
+    assert links.startswith("author__writes__paper.edge_label_index are left out: links to predict are no edges; give")
+    assert others == "paper.title_of, version are left out: they have no row per node or edge"

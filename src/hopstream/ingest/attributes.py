@@ -1,4 +1,4 @@
-"""Which named arrays belong to nodes, which to edges, which are splits, and which to none of them?
+"""Sort named arrays into features of nodes and of edges, splits, and what belongs to none of them.
 
 PyG's data objects and ``.npz`` files name arrays in the same way and leave the rest to this file:
 
@@ -7,10 +7,12 @@ PyG's data objects and ``.npz`` files name arrays in the same way and leave the 
   then those of a mask; at last the largest key of ``edge_index`` does.
 - An array with a row per node is a node feature, one with a row per edge an edge feature. Where there are as many nodes
   as edges, a name with ``edge`` in it is an edge's.
-- ``train_mask``, ``val_mask`` and ``test_mask`` of nodes become the splits ``train``, ``val`` and ``test``, not
-  features.
-- An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index``, a scalar, a
-  string, a mapping, and, without types, whatever fits neither nodes nor edges, is of the graph and is left out.
+- ``train_mask``, ``val_mask`` and ``test_mask`` of nodes or edges become the splits ``train``, ``val`` and ``test``,
+  not features. So do the keys in ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, or ``train_index`` and so
+  on; without types they are of nodes.
+- An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index`` (and the two with
+  ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, whatever fits neither nodes nor
+  edges, is of the graph and is left out; whoever reads a source says so.
 - A name that promises rows (``x``, ``edge_attr``, ``train_mask``, …) and has another number of them is an error.
 """
 
@@ -34,6 +36,11 @@ Attributes = Mapping[str, object]
 NODE_NAMES = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
 EDGE_NAMES = frozenset({"edge_attr", "edge_weight", "edge_type", "edge_time", "e_id"})
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+INDEXES = {
+    f"{name}_{end}": MASKS.get(f"{name}_mask", "val")
+    for name in ("train", "val", "valid", "test") for end in ("idx", "index")
+}  # fmt: skip
+"""Keys of a split to its name, as PyG's users attach what OGB's ``get_idx_split`` returns."""
 TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
 ADJACENCY = ("adj_t", "adj")
 
@@ -45,6 +52,7 @@ class _Sorted:
     node_features: dict[str, ColumnLike]
     edge_features: dict[str, ColumnLike]
     splits: dict[str, ColumnLike]
+    edge_splits: dict[str, ColumnLike]
 
 
 def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLike] | None = None) -> Graph:
@@ -72,11 +80,13 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.size and edge_index.dtype.kind in "iu" else 0
         _refuse_ambiguous(attributes, num_nodes, num_edges)
-    found = _Sorted({}, {}, dict(splits or {}))
+    found = _Sorted({}, {}, dict(splits or {}), {})
+    _put_index_splits(found.splits, "the graph", attributes)
     for name, value in named_columns(attributes):
         level = _level(name, _shape(value)[0], num_nodes, num_edges)
-        if level == "node" and name in MASKS:
-            found.splits[MASKS[name]] = _mask(name, value)
+        if level is not None and name in MASKS:
+            splits_of_level = found.splits if level == "node" else found.edge_splits
+            _put_split(splits_of_level, "the graph", name, MASKS[name], _mask(name, value))
         elif level is not None:
             (found.node_features if level == "node" else found.edge_features)[name] = value
     return graph_from_arrays(
@@ -85,6 +95,7 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
         node_features=found.node_features,
         edge_features=found.edge_features,
         splits=found.splits,
+        edge_splits=found.edge_splits,
     )
 
 
@@ -109,13 +120,13 @@ def graph_from_typed_attributes(
     """
     num_nodes: dict[str, int | None] = {}
     node_features: dict[str, dict[str, ColumnLike]] = {}
-    all_splits = {node_type: dict(named) for node_type, named in (splits or {}).items()}
+    all_splits: dict[str, dict[str, ColumnLike]] = {}
+    all_edge_splits: dict[EdgeType, dict[str, ColumnLike]] = {}
     for node_type, attributes in nodes.items():
         num_nodes[node_type] = _typed_num_nodes(node_type, attributes)
         rows = _rows_of_type(node_type, attributes, num_nodes[node_type])
         node_features[node_type] = {name: value for name, value in rows.items() if name not in MASKS}
-        masks = {MASKS[name]: _mask(f"{node_type}.{name}", value) for name, value in rows.items() if name in MASKS}
-        all_splits[node_type] = {**masks, **all_splits.get(node_type, {})}
+        all_splits[node_type] = _typed_splits(node_type, attributes, rows, (splits or {}).get(node_type, {}))
     edge_index, edge_features = {}, {}
     for edge_type, attributes in edges.items():
         label = type_label(edge_type)
@@ -123,23 +134,36 @@ def graph_from_typed_attributes(
         if "edge_index" not in attributes:
             raise SchemaError(f"edge type {label} has no edge_index; it has {sorted(attributes)}")
         edge_index[edge_type] = array = as_array(attributes["edge_index"], f"{label}.edge_index")
-        edge_features[edge_type] = _rows_of_type(label, attributes, array.shape[-1] if array.ndim else 0)
+        rows = _rows_of_type(label, attributes, array.shape[-1] if array.ndim else 0)
+        edge_features[edge_type] = {name: value for name, value in rows.items() if name not in MASKS}
+        all_edge_splits[edge_type] = _typed_splits(label, attributes, rows, (edge_splits or {}).get(edge_type, {}))
     return graph_from_arrays(
         cast(Mapping[EdgeType, ColumnLike], edge_index),
         num_nodes=cast(Mapping[str, int], num_nodes),
         node_features=node_features,
         edge_features=edge_features,
         splits=all_splits,
-        edge_splits=edge_splits,
+        edge_splits=all_edge_splits,
     )
+
+
+def left_out(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> list[str]:
+    """Names of the attributes of some types that became nothing of the graph."""
+    read = set(TOPOLOGY)
+    for owner in owners:
+        is_node = isinstance(owner, str)
+        table = graph.nodes[owner] if isinstance(owner, str) else graph.edges[owner]
+        splits = graph.splits.get(str(owner), {}) if is_node else graph.edge_splits.get(cast(EdgeType, owner), {})
+        read |= {*table.features, *(name for name, split in (MASKS | INDEXES).items() if split in splits)}
+    return [name for name, value in attributes.items() if value is not None and name not in read]
 
 
 def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
     """The attributes that may have a row per node or edge."""
     for name, value in attributes.items():
-        is_label = name == "edge_label" and "edge_label_index" in attributes
+        is_label = name.endswith("edge_label") and f"{name}_index" in attributes
         is_index = "index" in name and len(_shape(value)) == 2 and _shape(value)[0] == 2
-        if value is None or name in TOPOLOGY or name == "face" or is_label or is_index:
+        if value is None or name in TOPOLOGY or name == "face" or name in INDEXES or is_label or is_index:
             continue
         if len(_shape(value)):
             yield name, cast(ColumnLike, value)
@@ -219,6 +243,35 @@ def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> d
         elif not isinstance(value, list | tuple):
             raise SchemaError(f"{label}.{name} has {got} rows; the type has {num_rows}")
     return found
+
+
+def _typed_splits(
+    label: str, attributes: Attributes, rows: Mapping[str, ColumnLike], given: Mapping[str, ColumnLike]
+) -> dict[str, ColumnLike]:
+    """Split name to keys or mask of one type."""
+    found: dict[str, ColumnLike] = {}
+    for name, value in rows.items():
+        if name in MASKS:
+            _put_split(found, label, name, MASKS[name], _mask(f"{label}.{name}", value))
+    _put_index_splits(found, label, attributes)
+    for split, value in given.items():
+        _put_split(found, label, f"{split}.split", split, value)
+    return found
+
+
+def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Attributes) -> None:
+    """Add the splits whose keys are among the attributes."""
+    for name in (name for name in INDEXES if attributes.get(name) is not None):
+        keys = as_array(attributes[name], f"{label}.{name}")
+        if keys.ndim != 1 or keys.dtype.kind not in "iu":
+            raise SchemaError(f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys")
+        _put_split(splits, label, name, INDEXES[name], keys)
+
+
+def _put_split(splits: dict[str, ColumnLike], label: str, name: str, split: str, value: ColumnLike) -> None:
+    if split in splits:
+        raise SchemaError(f"{name} of {label} is split {split!r}, which another attribute gives too; leave one out")
+    splits[split] = value
 
 
 def _mask(where: str, value: ColumnLike) -> Array:

@@ -1,17 +1,21 @@
-"""How does a PyG ``Data`` or ``HeteroData`` become a graph?
+"""Make a graph of a PyG ``Data`` or ``HeteroData``, or of the three that ``RandomLinkSplit`` returns.
 
 The objects are known by their methods alone: neither torch nor torch_geometric is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.attributes import graph_from_attributes, graph_from_typed_attributes
-from hopstream.schema import EdgeType
+from hopstream.ingest.attributes import Attributes, graph_from_attributes, graph_from_typed_attributes, left_out
+from hopstream.ingest.link_splits import LINKS, SPLITS, with_links
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
+
+LOG = logging.getLogger(__name__)
 
 UNREAD = frozenset({"HyperGraphData", "TemporalData"})
 """Classes with the methods of a ``Data`` that mean other things: edges of many nodes, streams of events."""
@@ -49,17 +53,41 @@ class HeteroDataLike(Protocol):
         ...
 
 
-def graph_from_data(data: DataLike | HeteroDataLike) -> Graph:
+Source = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
+
+
+def graph_from_data(data: Source) -> Graph:
     """Make a graph of a PyG data object; ``hopstream.ingest.attributes`` says which attribute becomes what.
 
     A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,
-    all others are shared with the data object. Attributes of the graph as a whole are left out.
+    all others are shared with the data object. Attributes of the graph as a whole are left out, which a warning in the
+    log says, by name.
+
+    Args:
+        data: A ``Data`` or ``HeteroData``; or the three, for training, validation and testing, that PyG's
+            ``RandomLinkSplit`` returns: the graph has the nodes and edges of the first, and the links of all three as
+            edge types of their own with splits (see ``hopstream.ingest.link_splits``).
 
     Raises:
         SchemaError: The object is no data object, keeps its edges in ``adj_t``, has no ``edge_index`` or no
-            edge type, or has attributes whose rows fit neither nodes nor edges though their names say so.
-        IdRangeError: An edge names a node that is not there.
+            edge type, or has attributes whose rows fit neither nodes nor edges though their names say so; or three
+            objects are no link splits of one graph.
+        IdRangeError: An edge, link or split names a node that is not there.
     """
+    if isinstance(data, list | tuple):
+        if len(data) != len(SPLITS):
+            raise SchemaError(f"got {len(data)} data objects; give one, or the three that RandomLinkSplit returns")
+        objects = [_read(one) for one in data]
+        _warn_of(objects[0], has_links=True)
+        edges = [{t: of for t, of in attributes.items() if isinstance(t, tuple)} for _, attributes in objects]
+        return with_links(objects[0][0], edges)
+    found = _read(data)
+    _warn_of(found)
+    return found[0]
+
+
+def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
+    """The graph, and the attributes of each type; None has those of the graph as a whole."""
     if isinstance(data, HeteroDataLike):
         if not data.edge_types:
             names = ", ".join(repr(node_type) for node_type in data.node_types) or "nothing"
@@ -67,10 +95,31 @@ def graph_from_data(data: DataLike | HeteroDataLike) -> Graph:
                 f"the HeteroData has no edge type with an edge_index; it has {names}; one without edges has an "
                 "edge_index of shape [2, 0]"
             )
-        return graph_from_typed_attributes(
-            {node_type: data[node_type].to_dict() for node_type in data.node_types},
-            {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types},
-        )
+        nodes: dict[str, Attributes] = {node_type: data[node_type].to_dict() for node_type in data.node_types}
+        edges: dict[EdgeType, Attributes] = {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types}
+        of_graph = cast(Any, data).to_dict().get("_global_store", {})
+        return graph_from_typed_attributes(nodes, edges), {**nodes, **edges, None: of_graph}
     if isinstance(data, DataLike) and not UNREAD & {kind.__name__ for kind in type(data).__mro__}:
-        return graph_from_attributes(data.to_dict())
-    raise SchemaError(f"{type(cast(object, data)).__name__} is neither a PyG Data nor a HeteroData")
+        attributes = data.to_dict()
+        return graph_from_attributes(attributes), {EDGE: attributes}
+    raise SchemaError(f"{type(data).__name__} is neither a PyG Data nor a HeteroData")
+
+
+def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool = False) -> None:
+    """Name what is left out in the log."""
+    graph, attributes = found
+    names: list[str] = []
+    for owner, of_owner in attributes.items():
+        owners: list[Any] = [NODE, EDGE] if owner == EDGE and graph.schema.is_homogeneous else [owner] if owner else []
+        label = f"{owner if isinstance(owner, str) else type_label(owner)}." if len(owners) == 1 else ""
+        names += [label + name for name in left_out(graph, of_owner, *owners) if not (has_links and name in LINKS)]
+    links = [name for name in names if name.rpartition(".")[2] in LINKS]
+    if links:
+        LOG.warning(
+            "%s are left out: links to predict are no edges; give the three objects that RandomLinkSplit returned, as "
+            "read_graph((train_data, val_data, test_data)), or give them to LinkNeighborLoader",
+            ", ".join(links),
+        )
+    others = [name for name in names if name not in links]
+    if others:
+        LOG.warning("%s are left out: they have no row per node or edge", ", ".join(others))

@@ -35,6 +35,7 @@ from hopstream.ingest.attributes import (
     Attributes,
     graph_from_attributes,
     graph_from_typed_attributes,
+    left_out,
     named_columns,
 )
 from hopstream.ingest.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
@@ -87,13 +88,13 @@ def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> 
         if not {"edge_index", *ADJACENCY} & attributes[""].keys():
             raise SchemaError(f"{path} has no edge_index, integers [2, num_edges]; it has {', '.join(shown.values())}")
         graph = graph_from_attributes(attributes[""], splits[""])
-        used = {"": {"edge_index"} | _used_by_nodes(graph, NODE) | set(graph.edges[EDGE].features)}
+        unused = {"": left_out(graph, attributes[""], NODE, EDGE)}
     else:
         graph = _with_label_types(_typed_graph(attributes, splits), taken_from)
-        used = {t: _used_by_nodes(graph, t) for t in graph.nodes}
-        used |= {type_label(t): {"edge_index", *table.features} for t, table in graph.edges.items()}
+        types = {type_label(t): t for t in graph.edges} | {t: t for t in graph.nodes}
+        unused = {owner: left_out(graph, named, types[owner]) for owner, named in attributes.items()}
     if ignore != "all":
-        _refuse_unused(path, attributes, used, shown)
+        _refuse_unused(path, unused, shown)
     return graph
 
 
@@ -114,19 +115,11 @@ def _with_label_types(graph: Graph, taken_from: Mapping[str, Array]) -> Graph:
     return replace(graph, label_types=label_types).check()
 
 
-def _used_by_nodes(graph: Graph, node_type: str) -> set[str]:
-    """Names of the attributes that became something of a node type."""
-    splits = graph.splits.get(node_type, {})
-    return {*graph.nodes[node_type].features, *(mask for mask, split in MASKS.items() if split in splits)}
-
-
-def _refuse_unused(
-    path: Path, attributes: Mapping[str, Attributes], used: Mapping[str, set[str]], shown: Mapping[str, str]
-) -> None:
+def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[str, str]) -> None:
     """Refuse arrays that became nothing of the graph: most are misnamed."""
     unused: list[str] = []
-    for owner, named in attributes.items():
-        for name in named.keys() - used[owner] - {"num_nodes", "num_edges"}:
+    for owner, names in found.items():
+        for name in names:
             full = f"{owner}/{name}" if owner else name
             unused += [text for file_name, text in shown.items() if file_name in (full, full + VALUES, full + TEXT)]
     if unused:
