@@ -24,6 +24,11 @@ Direction = Literal["in", "out"]
 
 NODE: str = "node"
 EDGE: EdgeType = ("node", "to", "node")
+NODE_ATTRIBUTES = frozenset(
+    {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
+)
+EDGE_ATTRIBUTES = frozenset({"edge_index", "e_id", "num_sampled_edges", "input_id", "batch_size"})
+"""Names that PyG batches have for themselves, of nodes and of edges; batches of arrays keep features apart."""
 STRING = "string"
 NUMERIC_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -257,3 +257,15 @@ def test_what_is_left_out_is_said(caplog):
     links, others = caplog.messages
     assert links.startswith("author__writes__paper.edge_label_index are left out: links to predict are no edges; give")
     assert others == "paper.title_of, version are left out: they have no row per node or edge"
+
+
+@pytest.mark.parametrize("name", ["n_id", "batch", "e_id", "input_id", "seed_time"])
+def test_names_that_batches_have_are_refused(name):
+    num_rows = 5 if name == "e_id" else 4
+    with pytest.raises(SchemaError, match=f"has '{name}', which is the name of .* of every batch; rename or remove it"):
+        graph_from_data(small_data(**{name: torch.arange(num_rows)}))
+    typed = small_hetero()
+    store = typed[WRITES] if name in ("e_id", "input_id") else typed["paper"]
+    store[name] = torch.arange(2 if name in ("e_id", "input_id") else 3)
+    with pytest.raises(SchemaError, match=rf"data\[.*\] has '{name}'"):
+        graph_from_data(typed)

@@ -18,12 +18,17 @@ from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.load.batch import MiniBatch
 from hopstream.load.columns import ColumnChoice
-from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, GraphSchema, type_label
-
-NODE_NAMES = frozenset(
-    {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
+from hopstream.schema import (
+    EDGE,
+    EDGE_ATTRIBUTES,
+    NODE,
+    NODE_ATTRIBUTES,
+    EdgeType,
+    FeatureSchema,
+    GraphSchema,
+    type_label,
 )
-EDGE_NAMES = frozenset({"edge_index", "e_id", "num_sampled_edges", "input_id", "batch_size"})
+
 OFFSETS = "_offsets"
 """A ragged feature ``tags`` becomes ``tags`` (values) and ``tags_offsets``."""
 
@@ -62,12 +67,12 @@ def check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: froz
     edge_names = {t: _attribute_names(schema.edges[t], names) for t, names in columns.edges.items()}
     if schema.is_homogeneous:
         names = [*node_names[NODE], *edge_names.get(EDGE, [])]
-        _check_distinct("the graph", names, NODE_NAMES | EDGE_NAMES | attached_names)
+        _check_distinct("the graph", names, NODE_ATTRIBUTES | EDGE_ATTRIBUTES | attached_names)
         return
     for node_type, names in node_names.items():
-        _check_distinct(repr(node_type), names, NODE_NAMES | attached_names)
+        _check_distinct(repr(node_type), names, NODE_ATTRIBUTES | attached_names)
     for edge_type, names in edge_names.items():
-        _check_distinct(type_label(edge_type), names, EDGE_NAMES | attached_names)
+        _check_distinct(type_label(edge_type), names, EDGE_ATTRIBUTES | attached_names)
 
 
 def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> Data | HeteroData:
