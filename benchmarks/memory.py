@@ -3,8 +3,8 @@
     python -m benchmarks.memory --scale 20 --memory least 512MiB 700MB 1GiB 2GiB
 
 The R-MAT graph of the other benchmarks, with features of nodes and of edges, is written as tables, as a chunked graph
-and as datasets once. Each verb runs as the command that a user types, and its processes are watched. ``least`` is what the verb itself says that it
-needs at least, told when it gets too little.
+and as datasets once. Each verb runs as the command that a user types, and its processes are watched. ``least`` is what
+the verb itself says that it needs at least, told when it gets too little.
 """
 
 from __future__ import annotations

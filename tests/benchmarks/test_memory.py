@@ -32,5 +32,6 @@ def test_the_least_memory_that_each_verb_names_is_enough(tmp_path):
 
 
 @pytest.mark.scale
+@pytest.mark.timeout(3600)
 def test_sixteen_million_edges(tmp_path):
     assert len(check(tmp_path / "m")) == 5 * len(VERBS)

@@ -61,7 +61,7 @@ def test_what_was_done_before_is_said(tmp_path, words, capsys, monkeypatch):
 
 def test_what_is_refused(tmp_path, words, capsys):
     for more, message in [
-        (["--memory", "10MB"], "give more memory or fewer workers"),
+        (["--memory", "10MB"], "one process needs at least 240.0 MB: give more memory"),
         (["--memory", "much"], "--memory is 'much'"),
         (["--save-orig-eids", "--no-keep-edge-keys"], "contradict each other"),
         (["--parts", "2"], "is 2; parts are numbered 0..1"),

@@ -142,3 +142,13 @@ def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, ca
         monkeypatch.setattr(module, "this_machine", lambda: tiny)
     assert main([*map(str, words_of(verb, world, tmp_path / "out"))]) == 2
     assert "100.0 MB of memory are free; " in capsys.readouterr().err
+
+
+def test_the_plan_says_what_was_chosen_and_why(world, tmp_path, monkeypatch, capsys):
+    small = Machine(num_processors=64, free_bytes=700 * 10**6)
+    for module in (allotment, resumed):
+        monkeypatch.setattr(module, "this_machine", lambda: small)
+    assert main([*map(str, words_of("dispatch", world, tmp_path / "out"))]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == "memory")
+    assert line.split(None, 1)[1].startswith("420.0 MB (60 % of 700.0 MB free) for all processes, ")
+    assert line.endswith("; none of 64 workers fit")

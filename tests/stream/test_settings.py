@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 
 import pytest
 
+from hopstream.engine.machine import num_processors
 from hopstream.errors import SettingsError
 from hopstream.stream.settings import SamplingLimits
 
 
 def test_one_thread_per_core_unless_told_otherwise():
-    assert SamplingLimits().num_threads == os.cpu_count()
+    assert SamplingLimits().num_threads == num_processors()
     assert SamplingLimits(threads=3).num_threads == 3
 
 

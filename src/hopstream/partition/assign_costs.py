@@ -12,16 +12,23 @@ LEAST_EDGE_BYTES = 64 << 20
 """What edges get at least; more of them go through files."""
 NODE_BYTES = 64
 """What assignment takes per node, by any method."""
+THREAD_BYTES = 50 << 20
+"""What each thread but the first takes: a block of a million edges."""
 EDGE_BYTES = {"kaminpar": 30, "metis": 200}
 COMPRESSED_EDGE_BYTES = 12
 """What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
 
 
+def looks_at_edges(settings: PartitionSettings) -> bool:
+    """Whether edges are read to assign nodes."""
+    return settings.num_parts > 1 and (settings.method not in ("random", "hash") or settings.balance_edges)
+
+
 def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) -> int:
-    """What nodes take while they are assigned, and the method's library, beside the process and the edges."""
+    """What nodes, threads and the method's library take, beside the process and the edges."""
     is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
     per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
-    return num_nodes * NODE_BYTES + num_edges * per_edge
+    return num_nodes * NODE_BYTES + num_edges * per_edge + (settings.num_threads - 1) * THREAD_BYTES
 
 
 def assign_needs(
@@ -37,7 +44,7 @@ def assign_needs(
         beside_bytes: What processes take beside it.
         worker_bytes: What each worker takes that waits meanwhile.
     """
-    least = beside_bytes + assign_bytes(num_nodes, num_edges, settings) + LEAST_EDGE_BYTES
+    least = beside_bytes + assign_bytes(num_nodes, num_edges, settings) + looks_at_edges(settings) * LEAST_EDGE_BYTES
     remedy = ", or use ldg or fennel" if settings.method in EDGE_BYTES else ""
     what = f"method {settings.method!r} on {num_nodes} nodes and {num_edges} edges needs"
     return Needs(alone_bytes=least, parent_bytes=least, worker_bytes=worker_bytes, what=what, remedy=remedy)

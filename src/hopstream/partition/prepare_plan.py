@@ -9,7 +9,7 @@ from hopstream.engine.allotment import Allotment, Needs, allot, rounded_up
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunked import ChunkedGraph
-from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
+from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs, looks_at_edges
 from hopstream.partition.dispatch import plan as dispatching
 from hopstream.partition.halo.costs import HaloCosts
 from hopstream.partition.halo.settings import HaloSettings
@@ -88,11 +88,12 @@ def plan_phases(
 ) -> tuple[PhasePlan, ...]:
     """What each phase takes, of what was allotted to all of them."""
     _, num_edges = _sizes(graph)
-    looks_at_edges = settings.num_parts > 1 and (settings.method not in ("random", "hash") or settings.balance_edges)
     left = memory_for_edges(graph, settings, work)
-    is_sorted = looks_at_edges and settings.method not in ("random", "hash") and GROUPED_BYTES * num_edges > left
+    is_sorted = (
+        settings.num_parts > 1 and settings.method not in ("random", "hash") and GROUPED_BYTES * num_edges > left
+    )
     assign = PhasePlan(
-        name="assign", is_done=has_owners, input_bytes=END_BYTES * num_edges * looks_at_edges,
+        name="assign", is_done=has_owners, input_bytes=END_BYTES * num_edges * looks_at_edges(settings),
         disk_bytes=SORTED_BYTES * num_edges * is_sorted, budget_bytes=left, num_tasks=1,
     )  # fmt: skip
     budget = dispatching.budget_of(

@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.engine import resumed
+from hopstream.engine.machine import Machine
+from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import SettingsError, StateError
 from hopstream.graph.graph import Graph
@@ -23,6 +26,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition import staged
 from hopstream.partition.dispatch import regions
+from hopstream.partition.dispatch.plan import Estimate
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.halo.run import add_halo
 from hopstream.partition.halo.settings import HaloSettings
@@ -255,6 +259,33 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
     with pytest.raises(SettingsError, match="B of disk while it is written"):
         check_equal(graph, tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
+
+
+@pytest.mark.parametrize(("free_bytes", "goes_on"), [(40 * 10**9, True), (10 * 10**9, True), (9 * 10**9, False)])
+def test_a_job_that_chose_its_memory_goes_on_while_that_is_free(folder: Path, monkeypatch, free_bytes, goes_on):
+    """The job begins with 9.6 GB of 16 free."""
+    cut_small(monkeypatch, 1500)
+    told: list[Estimate] = []
+
+    def run(free: int, progress: Progress) -> None:
+        machine = Machine(num_processors=1, free_bytes=free)
+        monkeypatch.setattr(resumed, "this_machine", lambda: machine)
+        dispatch(
+            folder / "in", folder / "owners", folder / "got", direction="both", progress=progress,
+            on_estimate=lambda costs, _: told.append(costs),
+        )  # fmt: skip
+
+    def end(_: str, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(16 * 10**9, end)
+    run(free_bytes, no_progress)
+    check_done(folder)
+    before, after = (one.work and one.work.memory_bytes for one in told)
+    assert before == 9_600_000_000 and after == (before if goes_on else int(0.6 * free_bytes))
+    assert bool(told[1].num_done) == goes_on
 
 
 def test_too_little_memory_is_refused(tmp_path, monkeypatch, rng):

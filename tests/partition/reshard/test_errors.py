@@ -158,7 +158,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, monkeypatch, old):
     refused("method is 'file' and no folder", method="file")
     refused("neither num_parts nor a folder", num_parts=None)
     refused("leave one of them out", method="ldg", partitions_dir=tmp_path / "owners")
-    refused("memory is 10MiB \\(10.5 MB\\); one process needs at least 390.1 MB", memory="10MiB")
+    refused("memory is 10MiB \\(10.5 MB\\); one process needs at least 240.0 MB", memory="10MiB")
     refused("memory is 'much'", memory="much")
     refused("engine is 'abacus'", engine="abacus")
     refused("num_workers is -1", num_workers=-1)

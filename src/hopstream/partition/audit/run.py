@@ -29,11 +29,10 @@ from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
 from hopstream.uris import local_path
 
 MIN_WINDOW_EDGES = 1 << 16
-PROCESS_BYTES = 180 << 20
-"""What a process takes that has loaded its libraries and compiled kernels, and compares blocks of columns."""
-NODE_BYTES, HALO_NODE_BYTES, KEY_BYTES = 64, 24, 8
-"""Per node: its key, id and time, and what they are compared with, and what a halo with a budget takes; per edge, in
-each direction, its key where the dataset keeps none."""
+PROCESS_BYTES = 256 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and compares blocks of a million edges."""
+NODE_BYTES, HALO_NODE_BYTES = 64, 24
+"""Per node: its key, id and time, and what they are compared with; and what a halo with a budget takes."""
 MAX_FINDINGS = 100
 
 
@@ -128,8 +127,6 @@ def _window_edges(manifest: Manifest, memory: str | None) -> int:
     num_nodes = sum(map(book.num_ids, schema.nodes))
     has_budget = manifest.halo is not None and manifest.halo.budget_bytes is not None
     taken = PROCESS_BYTES + num_nodes * (NODE_BYTES + has_budget * HALO_NODE_BYTES)
-    if not manifest.has_edge_keys:
-        taken += KEY_BYTES * len(manifest.directions) * max(map(book.num_edges, schema.edges), default=0)
     needs = Needs.of_one(taken + MIN_WINDOW_EDGES * EDGE_BYTES, f"verifying {num_nodes} nodes needs")
     return (allot(memory, WorkerSettings(num_workers=0), (needs,)).memory_bytes - taken) // EDGE_BYTES
 
