@@ -462,16 +462,16 @@ def test_one_value_in_the_last_row_of_the_last_chunk(tmp_path, data_format):
 
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
 def test_chunked_sources_and_small_windows(tmp_path, monkeypatch, direction):
-    monkeypatch.setattr("hopstream.partition.audit.run.MIN_WINDOW_EDGES", 37)
+    monkeypatch.setattr("hopstream.partition.audit.run._window_edges", lambda *_: 37)
     graph = hopstream.rmat_graph(7, edges_per_node=5, num_features=3, num_classes=2)
     write_chunked(graph, tmp_path / "c", num_chunks=3)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=3, method="random", direction=direction)
     for against in (None, tmp_path / "c", tmp_path / "c" / "metadata.json"):
-        report = verify_dataset(tmp_path / "d", against=against, memory="1kB")
+        report = verify_dataset(tmp_path / "d", against=against)
         assert report.is_ok, [str(f) for f in report.findings]
         assert report.checks["edges"].num_checked == 640 * (1 + (direction == "both"))
     other = hopstream.rmat_graph(7, edges_per_node=5, num_features=3, num_classes=2, rng_seed=9)
-    report = verify_dataset(tmp_path / "d", against=other, memory="1kB")
+    report = verify_dataset(tmp_path / "d", against=other)
     assert {"edges", "ownership", "features"} <= set(report.kinds)
 
 
@@ -486,15 +486,15 @@ def test_directions_that_contradict_each_other(tmp_path):
 
 def test_datasets_without_edge_keys(tmp_path, monkeypatch):
     """Keys are known from the source, or from links."""
-    monkeypatch.setattr("hopstream.partition.audit.run.MIN_WINDOW_EDGES", 40)
+    monkeypatch.setattr("hopstream.partition.audit.run._window_edges", lambda *_: 40)
     graph = full_graph(7)
     root = tmp_path / "d"
     hopstream.write_parts(graph, root, direction="both", **OPTIONS, keep_edge_keys=False)
-    alone = verify_dataset(root, memory="1kB")
+    alone = verify_dataset(root)
     assert alone.is_ok and alone.checks["edges"].num_checked == 600  # rates and likes have splits, so links
     assert alone.skipped["edges"][0].startswith("user__knows__user: the dataset keeps no edge keys")
     assert {"ownership", "links", "graph"} <= set(alone.skipped) and alone.checks["graph"].status == "skipped"
-    report = verify_dataset(root, against=graph, memory="1kB")
+    report = verify_dataset(root, against=graph)
     assert report.is_ok and set(report.skipped) == {"halo"}, [str(f) for f in report.findings]
     assert report.checks["edges"].num_checked == 900
     assert report.checks["graph"].num_checked == 1
