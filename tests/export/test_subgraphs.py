@@ -145,7 +145,7 @@ def test_plans_are_those_of_the_spec(graph):
     ]  # fmt: skip
     assert plan.is_disjoint and {op.expands for op in plan.ops} == {"reached"}
     with pytest.raises(SchemaError, match=r"op 'x': TOP_K needs weights; edge set 'cites' has no feature"):
-        text = 'sampling_ops < op_name: "x" input_op_names: "s" edge_set_name: "cites" sample_size: 1 >'
+        text = 'sampling_ops < op_name: "x" input_op_names: "s" edge_set_name: "cites" sample_size: 1 strategy: TOP_K >'
         plan_of_spec(parse_spec(f'seed_op < op_name: "s" node_set_name: "paper" > {text}'), graph.schema)
 
 
