@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hopstream.errors import IdRangeError, SchemaError
+from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.data import graph_from_data
 from hopstream.schema import EDGE, NODE
 
@@ -261,11 +262,15 @@ def test_what_is_left_out_is_said(caplog):
 
 @pytest.mark.parametrize("name", ["n_id", "batch", "e_id", "input_id", "seed_time"])
 def test_names_that_batches_have_are_refused(name):
-    num_rows = 5 if name == "e_id" else 4
-    with pytest.raises(SchemaError, match=f"has '{name}', which is the name of .* of every batch; rename or remove it"):
-        graph_from_data(small_data(**{name: torch.arange(num_rows)}))
-    typed = small_hetero()
-    store = typed[WRITES] if name in ("e_id", "input_id") else typed["paper"]
-    store[name] = torch.arange(2 if name in ("e_id", "input_id") else 3)
-    with pytest.raises(SchemaError, match=rf"data\[.*\] has '{name}'"):
+    refused = f"^the graph has a feature '{name}', which is the name of an attribute of every batch; rename"
+    with pytest.raises(SchemaError, match=refused):
+        graph_from_data(small_data(**{name: torch.arange(5 if name == "e_id" else 4)}))
+    given = {"edge_features": {name: [1]}} if name == "e_id" else {"node_features": {name: [1, 2]}}
+    with pytest.raises(SchemaError, match=refused):
+        graph_from_arrays([[0], [1]], **given)
+    typed, is_of_edges = small_hetero(), name in ("e_id", "input_id")
+    typed[WRITES if is_of_edges else "paper"][name] = torch.arange(2 if is_of_edges else 3)
+    with pytest.raises(
+        SchemaError, match=f"^{'author__writes__paper' if is_of_edges else 'paper'} has a feature '{name}'"
+    ):
         graph_from_data(typed)

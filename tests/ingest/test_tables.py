@@ -12,6 +12,7 @@ import pytest
 
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.ingest import read_graph, table_edges, table_files, table_nodes
+from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.ingest.tables import TableSettings, read_tables
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -695,3 +696,20 @@ def test_repeated_raw_ids_are_dropped_when_asked(tmp_path):
     assert result.num_repeated == {"user": 2, "film": 0}
     with pytest.raises(SettingsError, match="on_duplicate is 'keep'"):
         TableSettings(on_duplicate="keep")
+
+
+def test_features_named_as_batches_name_their_own_are_refused(tables, tmp_path_factory):
+    chunks = tmp_path_factory.mktemp("beside") / "chunks"
+    tables.nodes["film"]["features"] = {"n_id": "title"}
+    refused = "film has a feature 'n_id', which is the name of an attribute of every batch; rename or remove it"
+    with pytest.raises(SchemaError, match=refused):
+        tables.read()
+    with pytest.raises(SchemaError, match=refused):
+        chunk_tables(tables.root, chunks, num_workers=0)
+    assert not chunks.exists()
+    chunk_tables(tables.root, chunks, num_workers=0, leave_out=("film.n_id",))
+    tables.nodes["film"] = {"files": "films.csv", "id": "batch"}
+    tables.write("films.csv", "batch\nx\ny\n")
+    with pytest.raises(SchemaError, match="film has a feature 'batch', which"):
+        tables.read()
+    assert tables.read(keep_raw_ids=False).nodes["film"].num_nodes == 2

@@ -23,7 +23,9 @@ READABLE = (
 )
 
 
-def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
+def read_graph(
+    source: str | os.PathLike[str] | DataLike | HeteroDataLike | tuple[object, ...], **options: object
+) -> Graph:
     """Read a graph out of whatever can be read without torch; ``hopstream.read_graph`` reads the rest too.
 
     Args:

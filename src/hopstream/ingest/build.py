@@ -12,6 +12,7 @@ from hopstream.arrays import Column, IntArray
 from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.batch_names import named_for_batches
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
@@ -95,7 +96,7 @@ def _typed_graph(
         t: _count_nodes(t, num_nodes.get(t), {**node_columns[t], **_masks(split_arrays.get(t, {}))}, ends)
         for t in node_types
     }
-    return Graph(
+    graph = Graph(
         nodes={t: NodeTable(num_nodes=sizes[t], features=node_columns[t]) for t in node_types},
         edges={
             t: EdgeTable(src_keys=src, dst_keys=dst, features=_as_columns(type_label(t), edge_features.get(t, {})))
@@ -116,7 +117,8 @@ def _typed_graph(
             for t, named in edge_splits.items()
             if named
         },
-    ).check()
+    )
+    return named_for_batches(graph.check())
 
 
 def _ends(edge_type: EdgeType, pair: ColumnLike) -> tuple[IntArray, IntArray]:

@@ -12,8 +12,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import Attributes, graph_from_attributes, graph_from_typed_attributes, left_out
+from hopstream.ingest.batch_names import named_for_batches
 from hopstream.ingest.link_splits import LINKS, SPLITS, with_links
-from hopstream.schema import EDGE, EDGE_ATTRIBUTES, NODE, NODE_ATTRIBUTES, EdgeType, type_label
+from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 LOG = logging.getLogger(__name__)
 
@@ -99,29 +100,11 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
         nodes: dict[str, Attributes] = {node_type: data[node_type].to_dict() for node_type in data.node_types}
         edges: dict[EdgeType, Attributes] = {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types}
         of_graph = cast(Any, data).to_dict().get("_global_store", {})
-        return _checked(graph_from_typed_attributes(nodes, edges)), {**nodes, **edges, None: of_graph}
+        return named_for_batches(graph_from_typed_attributes(nodes, edges)), {**nodes, **edges, None: of_graph}
     if isinstance(data, DataLike) and not UNREAD & {kind.__name__ for kind in type(data).__mro__}:
         attributes = data.to_dict()
-        return _checked(graph_from_attributes(attributes)), {EDGE: attributes}
+        return named_for_batches(graph_from_attributes(attributes)), {EDGE: attributes}
     raise SchemaError(f"{type(data).__name__} is neither a PyG Data nor a HeteroData")
-
-
-def _checked(graph: Graph) -> Graph:
-    """Refuse features that no PyG batch could have, before anything is written."""
-    both, is_untyped = NODE_ATTRIBUTES | EDGE_ATTRIBUTES, graph.schema.is_homogeneous
-    of_types = [
-        *((owner, NODE_ATTRIBUTES, nodes.features) for owner, nodes in graph.nodes.items()),
-        *((owner, EDGE_ATTRIBUTES, edges.features) for owner, edges in graph.edges.items()),
-    ]
-    for owner, own, features in of_types:
-        hidden = sorted(features.keys() & (both if is_untyped else own))
-        if hidden:
-            where = "data" if is_untyped else f"data[{owner!r}]"
-            raise SchemaError(
-                f"{where} has {hidden[0]!r}, which is the name of an attribute of every batch; rename or remove it: "
-                f"del {where}[{hidden[0]!r}]"
-            )
-    return graph
 
 
 def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool = False) -> None:

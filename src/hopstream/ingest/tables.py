@@ -17,7 +17,8 @@ from hopstream.arrays import IntArray
 from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.described import read_metadata
+from hopstream.ingest.batch_names import check_tables
+from hopstream.ingest.described import is_unigraph, read_metadata
 from hopstream.ingest.ids import RawIds
 from hopstream.ingest.table_edges import read_edge_table
 from hopstream.ingest.table_metadata import NodeTableSpec, check_num_rows
@@ -89,6 +90,8 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
     """
     path, settings = local_path(path), settings or TableSettings()
     metadata = read_metadata(path, settings.data_path)
+    if not is_unigraph(path):
+        check_tables(metadata, keep_raw_ids=settings.keep_raw_ids)
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}

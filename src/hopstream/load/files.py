@@ -33,15 +33,17 @@ def is_torch_file(path: Path) -> bool:
     return path.suffix in SUFFIXES
 
 
-def read_graph(source: str | os.PathLike[str] | DataLike | HeteroDataLike, **options: object) -> Graph:
+def read_graph(
+    source: str | os.PathLike[str] | DataLike | HeteroDataLike | tuple[object, ...], **options: object
+) -> Graph:
     """Read a graph, whatever it is kept in.
 
     Args:
         source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
             or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, the ``.pbtxt`` of a
             unigraph or a folder with one, an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also
-            with ``.gz``), a folder of the Open Graph Benchmark, PyG's processed ``.pt`` file, or a PyG ``Data`` or
-            ``HeteroData``.
+            with ``.gz``), a folder of the Open Graph Benchmark, PyG's processed ``.pt`` file, a PyG ``Data`` or
+            ``HeteroData``, or the three that ``RandomLinkSplit`` returns, as a tuple.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
             names of arrays to leave out, or ``"all"`` for all that become nothing of the graph. For edge lists and
             OGB's folders, those of ``graph_from_edge_list`` and ``graph_from_ogb_folder``.

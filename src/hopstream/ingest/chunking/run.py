@@ -25,6 +25,7 @@ from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
+from hopstream.ingest.batch_names import check_tables
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
@@ -109,6 +110,8 @@ def chunk_tables(
     )  # fmt: skip
     metadata = read_metadata(Path(plan.source), tables.data_path)
     check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
+    if not is_unigraph(Path(plan.source)):
+        check_tables(metadata, keep_raw_ids=tables.keep_raw_ids, leave_out=chunks.leave_out)
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, plan)
     parts = {
