@@ -10,7 +10,7 @@ from hopstream.checks import known_names
 from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.data import DataLike, HeteroDataLike, graph_from_data
+from hopstream.ingest.data import DataObjects, graph_from_data
 from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
 from hopstream.uris import local_path
 
@@ -23,9 +23,7 @@ READABLE = (
 )
 
 
-def read_graph(
-    source: str | os.PathLike[str] | DataLike | HeteroDataLike | tuple[object, ...], **options: object
-) -> Graph:
+def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
     """Read a graph out of whatever can be read without torch; ``hopstream.read_graph`` reads the rest too.
 
     Args:

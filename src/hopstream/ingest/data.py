@@ -54,10 +54,10 @@ class HeteroDataLike(Protocol):
         ...
 
 
-Source = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
+DataObjects = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
 
 
-def graph_from_data(data: Source) -> Graph:
+def graph_from_data(data: DataObjects) -> Graph:
     """Make a graph of a PyG data object; ``hopstream.ingest.attributes`` says which attribute becomes what.
 
     A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,

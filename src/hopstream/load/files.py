@@ -15,7 +15,7 @@ from hopstream.errors import FormatError, HopstreamError, MissingDependencyError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import check_options, graph_from_data
 from hopstream.ingest import read_graph as read_graph_without_torch
-from hopstream.ingest.data import DataLike, HeteroDataLike
+from hopstream.ingest.data import DataLike, DataObjects, HeteroDataLike
 from hopstream.ingest.described import METADATA
 from hopstream.ingest.ogb import SPLITS
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
@@ -33,9 +33,7 @@ def is_torch_file(path: Path) -> bool:
     return path.suffix in SUFFIXES
 
 
-def read_graph(
-    source: str | os.PathLike[str] | DataLike | HeteroDataLike | tuple[object, ...], **options: object
-) -> Graph:
+def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
     """Read a graph, whatever it is kept in.
 
     Args:
