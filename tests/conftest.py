@@ -1,4 +1,4 @@
-"""Makes the graphs that tests share, and fails a test that leaves a thread or a process behind."""
+"""The graphs that tests share, and checks of what no test may leave behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are long values cut in messages, wherever data is quoted?"""
+"""Long values are cut in messages, wherever data is quoted."""
 
 from __future__ import annotations
 

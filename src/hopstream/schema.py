@@ -1,4 +1,4 @@
-"""What types of nodes, edges and features does a graph have?
+"""The schema of a graph: types of nodes and edges, and their features.
 
 A graph is always typed: one node type and one edge type is just a small schema. The schema holds no sizes and no paths,
 so the same schema describes a raw graph, a partitioned dataset and a served one.

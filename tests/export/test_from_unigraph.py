@@ -1,4 +1,4 @@
-"""Is a unigraph sampled as the dataset of its tables is, also where the work was ended, and is nothing left of that?"""
+"""A unigraph is sampled as the dataset of its tables is, also after a kill, and nothing is left of that."""
 
 from __future__ import annotations
 

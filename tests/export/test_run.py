@@ -1,4 +1,4 @@
-"""Is there one record per seed, the same for all who may write it, and is nothing else touched?"""
+"""There is one record per seed, the same for any number of workers, and nothing else is touched."""
 
 from __future__ import annotations
 

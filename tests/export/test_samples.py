@@ -1,4 +1,4 @@
-"""Is a seed's sample one and the same, whether a job or a pipeline makes it, and do its readers know what it holds?"""
+"""A seed's sample is the same in jobs and pipelines, and readers know what it holds."""
 
 from __future__ import annotations
 

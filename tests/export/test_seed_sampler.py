@@ -1,4 +1,4 @@
-"""Is a seed's sample the same in every batch, and does it hold what is asked for?"""
+"""A seed's sample is the same in every batch, and holds what is asked for."""
 
 from __future__ import annotations
 

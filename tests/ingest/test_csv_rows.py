@@ -1,4 +1,4 @@
-"""Is CSV text cut where rows end, and are cells of many megabytes read, in memory and piece by piece?"""
+"""CSV text is cut where rows end, and cells of many megabytes are read, in memory and piece by piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are specs read, and refused with a message that names the op where they contradict the schema?"""
+"""Specs are read, and refused with a message that names the op where they contradict the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are specs that are built the ones that one would write?"""
+"""Specs that are built are the ones that one would write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are subgraphs sampled into files from the command line?"""
+"""Samples subgraphs into files from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Beam transform of seeds to ``tf.Example`` messages.
+"""Turns seeds in a Beam pipeline into ``tf.Example`` messages there.
 
 Importing this module loads Apache Beam; nothing else in this room does.
 """

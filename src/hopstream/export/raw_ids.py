@@ -1,4 +1,4 @@
-"""What are raw ids: which feature of nodes holds them, what means text where they are integers, and what is their text?
+"""Raw ids: the feature of nodes that holds them, the text that means integers, and their own text.
 
 A raw id is a string, or an integer of 64 bits, with or without sign, in a feature of one value per node; where a node
 type has none, keys are raw ids. Text in decimal digits, with or without ``-``, means an integer: ``007`` is 7, as it is

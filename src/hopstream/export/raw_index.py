@@ -1,4 +1,4 @@
-"""Keys by raw id, where ids come a few at a time and in no order.
+"""Finds the keys of raw ids that come a few at a time and in no order.
 
 [Algorithm] Hashes of all raw ids of a node type, sorted, with their keys; what the hash finds is compared with the raw
     id itself, which the store is asked for. Integers are their own hashes.

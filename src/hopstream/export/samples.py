@@ -1,4 +1,4 @@
-"""The sample of a seed, which is the same whoever makes it, when, and with which others.
+"""Defines a seed's sample, the same in every job, pipeline and batch.
 
 A sample is a function of the graph, the sampling, its seed and its number among the samples of that seed. Its tree,
 which its draws depend on, is made of the seed's keys and that number, so neither the batch nor the place in it shows.

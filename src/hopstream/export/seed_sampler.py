@@ -1,4 +1,4 @@
-"""The ``tf.Example`` of a seed that is given by raw id."""
+"""Makes the ``tf.Example`` of a seed that is given by raw id."""
 
 from __future__ import annotations
 

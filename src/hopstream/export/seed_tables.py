@@ -1,4 +1,4 @@
-"""Which seeds does a table name: CSV, Parquet, TFRecord of tf.Example, or an ``.npy`` file, in one file or many?"""
+"""Reads seeds from tables: CSV, Parquet, TFRecord of tf.Example, or ``.npy`` files, one or many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes that an export starts from: those that a table names by raw id, those of a split, or all.
+"""Finds the nodes that an export starts from: those that a table names by raw id, those of a split, or all.
 
 Keys are written to a file, some millions at a time, and mapped by the processes that write shards. What holds all seeds
 is the process that plans: the keys of a split are 8 bytes per seed, and to count how often a seed was there before

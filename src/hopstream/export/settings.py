@@ -1,4 +1,4 @@
-"""What can be chosen about an export, and what came of one?"""
+"""The settings of an export, and the report of what it wrote."""
 
 from __future__ import annotations
 

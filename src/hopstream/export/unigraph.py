@@ -1,4 +1,4 @@
-"""How is a graph written as a unigraph: a schema, and for every set a table of rows in files?
+"""Writes a graph as a unigraph: a schema, and for every set a table of rows in files.
 
 Rows are read and written a block at a time, in the order of keys, so nothing is held but a block, and what says which
 raw id has each node. All is written in the work folder beside the place, and renamed when it is complete.

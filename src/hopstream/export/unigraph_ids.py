@@ -1,4 +1,4 @@
-"""Which raw id has each node of a unigraph that is written?
+"""Finds the raw id of each node of a unigraph that is written.
 
 Raw ids that a feature has are copied to files in the order of keys, once, so that those of any edges' ends can be
 looked up. No two nodes may have the same one: 8 bytes for each node are held while that is checked.

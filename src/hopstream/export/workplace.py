@@ -1,4 +1,4 @@
-"""What the tasks of one export share, and what a shard holds.
+"""Holds what the tasks of one export share, and makes what a shard holds.
 
 Everything is in the folder of the job, which all workers see: the plan, and the keys of the seeds. What a process has
 opened for one task it keeps for the next.

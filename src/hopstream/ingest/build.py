@@ -1,4 +1,4 @@
-"""How do arrays in memory, with types or without, become a checked graph?"""
+"""Makes a checked graph of arrays in memory, with types or without."""
 
 from __future__ import annotations
 

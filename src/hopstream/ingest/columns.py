@@ -1,4 +1,4 @@
-"""How does what a user holds (arrays, tensors, lists, strings) become a column or keys?
+"""Turns what a user holds (arrays, tensors, lists, strings) into a column or keys.
 
 Nothing is copied that need not be, so a graph may share memory with what it was made from, memory maps included.
 Tensors are known by their methods alone: this room does not import torch.

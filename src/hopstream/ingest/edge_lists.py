@@ -1,4 +1,4 @@
-"""Which graph does a text file with an edge on each line hold?
+"""Reads a graph from a text file with an edge on each line.
 
 The files that SNAP, KONECT, NetworkX and pandas write: lines of comments first, perhaps a header, then source, target,
 and perhaps values of the edge. They may be gzipped.

@@ -1,4 +1,4 @@
-"""How does a NetworkX graph become a graph, and how does it become one again?"""
+"""Turns a NetworkX graph into a graph, and a graph into a NetworkX graph."""
 
 from __future__ import annotations
 

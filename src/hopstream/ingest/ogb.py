@@ -1,4 +1,4 @@
-"""How do arrays as the Open Graph Benchmark gives them become a graph?
+"""Makes a graph of arrays as the Open Graph Benchmark gives them.
 
 They are known by the names of their keys alone; the package ``ogb`` is not needed.
 """

@@ -1,4 +1,4 @@
-"""How do cells of CSV files and values of Parquet files become columns of the dtype that was asked for?
+"""Turns cells of CSV files and values of Parquet files into columns of the dtype that was asked for.
 
 Cells of a CSV file have no dtype: they are read as the dtype that the metadata declares, or else as the first of int64,
 float64, bool and string that can hold every cell of the column in all files. Values of a Parquet file have one, and it

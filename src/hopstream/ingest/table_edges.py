@@ -1,4 +1,4 @@
-"""Which edges does a table hold, and which of them lead to a node that is not there?"""
+"""Reads the edges of a table, and finds those that lead to a node that is not there."""
 
 from __future__ import annotations
 

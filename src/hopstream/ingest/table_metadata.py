@@ -1,4 +1,4 @@
-"""What does the JSON beside a folder of tables say? ``docs/guide-tables.md`` describes it for users."""
+"""Reads the JSON beside a folder of tables. ``docs/guide-tables.md`` describes it for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes does a table hold, or do edges name where there is no table, and which key and split has each?"""
+"""Reads the nodes of a table, or those that edges name, with the key and the split of each."""
 
 from __future__ import annotations
 

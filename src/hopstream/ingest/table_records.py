@@ -1,4 +1,4 @@
-"""How are the rows of a TFRecord file of ``tf.Example`` messages read as columns, given what each column is to hold?
+"""Reads the rows of a TFRecord file of ``tf.Example`` messages as columns of given schemas.
 
 A message has a flat list for each column, of 64-bit integers, of float32 or of bytes. How many values make a row, and
 of which dtype they are, the file does not say: the schema does.

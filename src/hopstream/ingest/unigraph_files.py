@@ -1,4 +1,4 @@
-"""Which files does a name in the schema of a unigraph mean, of which format are they, and which have a header?"""
+"""Finds the files that a name in the schema of a unigraph means, their format, and those with a header."""
 
 from __future__ import annotations
 

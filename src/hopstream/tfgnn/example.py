@@ -1,4 +1,4 @@
-"""How do many ``tf.Example`` messages become bytes at once, and how does one become lists again?"""
+"""Encodes many ``tf.Example`` messages at once, and decodes one into lists."""
 
 from __future__ import annotations
 

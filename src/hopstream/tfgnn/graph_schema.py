@@ -1,4 +1,4 @@
-"""How is a TF-GNN ``GraphSchema`` read, checked and written, and how does it become ours?"""
+"""Reads, checks and writes a TF-GNN ``GraphSchema``, and turns it into Hopstream's schema and back."""
 
 from __future__ import annotations
 

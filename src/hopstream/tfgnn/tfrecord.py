@@ -1,4 +1,4 @@
-"""How are records read from TFRecord files, and written to them?
+"""Reads records from TFRecord files and writes them.
 
 A record is preceded by its size and the size's checksum and followed by its own checksum. Files may be compressed with
 gzip as a whole. A name such as ``nodes.tfrecords@15`` means fifteen files, ``nodes.tfrecords-00003-of-00015`` one of

@@ -1,4 +1,4 @@
-"""How are the values of a feature held, whatever its shape?
+"""Holds the values of a feature, whatever its shape.
 
 As TensorFlow's ragged tensors are: flat, with the size of each dimension, or the lengths of its rows where they differ.
 """

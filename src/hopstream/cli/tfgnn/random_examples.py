@@ -1,4 +1,4 @@
-"""How does a user get random examples that are valid under a schema?"""
+"""Writes random examples that are valid under a schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the JSON file of a partitioned graph say, in DGL's present form and in older ones?
+"""Reads and writes the JSON file of a partitioned graph, in DGL's present form and in older ones.
 
 Older files have end numbers in place of ranges, relations in place of edge types, or one list where there are no types.
 """

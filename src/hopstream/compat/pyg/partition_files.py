@@ -1,4 +1,4 @@
-"""Where do PyG's partition files lie, and what do they say?
+"""Names PyG's partition files and reads what they say.
 
 A folder has ``META.json``, the part of every node and edge (``node_map.pt`` and ``edge_map.pt``, or a folder
 ``node_map`` and ``edge_map`` with a file per type), and per part ``graph.pt``, ``node_feats.pt`` and ``edge_feats.pt``.

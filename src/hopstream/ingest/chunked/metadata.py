@@ -1,4 +1,4 @@
-"""What does a chunked graph's metadata say? ``docs/guide-chunked.md`` describes it for users."""
+"""Reads a chunked graph's metadata. ``docs/guide-chunked.md`` describes it for users."""
 
 from __future__ import annotations
 

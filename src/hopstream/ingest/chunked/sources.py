@@ -1,4 +1,4 @@
-"""What is a graph whose columns and edges are read piece by piece, wherever they are kept?"""
+"""The interface of a graph whose columns and edges are read piece by piece, wherever they are kept."""
 
 from __future__ import annotations
 

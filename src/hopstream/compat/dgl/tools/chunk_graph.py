@@ -1,4 +1,4 @@
-"""How is a graph written as a chunked graph, with the arguments of DGL's ``chunk_graph``?
+"""Writes a graph as a chunked graph, with the arguments of DGL's ``chunk_graph``.
 
 DGL's script has no flags: what it chunks is written in it. The flags here are named like the function's arguments.
 """
