@@ -20,7 +20,7 @@ class SettingsError(HopstreamError, ValueError):
 
 
 class NoRoomError(SettingsError):
-    """The disk has no room for the work; what was done before is kept for the next call."""
+    """The disk or the memory has no room for the work; what was done before is kept for the next call."""
 
 
 class FormatError(HopstreamError, ValueError):

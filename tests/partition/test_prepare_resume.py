@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import NoRoomError
+from hopstream.ingest.chunking.run import ChunkReport
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.layout import read_manifest
@@ -105,3 +107,24 @@ def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folde
     last = [news for news in said if isinstance(news, PreparePlan)][-1]
     assert [phase.name for phase in last.phases if phase.is_done] == ["chunk", "assign"]
     assert left_beside(folder) == []
+
+
+def test_tables_that_turn_out_to_need_more_memory_are_not_chunked_again(folder: Path, monkeypatch):
+    """Nodes are counted when they are chunked."""
+    monkeypatch.setattr("hopstream.partition.assign_costs.NODE_BYTES", 1 << 24)
+    said: list[News] = []
+
+    def call(memory: str) -> None:
+        work = WorkSettings(memory=memory, num_workers=0)
+        prepare(
+            folder / "tables", folder / "got", work=work, num_parts=2, method="ldg", on_news=said.append,
+            tables=TableSettings(keep_raw_ids=False), halo=HaloSettings(hops=1),
+        )  # fmt: skip
+
+    with pytest.raises(NoRoomError, match=r"memory is 600MB; method 'ldg' on \d+ nodes and \d+ edges needs at least"):
+        call("600MB")
+    assert any(isinstance(news, ChunkReport) for news in said)
+    said.clear()
+    call("1TB")
+    assert not any(isinstance(news, ChunkReport) for news in said)
+    check_done(folder)

@@ -20,7 +20,7 @@ from hopstream.engine.settings import (
     processes_text,
     size_text,
 )
-from hopstream.errors import SettingsError
+from hopstream.errors import NoRoomError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def allot(
         machine: What there is; this machine as it is now if it is not given.
 
     Raises:
-        SettingsError: The job does not fit.
+        NoRoomError: The job does not fit.
     """
     machine = machine or this_machine()
     num_asked = workers.num_workers
@@ -128,7 +128,7 @@ def allot(
     if there < least:
         had = f"memory is {text}" if memory is not None else f"{bytes_text(machine.free_bytes)} of memory are free"
         most = there if memory is not None else machine.free_bytes
-        raise SettingsError(f"{had}; {_refusal(needs, num_least, most)}")
+        raise NoRoomError(f"{had}; {_refusal(needs, num_least, most)}")
     num_workers, said = num_least, ""
     if num_asked is None:
         num_workers = max(num_least, most_workers(needs, there, machine.num_processors))

@@ -33,7 +33,7 @@ from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
-from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, allot_phases, plan_phases
+from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, allot_phases, assign_step_needs, plan_phases
 from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS, Staging
@@ -115,7 +115,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
         IdRangeError: An edge names a node that is not there.
         StateError: Another process writes to the same place.
-        NoRoomError: The disk has no room for a phase; what was done is kept for the next call.
+        NoRoomError: The disk or the memory has no room for a phase; what was done is kept for the next call.
         OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
@@ -191,7 +191,9 @@ class _Steps:
         )
 
     def _chunk(self, out: Path) -> None:
-        work = allot(self.work.memory, self.work, NEEDS, self.machine)
+        # What nodes take more while they are assigned is known when they are chunked.
+        needs = (*NEEDS, assign_step_needs(0, 0, self.settings))
+        work = allot(self.work.memory, self.work, needs, self.machine)
         report = chunk_tables(
             self.metadata, out, progress=self.progress,
             on_estimate=lambda costs, plan: self._tell_first(costs, plan, work), **asdict(self.tables),

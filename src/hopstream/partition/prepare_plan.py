@@ -63,12 +63,16 @@ class PreparePlan:
         return tuple(f"{number}/{len(self.phases)}" for number in range(1, len(self.phases) + 1))
 
 
+def assign_step_needs(num_nodes: int, num_edges: int, settings: PartitionSettings) -> Needs:
+    """What it takes to assign so many nodes in a process of its own."""
+    assign = assign_needs(num_nodes, num_edges, settings)
+    # What is left for that process is compared with its needs once more.
+    return Needs.of_one(dispatching.REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
+
+
 def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
     """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any."""
-    assign = assign_needs(*_sizes(graph), settings)
-    # What is left for the process that assigns is compared with its needs once more.
-    both = Needs.of_one(dispatching.REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
-    return both, *dispatching.dispatch_needs(graph, settings, halo)
+    return assign_step_needs(*_sizes(graph), settings), *dispatching.dispatch_needs(graph, settings, halo)
 
 
 def allot_phases(
@@ -78,7 +82,7 @@ def allot_phases(
     """What memory and workers the phases get.
 
     Raises:
-        SettingsError: The memory is too small for one of them.
+        NoRoomError: The memory is too small for one of them.
     """
     return allot(work.memory, work, prepare_needs(graph, settings, halo), machine)
 
