@@ -148,8 +148,10 @@ def main() -> None:
     for verb in options.verbs or commands(folder, out, "", None):
         for memory in options.memory:
             given = least_of(verb, folder, out, options.workers) if memory == "least" else memory
-            words = commands(folder, out, given, options.workers)[verb]
-            took, told = run_verb(verb, words, out, folder)
+            took, told = run_verb(verb, commands(folder, out, given, options.workers)[verb], out, folder)
+            if memory == "least" and took is None:  # a later step needs more, which is known when tables were read
+                given = least_of(verb, folder, out, options.workers, given)
+                took, told = run_verb(verb, commands(folder, out, given, options.workers)[verb], out, folder)
             facts = {"verb": verb, "memory": memory, "bound_bytes": memory_bytes(given), "told_bytes": told}
             print(json.dumps(facts | (asdict(took) if took else {})), flush=True)
             text = "refused" if took is None else f"{took.own_bytes / 1e6:.0f} MB"
@@ -161,10 +163,10 @@ def main() -> None:
         shutil.rmtree(options.folder)
 
 
-def least_of(verb: str, folder: Path, out: Path, workers: str | None) -> str:
-    """What a verb says that it needs at least."""
+def least_of(verb: str, folder: Path, out: Path, workers: str | None, memory: str = "1kB") -> str:
+    """What a verb says that it needs at least, when it gets less."""
     lay_out(verb, folder, out)
-    words = commands(folder, out, "1kB", workers)[verb]
+    words = commands(folder, out, memory, workers)[verb]
     done = subprocess.run(
         [sys.executable, "-m", "hopstream", verb, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hopstream
 from hopstream.engine.machine import Machine, num_processors, this_machine
+from hopstream.ingest.chunked import write_chunked
 
 GB = 10**9
 MEMINFO = "MemTotal: 64000000 kB\nMemAvailable:   15625000 kB\n"
@@ -105,18 +108,39 @@ def groups() -> Iterator[dict[str, Path]]:
                 folder.rmdir()
 
 
-def test_a_real_group(groups):
+def run_inside(groups: dict[str, Path], num_bytes: int, program: str, *words: object) -> str:
+    """What a program says in groups of so much memory and of one processor."""
     memory, cpu = groups["memory"], groups["cpu"]
     if (memory / "memory.limit_in_bytes").exists():
-        (memory / "memory.limit_in_bytes").write_text(str(500 << 20))
+        (memory / "memory.limit_in_bytes").write_text(str(num_bytes))
         (cpu / "cpu.cfs_period_us").write_text("100000")
         (cpu / "cpu.cfs_quota_us").write_text("100000")
     else:
-        (memory / "memory.max").write_text(str(500 << 20))
+        (memory / "memory.max").write_text(str(num_bytes))
         (cpu / "cpu.max").write_text("100000 100000")
     entry = "; ".join(f"open('{folder}/cgroup.procs', 'w').write(str(os.getpid()))" for folder in {memory, cpu})
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os; {entry}; {TOLD}"], capture_output=True, text=True, check=True
-    )
-    processors, free = map(int, done.stdout.split())
+    program = f"import os; {entry}; {program}"
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_real_group(groups):
+    processors, free = map(int, run_inside(groups, 500 << 20, TOLD).split())
     assert processors == 1 and 300 << 20 < free < 500 << 20
+
+
+DISPATCH = "import sys; from hopstream.cli import main; sys.exit(main(['dispatch', *sys.argv[1:]]))"
+
+
+@pytest.mark.slow
+def test_a_verb_by_default_in_a_real_group(groups, tmp_path):
+    """A million edges in 600 MB: what the system would end is not taken."""
+    write_chunked(hopstream.rmat_graph(15, num_features=16), tmp_path / "c", num_chunks=2)
+    (tmp_path / "o").mkdir()
+    np.save(tmp_path / "o/node.npy", np.arange(1 << 15) % 2)
+    said = run_inside(
+        groups, 600 * 10**6, DISPATCH, "--in-dir", tmp_path / "c", "--partitions-dir", tmp_path / "o", "--out-dir",
+        tmp_path / "d",
+    )  # fmt: skip
+    assert "(60 % of 5" in said and "; none of 1 workers fit" in said and "manifest.json" in said
