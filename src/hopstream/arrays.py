@@ -14,6 +14,7 @@ import mmap
 import operator
 import os
 import re
+import threading
 import tokenize
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 BROKEN_ARRAY_ERRORS = (
     ValueError, TypeError, EOFError, OSError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
@@ -443,8 +445,47 @@ def _map_pages(descriptor: int, num_bytes: int) -> Any:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     pages = (ctypes.c_char * num_bytes).from_address(address)
-    weakref.finalize(pages, _LIBC.munmap, address, num_bytes).atexit = False
+    _MAPS.add(address, num_bytes)
+    weakref.finalize(pages, _MAPS.remove, address).atexit = False
     return pages
+
+
+class _Maps:
+    """The maps of this process. Their pages can be let go of, and come back from the page cache when they are read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the collector may end a map in the midst of ``release``
+        self._sizes: dict[int, int] = {}
+        self._is_releasing = False
+        self._ended: list[int] = []
+
+    def add(self, address: int, num_bytes: int) -> None:
+        with self._lock:
+            self._sizes[address] = num_bytes
+
+    def remove(self, address: int) -> None:
+        with self._lock:
+            if self._is_releasing:
+                self._ended.append(address)
+            else:
+                _LIBC.munmap(address, self._sizes.pop(address))
+
+    def release(self) -> None:
+        with self._lock:
+            self._is_releasing = True
+            for address, num_bytes in list(self._sizes.items()):
+                _LIBC.madvise(address, num_bytes, mmap.MADV_DONTNEED)
+            self._is_releasing = False
+            while self._ended:
+                self.remove(self._ended.pop())
+
+
+_MAPS = _Maps()
+
+
+def release_pages() -> None:
+    """Let go of the pages of all files that ``open_array`` maps here; reading brings them back from the page cache."""
+    _MAPS.release()
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

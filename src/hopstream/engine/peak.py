@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hopstream.arrays import release_pages
+
 PROC = Path("/proc")
 INTERVAL_S = 0.02
 COST_SHARE = 50
 """A sample of many processes takes long; the thread rests so many times longer than it worked."""
-OWN = ("RssAnon:", "RssShmem:")
+OWN, FILES = ("RssAnon:", "RssShmem:"), ("RssFile:",)
+MAPPED_BYTES = 128 << 20
+"""Pages of files that a process keeps resident, mostly those of its libraries. A page that was let go of costs a page
+fault when it is read again, not a read of the disk, as long as the page cache has it."""
 
 
 class _Watch:
@@ -63,6 +68,7 @@ class _Watch:
         while not stop.wait(rest):
             started = time.thread_time()  # waiting for the interpreter's lock is no work
             self.sample()
+            let_go_of_pages()
             rest = max(INTERVAL_S, COST_SHARE * (time.thread_time() - started))
 
 
@@ -79,6 +85,19 @@ def watched() -> Iterator[None]:
         _WATCH.leave()
 
 
+def let_go_of_pages() -> None:
+    """Let go of the pages of mapped arrays where this process has ``MAPPED_BYTES`` of files resident."""
+    if _bytes_of(os.getpid(), FILES) > MAPPED_BYTES:
+        release_pages()
+
+
+def keep_few_pages() -> None:
+    """Call ``let_go_of_pages`` again and again: the life of a thread of a worker process."""
+    while True:
+        time.sleep(INTERVAL_S)
+        let_go_of_pages()
+
+
 def peak_bytes() -> int:
     """The most memory since the outermost ``watched`` began, or the memory of this moment where nobody watches."""
     return _WATCH.sample()
@@ -89,7 +108,7 @@ def own_bytes() -> int:
     if not (PROC / "self/status").exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-    return sum(map(_own_bytes_of, _family(os.getpid())))
+    return sum(_bytes_of(pid, OWN) for pid in _family(os.getpid()))
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -108,9 +127,9 @@ def _family(pid: int) -> Iterator[int]:
             yield from _family(child)
 
 
-def _own_bytes_of(pid: int) -> int:
+def _bytes_of(pid: int, names: tuple[str, ...]) -> int:
     try:
         lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(OWN))
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(names))
