@@ -16,10 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 # Without a database no example is taken over from an earlier run, and without a deadline a busy machine fails no test.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile("drawn", derandomize=False, database=None, deadline=None, print_blob=False)
+# Hypothesis also draws the constants of all local modules that are loaded, so draws would depend on the tests before.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants  # which are none then
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

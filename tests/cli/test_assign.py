@@ -72,7 +72,7 @@ def test_facts_are_json(sources, capsys):
         (["--method", "file"], "assigns nothing"),
         (["--method", "hash", "--balance-edges"], "method 'hash' puts a node where its key says"),
         (["--part-weights", "1"], "--part-weights is 1 numbers"),
-        (["--balance-ntypes", "user"], "name node type 'user'"),
+        (["--balance-ntypes", "user"], "of 'node' is feature 'user'; known: "),
     ],
 )
 def test_what_cannot_be_is_the_users_fault(sources, capsys, options, message):

@@ -88,7 +88,7 @@ def test_links_between_two_node_sets_have_a_step_at_each_end():
     sources.sample(8, "cites")
     spec = targets.sample(4, "writes").build()
     assert spec.symmetric_link_seed_op.op_name == "link"
-    assert [op[1:4] for op in ops(spec)] == [(("link",), "cites", 8), (("link",), "writes", 4)]
+    assert [op[1:4] for op in ops(spec)] == [(("link",), "writes", 4), (("link",), "cites", 8)]
 
 
 def test_wrong_steps_are_refused():

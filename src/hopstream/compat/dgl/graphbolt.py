@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hopstream.errors import SettingsError
+from hopstream.uris import local_path
 
 OPTIONS = ("use_graphbolt", "store_eids", "store_inner_node", "store_inner_edge")
 
@@ -35,6 +36,6 @@ def dgl_partition_to_graphbolt(
     """
     del store_eids, store_inner_node, store_inner_edge
     raise SettingsError(
-        f"dgl_partition_to_graphbolt is called for {part_config}; GraphBolt's files are not written: load_partition "
-        "reads DGL's own, and read_partitions makes a graph of them, which write_parts writes as a dataset"
+        f"dgl_partition_to_graphbolt is called for {local_path(part_config)}; GraphBolt's files are not written: "
+        "load_partition reads DGL's own, and read_partitions makes a graph of them, which write_parts writes as a dataset"
     )
