@@ -37,5 +37,5 @@ def dgl_partition_to_graphbolt(
     del store_eids, store_inner_node, store_inner_edge
     raise SettingsError(
         f"dgl_partition_to_graphbolt is called for {local_path(part_config)}; GraphBolt's files are not written: "
-        "load_partition reads DGL's own, and read_partitions makes a graph of them, which write_parts writes as a dataset"
+        "load_partition reads DGL's own, and read_partitions makes a graph of them, which write_parts writes"
     )
