@@ -147,6 +147,7 @@ def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str])
         ("s3://me:hidden@bucket/mag", "s3://bucket/mag is not on this machine; "),
         (Path("grpc://host:7001"), "grpc://host:7001 is the address of a server; give it as a str, not as a Path"),
         ("memory:/x", "memory://x is not on this machine; "),
+        (" gs://bucket/x", "gs://bucket/x is not on this machine; "),
     ],
 )
 def test_the_remedy_is_said(given: Any, told: str):

@@ -41,7 +41,7 @@ class OfOneProcess:
         Raises:
             TypeError: Always, which is what callers that ask whether a value can be pickled expect.
         """
-        raise TypeError(f"a {type(self).__name__} can be neither pickled nor copied: {self._remedy}")
+        raise TypeError(f"{type(self).__name__} can be neither pickled nor copied: {self._remedy}")
 
 
 def check_int(name: str, value: object, low: int, high: int) -> None:

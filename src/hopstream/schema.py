@@ -7,7 +7,7 @@ so the same schema describes a raw graph, a partitioned dataset and a served one
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard, cast
 
@@ -205,15 +205,17 @@ class GraphSchema:
         if edge_type not in self.edges:
             raise UnknownNameError(f"unknown edge type {edge_type!r}; {known_names(edge_type, self.edges)}")
 
-    def edge_type_of(self, given: object) -> EdgeType:
+    def edge_type_of(self, given: object, others: Iterable[str] = ()) -> EdgeType:
         """The edge type that is meant by a tuple or list, or by ``src__rel__dst``.
+
+        ``others`` are names beside edge types that would do, for the message.
 
         Raises:
             UnknownNameError: The schema has no such edge type.
         """
         edge_type = self.find_edge_type(given)
         if edge_type is None:
-            raise UnknownNameError(f"unknown edge type {given!r}; {known_names(given, self.edges)}")
+            raise UnknownNameError(f"unknown edge type {given!r}; {known_names(given, [*self.edges, *others])}")
         return edge_type
 
     def find_edge_type(self, given: object) -> EdgeType | None:

@@ -33,7 +33,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     Raises:
         SettingsError: It is a URI, or was one before it was made a ``Path``; nothing has been read or made.
     """
-    text = os.fspath(given)
+    text = os.fsdecode(given).lstrip()
     is_collapsed = is_broken_uri(text)
     if not is_collapsed and not is_uri(text):
         return Path(given)

@@ -18,7 +18,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.layout import open_dataset, write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
-from hopstream.schema import EDGE, EdgeType
+from hopstream.schema import EDGE, Direction, EdgeType
 from hopstream.store.contract import LaborSeeds
 from hopstream.store.local import LocalStore
 from tests.naive_plans import in_keys, seeds_in_ids
@@ -53,6 +53,7 @@ class Asker:
         times: Sequence[int] | None = None,
         labor: LaborSeeds | None = None,
         label_types: Mapping[EdgeType, tuple[EdgeType, ...]] | None = None,
+        written: Direction = "in",
         **options: Any,
     ) -> Example:
         """Sample; edges are (source, destination, *columns), and seeds of disjoint plans have trees 0, 1, … in turn."""
@@ -62,7 +63,16 @@ class Asker:
         graph = replace(_graph(by_type, columns, node_times or {}), label_types=label_types or {})
         names = {"time_attr": "time" if node_times or "time" in columns else None}
         names["weight_attr"] = "weight" if "weight" in columns else None
-        write_parts(graph, self._folder, num_parts=2, method="hash", neighbor_keys=True, overwrite=True, **names)
+        write_parts(
+            graph,
+            self._folder,
+            num_parts=2,
+            method="hash",
+            neighbor_keys=True,
+            overwrite=True,
+            direction=written,
+            **names,
+        )
         plan = plan_from_num_neighbors(
             graph.schema,
             list(num_neighbors) if not isinstance(num_neighbors, Mapping) else num_neighbors,
@@ -343,6 +353,19 @@ def test_induced_of_types_that_are_not_followed_sees_no_edge_of_the_future(asker
     options = {"subgraph_type": "induced", "columns": ["time"], "is_disjoint": True, "is_temporal": True}
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1], FOLLOWS: [0]}, times=[15], **options)
     assert found.edges == {BUYS: [(0, 0, 0), (1, 0, 1)], FOLLOWS: [(0, 1, 0)]}
+
+
+@pytest.mark.parametrize("written", ["out", "both"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_induced_of_types_that_are_not_followed_is_read_in_the_direction_of_the_others(
+    asker: Asker, written: Direction, count: int
+) -> None:
+    """The edge back to user 0 has the time of user 0, 40, which the tree of time 10 does not know."""
+    edges = {BUYS: [(0, 0)], BOUGHT: [(0, 0)]}
+    options = {"subgraph_type": "induced", "is_disjoint": True, "is_temporal": True, "direction": "out"}
+    counts = {BUYS: [1, 1], BOUGHT: [0, count]}
+    found = asker.ask(edges, {"user": [0]}, counts, node_times={"user": [40]}, times=[10], written=written, **options)
+    assert found.edges == {BUYS: [(0, 0, 0)], BOUGHT: []}
 
 
 def test_induced_without_any_neighbours(asker: Asker) -> None:

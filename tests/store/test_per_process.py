@@ -35,7 +35,7 @@ def test_a_source_is_opened_once_and_again_where_it_is_sent(folder):
 def test_an_open_store_stays_open_and_here(folder, tmp_path):
     with local_store(make_plain_graph(np.random.default_rng(1)), tmp_path / "parts") as store:
         source = ProcessStore(store)
-        with pytest.raises(TypeError, match="a LocalStore can be neither pickled nor copied: open one in each"):
+        with pytest.raises(TypeError, match="LocalStore can be neither pickled nor copied: open one in each"):
             pickle.dumps(source)
         source.close()
         assert len(store.lookup("node", np.arange(3))) == 3

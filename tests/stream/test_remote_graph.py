@@ -80,9 +80,7 @@ class TestRemoteLoader(LoaderContract):
 
 def test_pickling_or_copying_says_what_to_do_instead(graph: RemoteGraph) -> None:
     for send in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(
-            TypeError, match="a RemoteGraph can be neither pickled nor copied: make one in each process"
-        ):
+        with pytest.raises(TypeError, match="RemoteGraph can be neither pickled nor copied: make one in each process"):
             send(graph)
 
 

@@ -74,7 +74,7 @@ def plan_of_spec(
         )  # fmt: skip
     return SamplePlan(
         seed_types=seed_sets, ops=tuple(ops), num_hops=len(ops),
-        wants_edge_ids=True, is_disjoint=True, subgraph_type=subgraph_type,
+        wants_edge_ids=True, is_disjoint=True, subgraph_type=subgraph_type, direction="out",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.checks import Settings, check_int
+from hopstream.checks import Settings, check_int, did_you_mean
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.kernels.hashing import derive_seed, hash_keys
@@ -74,7 +74,8 @@ class SplitSettings(Settings):
     def __post_init__(self) -> None:
         """Check every field."""
         if self.method not in get_args(SplitMethod):
-            raise SettingsError(f"method is {self.method!r}; give {'|'.join(get_args(SplitMethod))}")
+            known = get_args(SplitMethod)
+            raise SettingsError(f"method is {self.method!r}; give {'|'.join(known)}{did_you_mean(self.method, known)}")
         for name in ("val", "test", "train"):
             self._check_share(name, getattr(self, name))
         shares = [share for share in (self.val, self.test, self.train) if isinstance(share, float)]
@@ -158,7 +159,7 @@ def split_links(
     settings = SplitSettings(**options)
     edge_type = graph.schema.edge_type_of(only_of("edge_type", edge_type, list(graph.edges)))
     if by not in get_args(LinkUnit):
-        raise SettingsError(f"by is {by!r}; give {'|'.join(get_args(LinkUnit))}")
+        raise SettingsError(f"by is {by!r}; give {'|'.join(get_args(LinkUnit))}{did_you_mean(by, get_args(LinkUnit))}")
     units = _link_units(graph, edge_type, by)
     num_units = int(units.max()) + 1 if len(units) else 0
     hashes = times = None

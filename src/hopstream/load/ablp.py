@@ -150,7 +150,8 @@ class ABLPLoader(SubgraphLoader):
             if not self._plan.ops and _wants_any(num_neighbors):
                 raise SettingsError(
                     f"no edge type is left to follow: {', '.join(sorted(map(type_label, hidden)))} hold labels "
-                    "or their reverses; keep labels in an edge type of their own (hold_out_links makes one)"
+                    f"or their reverses, and no other that num_neighbors names leads on from {' and '.join(types)}; "
+                    "name one that does, or keep labels in an edge type of their own (hold_out_links makes one)"
                 )
             self._order = setup.order(self._anchors.num_seeds)
             self._begin(self._order.num_steps, partial(self._anchor_maker, setup))

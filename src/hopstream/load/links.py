@@ -202,7 +202,7 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
             known = list(map(type_label, sampling.schema.edges))
             raise UnknownNameError(
                 f"exclude_links is {given!r}; give True, False, 'self' or edge types out of {', '.join(known)}"
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, [*known, 'self'])}"
             )
         sides = _sides(edge_type, other)
         if not sides:

@@ -167,7 +167,7 @@ class PlanRunner:
             num_edges[edge_type].append(buffer.num_edges - sum(num_edges[edge_type]))
 
     def _subgraph(self, num_nodes: dict[str, list[int]], num_edges: dict[EdgeType, list[int]] | None) -> Subgraph:
-        default = self._store.directions[0]
+        default = self._plan.direction_over(self._store)
         edges = {
             edge_type: SampledEdges(
                 src_slots=buffer.slots[0, : buffer.num_edges],

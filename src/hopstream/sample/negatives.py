@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import to_array
-from hopstream.checks import Settings, check_choice, is_number, read_flag
+from hopstream.checks import Settings, check_choice, did_you_mean, is_number, read_flag
 from hopstream.errors import SettingsError
 
 NegativeMode = Literal["binary", "triplet"]
@@ -96,7 +96,9 @@ def read_negative_sampling(neg_sampling: object, neg_sampling_ratio: object = No
     if isinstance(neg_sampling, Mapping):
         unknown = [name for name in neg_sampling if name not in names]
         if unknown:
-            raise SettingsError(f"neg_sampling has no settings {unknown}; it has {', '.join(names)}")
+            raise SettingsError(
+                f"neg_sampling has no settings {unknown}; it has {', '.join(names)}{did_you_mean(unknown[0], names)}"
+            )
         return NegativeSampling(**neg_sampling)
     if hasattr(neg_sampling, "mode") and hasattr(neg_sampling, "amount"):
         return NegativeSampling(**{name: getattr(neg_sampling, name) for name in names if hasattr(neg_sampling, name)})

@@ -86,6 +86,7 @@ class SamplePlan:
         reverse_types: For bidirectional subgraphs, the edge type that holds an edge type's reverses, said once for the
             two; see ``reverse_of``.
         is_layer_dependent: With ``labor``, a node has one variate in all hops instead of one per hop.
+        direction: The direction in which edge types are read that no op follows, where the store holds it.
         hidden_types: Edge types that no op follows and that an induced subgraph leaves out, besides label types.
     """
 
@@ -100,6 +101,7 @@ class SamplePlan:
     subgraph_type: SubgraphType = "directional"
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
     is_layer_dependent: bool = False
+    direction: Direction = "in"
     hidden_types: frozenset[EdgeType] = frozenset()
 
     def __post_init__(self) -> None:
@@ -161,11 +163,16 @@ class SamplePlan:
     def directions_over(self, store: Store) -> dict[EdgeType, Direction]:
         """The edge types that a subgraph has edges of, reverses that are added aside, and the direction of each.
 
-        The plan follows these edge types. An induced subgraph also has all others, in the first direction that the
-        store holds, except label types (``GraphSchema.label_types``) and ``hidden_types``.
+        The plan follows these edge types. An induced subgraph also has all others, except label types
+        (``GraphSchema.label_types``) and ``hidden_types``.
         """
         others = store.schema.message_types if self.subgraph_type == "induced" else ()
-        return {**{t: store.directions[0] for t in others if t not in self.hidden_types}, **self.directions}
+        direction = self.direction_over(store)
+        return {**{t: direction for t in others if t not in self.hidden_types}, **self.directions}
+
+    def direction_over(self, store: Store) -> Direction:
+        """The direction in which edge types are read that no op follows."""
+        return self.direction if self.direction in store.directions else store.directions[0]
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         """The edge type that holds an edge type's reverses.
@@ -275,7 +282,7 @@ def plan_from_num_neighbors(
             )
             found[neighbor] = (*found.get(neighbor, ()), name)
         frontier = found
-    return SamplePlan(seed_types=seed_types, ops=tuple(ops), num_hops=num_hops, **options)
+    return SamplePlan(seed_types=seed_types, ops=tuple(ops), num_hops=num_hops, direction=direction, **options)
 
 
 def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:
@@ -283,16 +290,13 @@ def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> di
     if not isinstance(num_neighbors, Mapping):
         per_hop = _checked_counts("num_neighbors", num_neighbors)
         return {edge_type: _none_if_label(schema, edge_type, per_hop) for edge_type in schema.edges}
-    by_label = {type_label(edge_type): edge_type for edge_type in schema.edges}
     given: dict[EdgeType, list[int]] = {}
     default: list[int] | None = None
     for name, value in num_neighbors.items():
         if name == "default":
             default = _checked_counts("num_neighbors['default']", value)
             continue
-        edge_type = by_label.get(name, name) if isinstance(name, str) else name
-        schema.check_edge_type(edge_type)  # type: ignore[arg-type]  # an unknown string fails the check
-        given[edge_type] = _checked_counts(f"num_neighbors[{name!r}]", value)  # type: ignore[index]
+        given[schema.edge_type_of(name, ["default"])] = _checked_counts(f"num_neighbors[{name!r}]", value)
     lengths = {len(per_hop) for per_hop in (*given.values(), *([default] if default is not None else []))}
     if len(lengths) > 1:
         raise SettingsError(f"num_neighbors has edge types of {sorted(lengths)} hops; give each the same number")

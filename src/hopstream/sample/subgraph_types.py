@@ -46,7 +46,7 @@ class Mirror:
         self._store = store
         self._requests = requests
         self._is_inclusive = plan.is_inclusive
-        self._directions = plan.directions
+        self._directions, self._direction = plan.directions, plan.direction_over(store)
         self._own: list[EdgeType] = []
         self._reversed_by: dict[EdgeType, list[EdgeType]] = {}
         for edge_type in plan.directions:
@@ -99,7 +99,7 @@ class Mirror:
     ) -> None:
         slots = slots_of_pairs(pairs)
         ids = nodes[edge_type[0]].ids()[slots[0]], nodes[edge_type[2]].ids()[slots[1]]
-        direction = self._directions.get(edge_type, self._store.directions[0])
+        direction = self._directions.get(edge_type, self._direction)
         expanded, neighbor = (1, 0) if direction == "in" else (0, 1)
         edge_ids = self._store.find_edges(edge_type, direction, ids[expanded], ids[neighbor])
         kept = np.flatnonzero(edge_ids >= 0)

@@ -158,8 +158,8 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
         yield f"{what}: sample_size is {op.sample_size}; give 1 or more"
     strategy = None if edges is None else strategy_of(op, edges)
     if strategy in WEIGHTED and weight_feature(edges.features) is None:
-        needs = f"{strategy_name(op.strategy)} needs weights"
-        yield f"{what}: {needs}; edge set {op.edge_set_name!r} has no feature {' or '.join(WEIGHT_NAMES)}"
+        lacks = f"edge set {op.edge_set_name!r} has no feature {' or '.join(WEIGHT_NAMES)}"
+        yield f"{what}: {strategy_name(op.strategy)} needs weights; {lacks}; write RANDOM_UNIFORM"
 
 
 def _input_problems(

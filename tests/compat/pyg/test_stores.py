@@ -204,6 +204,6 @@ def test_other_processes_open_the_source_anew(found_worlds):
         edges.get_all_edge_attrs()
     with (
         hopstream.open_store(world.folder) as store,
-        pytest.raises(TypeError, match="a LocalStore can be neither pickled nor copied: open one in each"),
+        pytest.raises(TypeError, match="LocalStore can be neither pickled nor copied: open one in each"),
     ):
         pickle.dumps(DatasetGraphStore(store))

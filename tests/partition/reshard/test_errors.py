@@ -70,6 +70,10 @@ def test_files_that_are_short_or_missing_are_named(tmp_path, old):
         with pytest.raises(FormatError, match=f"{name} is missing"):
             reshard_here(tmp_path)
         path.write_bytes(before)
+    (tmp_path / "old" / "part-00001").rename(tmp_path / "away")
+    with pytest.raises(FormatError, match="part-00001 is missing; write the dataset again or copy the folder"):
+        reshard_here(tmp_path)
+    (tmp_path / "away").rename(tmp_path / "old" / "part-00001")
     (tmp_path / "old" / "manifest.json").unlink()
     with pytest.raises(FormatError, match="is not a dataset"):
         reshard_here(tmp_path)

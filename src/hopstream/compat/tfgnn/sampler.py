@@ -1,6 +1,8 @@
-"""Which names does ``tensorflow_gnn.sampler`` have, and what are its messages here?"""
+"""The names of ``tensorflow_gnn.sampler``, with the messages and strategies that they are here."""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 from hopstream.tfgnn.messages import SAMPLING_SPEC, message_class
 from hopstream.tfgnn.sampling_spec import (
@@ -17,6 +19,16 @@ from hopstream.tfgnn.spec_builder import SamplingSpecBuilder, make_sampling_spec
 SamplingSpec = message_class(SAMPLING_SPEC)
 """The class of ``SamplingSpec`` messages."""
 
+
+class SamplingStrategy(IntEnum):
+    """How an op chooses edges, as TF-GNN numbers it."""
+
+    TOP_K = TOP_K
+    RANDOM_UNIFORM = RANDOM_UNIFORM
+    RANDOM_WEIGHTED = RANDOM_WEIGHTED
+    LATEST_K = LATEST_K
+
+
 __all__ = [
     "LATEST_K",
     "RANDOM_UNIFORM",
@@ -24,6 +36,7 @@ __all__ = [
     "TOP_K",
     "SamplingSpec",
     "SamplingSpecBuilder",
+    "SamplingStrategy",
     "check_spec",
     "make_sampling_spec_tree",
     "parse_spec",

@@ -25,6 +25,7 @@ from hopstream.partition.book import EdgeOwner, Overlay, Owner, ends_of
 from hopstream.partition.manifest import Manifest, read_manifest
 from hopstream.partition.paths import overlay_folder
 from hopstream.partition.reshard.rows import INDICES, ColumnFile, DatasetRows, RaggedFiles, owner_folder
+from hopstream.partition.roots import check_is_here
 
 GAP_BYTES = 1 << 14
 """Stretches of a file that are nearer to each other than this are read as one."""
@@ -373,8 +374,10 @@ def open_rows(root: str | Path) -> DatasetRows:
     """The rows of the dataset in a folder, as they are now.
 
     Raises:
-        FormatError: The folder is no finished dataset of a format that this version reads.
+        FormatError: The folder is no finished dataset of a format that this version reads, or a part is not in it.
         ChecksumError: The manifest is not the one that was written.
     """
     manifest = read_manifest(root)
+    for part in range(manifest.book.num_parts):
+        check_is_here(Path(root), part, manifest.dataset_id)
     return (NewestRows if manifest.book.deltas else DatasetRows)(Path(root), manifest)
