@@ -87,7 +87,7 @@ def test_label_edges_and_their_reverses_are_never_in_the_message_graph(stores):
 
 
 def test_induced_subgraphs_have_no_labels_and_all_other_edges_between_their_nodes(stores):
-    """Nothing is followed: anchors and label nodes alone, of which user 1 viewed item 3 and follows user 0."""
+    """Nothing is followed: anchors and label nodes alone. User 1 viewed item 3 and follows user 0."""
     with make(stores[1], num_neighbors=[0], negatives=RETURNS, subgraph_type="induced") as loader:
         (batch,) = loader
     keys = {t: batch.node_keys[t] for t in ("user", "item")}
@@ -111,6 +111,21 @@ def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path
     assert batch.node_keys["item"].tolist() == [3]
     assert batch.edge_index[wants].shape == batch.edge_index[VIEWS].shape == (2, 0)
     assert batch.edge_index[BUYS].shape == (2, 2)
+
+
+def test_labels_of_found_nodes_are_left_out_of_induced_subgraphs(tmp_path):
+    """User 2 is found along follows and is no anchor. Its buys edge to item 3, a label of user 0, stays out too."""
+    graph = Graph(
+        nodes={"user": NodeTable(num_nodes=4), "item": NodeTable(num_nodes=4)},
+        edges={BUYS: edges((0, 3), (2, 3), (3, 1)), FOLLOWS: edges((2, 0), (0, 3))},
+    ).check()
+    write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="both")
+    options = {"num_neighbors": {FOLLOWS: [-1]}, "anchors": [0], "subgraph_type": "induced"}
+    with LocalStore(open_dataset(tmp_path / "parts")) as store, make(store, **options) as loader:
+        (batch,) = loader
+    assert batch.node_keys["user"].tolist() == [0, 2]
+    assert batch.node_keys["item"].tolist() == [3]
+    assert batch.edge_index[BUYS].shape == (2, 0)
 
 
 def test_labels_of_the_anchors_own_type_share_its_nodes(stores):
