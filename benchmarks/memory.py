@@ -129,7 +129,7 @@ def commands(folder: Path, out: Path, memory: str, workers: str | None) -> dict[
 
 
 COPIED = {"halo": "parts", "compact": "grown"}
-"""What is changed in its place, and of which input a copy is taken."""
+"""Verb that changes its input in place, to the input that is copied for it."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Do messages about names and options that do not exist say which one may be meant?"""
+"""Checks that messages about names and options that do not exist say which one may be meant."""
 
 from __future__ import annotations
 

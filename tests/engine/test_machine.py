@@ -1,4 +1,4 @@
-"""Checks what a process is told of its machine: control groups of both versions, nested ones, affinity."""
+"""Checks what a process finds out about its machine: control groups of both versions, nested ones, affinity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V2, V1 = "0::/a/b\n", "4:memory:/a/b\n1:cpu,cpuacct:/a/b\n0::/\n"
 
 
 def tree(root: Path, cgroup: str, files: dict[str, str]) -> Machine:
-    """What a process is told on a made up machine."""
+    """What a process finds out on a made up machine."""
     written = {"proc/meminfo": MEMINFO, "proc/self/cgroup": cgroup}
     written |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in written.items():

@@ -15,7 +15,7 @@ GROW = "import sys; block = bytearray(150 << 20); print('grown', flush=True); sy
 
 
 def test_processes_that_have_ended_count():
-    """Two processes of 150 MiB, of which one starts nothing and one is a grandchild."""
+    """Two processes of 150 MiB: one is a child, the other a grandchild."""
     with watched():
         before = own_bytes()
         nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {GROW!r}], check=True)"

@@ -158,7 +158,7 @@ def test_what_is_exported_is_loaded(shop: Path):
 
 
 def test_a_beam_pipeline_makes_the_same_samples(tmp_path: Path):
-    """Authors are named by strings, and papers by integers, of which ``01003`` is one."""
+    """Authors are named by strings, and papers by integers, such as ``01003``."""
     write_parts(named_graph(np.random.default_rng(3)), tmp_path / "parts", num_parts=2, method="hash", direction="out")
     links = [("author 3", "1003"), ("author 4", "01003"), ("author 3", "1003")]
     with LocalStore(open_dataset(tmp_path / "parts")) as store:

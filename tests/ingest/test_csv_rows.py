@@ -50,7 +50,7 @@ def test_a_row_of_any_length_grows_its_piece_up_to_the_bound():
 
 
 def write_texts(folder: Path, *, num_long: int = 1, suffix: str = "") -> list[str]:
-    """A unigraph of three nodes and more, ``num_long`` of which have texts of 20 MB, some quoted and of many lines."""
+    """A unigraph whose nodes have texts; ``num_long`` texts are of 20 MB, some quoted and of many lines."""
     folder.mkdir()
     texts = ["short", *(["x" * LONG, "one, two\n" * (LONG // 9)] * num_long)[:num_long], "last"]
     rows = "".join(f'n{number},"{text}",{number}\n' for number, text in enumerate(texts))

@@ -1,4 +1,4 @@
-"""Is compiling told once in each process that does it, and nowhere else?"""
+"""Checks that compiling is reported once in each process that does it, and nowhere else."""
 
 from __future__ import annotations
 

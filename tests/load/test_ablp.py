@@ -1,4 +1,4 @@
-"""Do anchors come with their label nodes, in one subgraph that does not hold the labels' edges?"""
+"""Checks that anchors come with their label nodes, in one subgraph that does not hold the labels' edges."""
 
 from __future__ import annotations
 

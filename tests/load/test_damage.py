@@ -1,4 +1,4 @@
-"""Does a loader over a damaged file say so and name it, whatever the damage led to?"""
+"""Checks that a loader over a damaged file says so and names it, whatever the damage led to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a look at some blocks of every file find files whose bytes were overwritten, and in bounded time?"""
+"""Checks that reading some blocks of every file finds files whose bytes were overwritten, in bounded time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.partition.append.graphs import written as write_appended
 from tests.partition.audit.forging import OPTIONS, full_graph
 
 NUM_LARGE = 3 * MAX_BLOCKS * BLOCK_BYTES
-"""Bytes of a file of which one block in three has a checksum."""
+"""Bytes of a file in which one block in three has a checksum."""
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_a_slice_is_of_the_ascending_keys(inputs: RankInputs):
 
 
 class StripedStore:
-    """A million nodes, of which part ``p`` of four owns every fourth from ``p`` on."""
+    """A million nodes; part ``p`` of four owns every fourth node from ``p`` on."""
 
     NUM = 1 << 20
     book = PartitionBook(num_parts=4, node_offsets={"user": np.arange(5) * (NUM // 4)}, edge_offsets={})

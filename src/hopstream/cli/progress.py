@@ -147,8 +147,8 @@ FIRST_LINE_S, NEXT_LINES_S = 10.0, 30.0
 class ProgressLog:
     """Writes a line now and then: the stage, how far it is, and for how long it has run.
 
-    A thread writes them, so that a stage of which nothing is reported for an hour, such as a library's cut, gives signs
-    of life too.
+    A thread writes them, so that there are lines also in a stage that reports nothing for an hour, such as a library's
+    cut.
     """
 
     def __init__(

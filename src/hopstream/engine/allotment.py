@@ -58,7 +58,7 @@ def rounded_up(num_bytes: int) -> int:
 
 
 def least_bytes(needs: Sequence[Needs], num_workers: int) -> int:
-    """What all steps work in, as it is told."""
+    """The least memory that is enough for every step, rounded up as messages show it."""
     return rounded_up(max(step.least_bytes(num_workers) for step in needs))
 
 

@@ -68,7 +68,7 @@ def _free_bytes(root: Path) -> int:
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of the control groups that hold this process, from its own to the outermost that it sees.
 
-    In a container the path may be that of the host, of which nothing is seen; then the mounted folder is the
+    In a container the path may be that of the host, which the container does not see; then the mounted folder is the
     container's own group.
     """
     for line in _lines(root / "proc/self/cgroup"):

@@ -134,7 +134,7 @@ class _Name(_Opening):
     """Writes raw ids as the dataset has them."""
 
     def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
-        """A seed's name; one that is no node, or a link where nodes are seeds, is refused where it is sampled."""
+        """The name of a seed; sampling raises the error for an unknown node, or for a link where nodes are seeds."""
         if not self._indexes:
             raise RuntimeError("a seed came before setup")
         if isinstance(seed, tuple) != (len(self._indexes) == 2):

@@ -12,7 +12,7 @@ PyG's data objects and ``.npz`` files name arrays in the same way and leave the 
   on; without types they are of nodes.
 - An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index`` (and the two with
   ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, whatever fits neither nodes nor
-  edges, is of the graph and is left out; whoever reads a source says so.
+  edges, is of the graph and is left out; the reader of the source says so.
 - A name that promises rows (``x``, ``edge_attr``, ``train_mask``, …) and has another number of them is an error.
 """
 

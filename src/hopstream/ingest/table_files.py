@@ -176,7 +176,7 @@ def _read_csv_blocks(
 def _read_csv_pieces(
     files: TableFiles, path: Path, columns: list[str], block_bytes: int | None, num_read: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read all but the first ``num_read`` rows, each of which may be as long as all blocks that are read ahead."""
+    """Read all but the first ``num_read`` rows; a row may be as long as all blocks that are read ahead."""
     max_row_bytes = MAX_ROW_BYTES if block_bytes is None else BLOCKS_AHEAD * block_bytes
     header, num_rows = files.names_in(path), 0
     names = header or tuple(next(_records(files, path), (1, []))[1])

@@ -112,7 +112,7 @@ class SubgraphReader:
         if self._has_one_part:
             return keys
         ids = self._store.lookup(node_type, keys)
-        # A store of files compares the keys of what it finds; servers have not all of them at hand.
+        # A store of files compares the keys of what it finds; a client of servers does not have all keys.
         if not isinstance(self._store, LocalStore) and len(np.unique(ids)) != len(np.unique(keys)):
             raise FormatError(
                 f"several keys of {node_type} have one id; id_of_key.npy of a part is damaged: run hopstream verify "

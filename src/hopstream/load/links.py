@@ -105,8 +105,8 @@ class LinkNeighborLoader(SubgraphLoader):
             exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the
                 links and their reverses (see ``reverse_types``), ``"self"`` the links only. Both know where links are
                 that ``hold_out_links`` moved. An edge type or several say where else the links, or their reverses, are.
-                Other edges are drawn in their place. False leaves the links in: with ``subgraph_type="induced"`` they are
-                edges of the batch even where their edge type has a fan-out of 0.
+                Other edges are drawn in their place. With False and ``subgraph_type="induced"`` the links to predict
+                are edges of the batch even where their edge type has a fan-out of 0.
             **options: Settings of ``NeighborLoader``.
 
         Raises:

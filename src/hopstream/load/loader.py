@@ -150,7 +150,8 @@ class NeighborLoader(SubgraphLoader):
                 ``uneven`` (they do not).
             rng_seed: Of the order and of all draws.
             verify: How much of the dataset's files is checked first, where they are on this machine: nothing, a
-                ``sample`` of blocks of every file in less than a second, or everything (``full``).
+                ``sample`` of blocks of every file (less than a second for up to some thousand files), or everything
+                (``full``).
             store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
                 another replica.
             unknown: None; options of PyG's loader that are called otherwise here are refused by name.

@@ -228,7 +228,7 @@ class Dataset:
 
         Args:
             parts: The parts; None for those whose folders are here.
-            rng_seed: Of the draw of blocks where not all are read; None draws others each time.
+            rng_seed: Seed of the random choice among blocks that have checksums; None chooses anew each time.
 
         Returns:
             The files that were not looked at: an earlier revision wrote them, without checksums of blocks, and they
@@ -364,8 +364,9 @@ def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Da
     Args:
         root: The folder that ``write_parts`` wrote.
         verify: ``"none"`` (or None, False) reads no file but the manifest. ``"sample"`` compares checksums of some
-            blocks of every file of the parts that are here, in less than a second; see ``Dataset.sample``. ``"full"``
-            (or True) reads every file of every part and checks its checksum and content; see ``Dataset.verify``.
+            blocks of every file of the parts that are here, in less than a second for up to some thousand files; see
+            ``Dataset.sample``. ``"full"`` (or True) reads every file of every part and checks its checksum and content;
+            see ``Dataset.verify``.
 
     Raises:
         FormatError: The folder is not a finished dataset of a format that this version reads, or ``verify`` found a

@@ -1,4 +1,4 @@
-"""Says what it will take to prepare a graph, phase by phase, as far as it is known before."""
+"""Estimates what each phase of preparing a graph will take, where that is known before it starts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Compare some blocks of every file of a dataset with their checksums, in bounded time.
 
-The first and the last block of every file are read, and others that are drawn anew each time, up to a number of bytes.
+The first and the last block of every file are read and then, up to a number of bytes, others: a random choice of the
+blocks that have checksums, at most 65 per file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def check_some_blocks(
         root: The dataset's folder.
         files: Path relative to it to the record of the file.
         num_bytes: About how much is read. Where all files have no more, everything is checked.
-        rng_seed: Of the draw of blocks; None draws others each time.
+        rng_seed: Seed of the random choice among the blocks that have checksums; None chooses anew each time.
 
     Returns:
         The files that were not looked at: an earlier revision wrote no checksums of their blocks, and they are too

@@ -1,4 +1,4 @@
-"""Answers one request from many stores, each of which holds some of the parts.
+"""Answers one request from many stores that each hold some of the parts.
 
 A request is cut by owner, all owners are asked at once, and their answers are put back by the positions that the cut
 carried; the order of arrival means nothing. Any replica of a part may answer: where one is gone the next one is asked,

@@ -1,4 +1,4 @@
-"""Computes which of the nodes that each server owns are the input of which compute rank.
+"""Computes which nodes of each server are the input of each compute rank.
 
 Servers and ranks are laid end to end over the same stretch, one unit per server, and a rank takes what its piece of the
 stretch covers. All borders are fractions of whole numbers, so two ranks never differ over where one ends.
