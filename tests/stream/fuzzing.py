@@ -16,7 +16,7 @@ import numpy as np
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import ALIGNMENT, MAGIC, PREFIX, VERSION, Frame, decode_frame, encode_frame
-from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.recipes import encode_options, recipe_digest
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool")
 DEEP: list[Any] = []
@@ -173,7 +173,7 @@ def sensible_requests(
     options, arrays = encode_options({"seeds": ("paper", np.arange(20)), "rank": 0, "world_size": 1})
     add(
         "register_sampling_input", arrays, backend_id=backend_id, options=options, worker_key="fuzz",
-        config=digest_of("NeighborLoader", *encode_options(config)), first=0, stride=1, credit=2,
+        config=recipe_digest("NeighborLoader", *encode_options(config)), first=0, stride=1, credit=2,
     )  # fmt: skip
     half = {"server_rank": 0, "start_numerator": 0, "end_numerator": 1, "denominator": 2}
     add("get_node_ids", node_type="paper", split=None, parts=[0], server_slice=half, runs=True)

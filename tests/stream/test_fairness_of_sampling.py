@@ -22,7 +22,7 @@ from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, decode_frame, encode_frame
-from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.recipes import encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.stream.fakes import Call, settle
@@ -69,7 +69,7 @@ class Bench:
         backend_id = self.ask("init_sampling_backend", arrays, **named).header["backend_id"]
         inputs, _ = encode_options({"seeds": None})
         channel_id: int = self.ask(
-            "register_sampling_input", backend_id=backend_id, config=digest_of("NeighborLoader", options, arrays),
+            "register_sampling_input", backend_id=backend_id, config=recipe_digest("NeighborLoader", options, arrays),
             worker_key=f"{key} {batch_size}", options=inputs, first=0, stride=1, credit=CREDIT,
         ).header["channel_id"]  # fmt: skip
         self.ask("start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=0)

@@ -16,7 +16,7 @@ import pytest
 from hopstream.errors import HopstreamError
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import decode_frame, encode_frame, from_batch
-from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.recipes import encode_options, recipe_digest
 from hopstream.stream.settings import SamplingLimits
 from tests.stream.fuzzing import Reached, mutated, sensible_requests
 from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
@@ -55,7 +55,7 @@ def renew(call: Caller) -> tuple[int, int]:
     backend_id = frame.header["backend_id"]
     inputs, _ = encode_options({"seeds": ("paper", None)})
     (frame,) = call(
-        "register_sampling_input", backend_id=backend_id, config=digest_of("NeighborLoader", options, arrays),
+        "register_sampling_input", backend_id=backend_id, config=recipe_digest("NeighborLoader", options, arrays),
         worker_key="rank 0", options=inputs, first=0, stride=1, credit=2,
     )  # fmt: skip
     channel_id = frame.header["channel_id"]

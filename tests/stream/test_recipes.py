@@ -26,8 +26,8 @@ from hopstream.stream.recipes import (
     LONG_LIST,
     MAX_DEPTH,
     decode_options,
-    digest_of,
     encode_options,
+    recipe_digest,
     split_recipe,
 )
 
@@ -86,14 +86,14 @@ def test_options_arrive_as_they_were(options: dict[str, Any]) -> None:
 def test_equal_options_have_equal_digests(options: dict[str, Any]) -> None:
     header, arrays = encode_options(options)
     again, copies = encode_options(sent(options))
-    assert digest_of("NeighborLoader", header, arrays) == digest_of("NeighborLoader", again, copies)
-    assert digest_of("NeighborLoader", header, arrays) != digest_of("ABLPLoader", header, arrays)
+    assert recipe_digest("NeighborLoader", header, arrays) == recipe_digest("NeighborLoader", again, copies)
+    assert recipe_digest("NeighborLoader", header, arrays) != recipe_digest("ABLPLoader", header, arrays)
 
 
 def test_other_options_have_other_digests() -> None:
     values = [1, 1.0, True, "1", [1], (1,), {"a": 1}, {"a": 2}, None, np.int32([1]), np.int64([1]), np.int64([[1]])]
     values += [np.int64([2]), np.float32([1]), np.zeros((2, 0)), np.zeros((0, 2)), math.nan, math.inf]
-    digests = {digest_of("loader", *encode_options({"option": value})) for value in values}
+    digests = {recipe_digest("loader", *encode_options({"option": value})) for value in values}
     assert len(digests) == len(values)
 
 

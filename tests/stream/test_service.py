@@ -32,7 +32,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
 from hopstream.stream import service
 from hopstream.stream.messages import decode_batch
-from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.recipes import encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat
@@ -67,7 +67,7 @@ def init(server: StoreServer, key: str = "train", loader: str = "NeighborLoader"
 
 
 def register_header(backend_id: int, **changes: Any) -> dict[str, Any]:
-    digest = digest_of("NeighborLoader", *encode_options({**CONFIG, **changes.pop("config_options", {})}))
+    digest = recipe_digest("NeighborLoader", *encode_options({**CONFIG, **changes.pop("config_options", {})}))
     options, _ = encode_options({"seeds": ("paper", None)})
     return {
         "backend_id": backend_id, "config": digest, "worker_key": "rank 0", "options": options, "first": 0,

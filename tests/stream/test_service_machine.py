@@ -25,7 +25,7 @@ from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.wire import Frame, decode_frame, encode_frame, raise_error
 from hopstream.stream.messages import decode_batch
-from hopstream.stream.recipes import digest_of, encode_options
+from hopstream.stream.recipes import encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat
@@ -141,7 +141,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         inputs, _ = encode_options({"seeds": ("paper", None), "rank": client, "world_size": WORLD_SIZE})
         key = f"{client} {next(self.numbers)}"
         header = {
-            "backend_id": backend_id, "config": digest_of("NeighborLoader", options, arrays), "worker_key": key,
+            "backend_id": backend_id, "config": recipe_digest("NeighborLoader", options, arrays), "worker_key": key,
             "options": inputs, "first": first, "stride": stride, "credit": credit,
         }  # fmt: skip
         model = Model(client, config, -1, backend_id, key, first, stride, credit)

@@ -34,7 +34,7 @@ def job_digest(folder: Path) -> str | None:
 
 
 def digest_of(value: Any) -> str:
-    """A digest of a JSON value, such as all that decides over what a job makes."""
+    """64 hexadecimal digits, the SHA-256 hash of a JSON value, such as all that decides over what a job makes."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Of which stretches of bytes is a graph's name made, and what is its name when rows come after them?
+"""Computes the fingerprint that names a graph, also of a graph that has more rows than one whose sums are kept.
 
 A graph's fingerprint is made of CRC-32Cs of whole columns. CRCs of stretches that follow each other can be combined, so
-whoever keeps those of a graph knows the fingerprint of the graph with more rows without reading the old ones.
+with those of a graph the fingerprint of the graph with more rows is known without reading the old ones.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ class GraphChecksums:
             raise FormatError(f"not the checksums of a graph ({error!r}): {str(value)[:200]}") from error
 
 
+def hex_digest(data: bytes | memoryview) -> str:
+    """32 hexadecimal digits, the 128-bit BLAKE2b hash of bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def fingerprint_of(
     schema: GraphSchema,
     tables: Mapping[str, list[int]],
@@ -112,7 +117,7 @@ def fingerprint_of(
         edge_splits: The same by the labels of edge types; those without splits are left out.
     """
     text = json.dumps([schema.to_json(), tables, splits, edge_splits], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hex_digest(text.encode())
 
 
 def _byte_sum(value: Any) -> ByteSum:

@@ -5,13 +5,13 @@ The user says it, seed by seed, or the seeds are nodes that have a time of their
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from hopstream.arrays import IntArray, to_array
 from hopstream.errors import SettingsError
+from hopstream.graph.checksums import hex_digest
 from hopstream.sample.options import Sampling
 from hopstream.sample.seeds import Seeds
 from hopstream.store.contract import FetchRequest, Store
@@ -42,7 +42,7 @@ class SeedTimes:
 
     def fingerprint(self) -> str | None:
         """Hex digits that change when the given times do, or None where there are none."""
-        return None if self.given is None else hashlib.blake2b(self.given.data, digest_size=16).hexdigest()
+        return None if self.given is None else hex_digest(self.given.data)
 
 
 def read_seed_times(store: Store, sampling: Sampling, seeds: Seeds, input_time: object) -> SeedTimes | None:

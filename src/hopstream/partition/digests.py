@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from hopstream.graph.checksums import hex_digest
 
 DIGEST = "digest"
 """The field of a file that holds the hash of all others; files of earlier revisions do not have it."""
 
 
-def digest_of(value: Mapping[str, Any]) -> str:
+def content_digest(value: Mapping[str, Any]) -> str:
     """32 hexadecimal digits, the 128-bit BLAKE2b hash of an object with sorted keys and without spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hex_digest(text.encode())

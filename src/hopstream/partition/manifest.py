@@ -6,7 +6,6 @@ files must be the one that follows from its schema and ranges, and its fingerpri
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,11 @@ import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, write_text
 from hopstream.errors import ChecksumError, FormatError
-from hopstream.graph.checksums import GraphChecksums
+from hopstream.graph.checksums import GraphChecksums, hex_digest
 from hopstream.partition.balance import PartitionReport
 from hopstream.partition.book import Owner, PartitionBook, owner_label
 from hopstream.partition.delta_records import deltas_from_json, deltas_to_json
-from hopstream.partition.digests import DIGEST, digest_of
+from hopstream.partition.digests import DIGEST, content_digest
 from hopstream.partition.halo.record import Halo
 from hopstream.partition.paths import MANIFEST, expected_files
 from hopstream.partition.settings import MAX_PARTS
@@ -83,7 +82,7 @@ class Manifest:
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
         object.__setattr__(self, "all_files", {**self.files, **self.halo.files} if self.halo else self.files)
-        object.__setattr__(self, "dataset_id", digest_of(self._content_to_json()))
+        object.__setattr__(self, "dataset_id", content_digest(self._content_to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON value that is ``manifest.json``."""
@@ -94,7 +93,7 @@ class Manifest:
             described["halo"] = self.halo.to_json()
         files = {path: record.to_json() for path, record in self.files.items()}
         value = {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
-        return {DIGEST: digest_of(value), **value}
+        return {DIGEST: content_digest(value), **value}
 
     def _content_to_json(self) -> dict[str, Any]:
         return {
@@ -168,7 +167,7 @@ def _check_hashes(path: Path, manifest: Manifest, value: Mapping[str, Any]) -> N
         raise ChecksumError(
             f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
         )
-    got = digest_of({name: field for name, field in value.items() if name != DIGEST})
+    got = content_digest({name: field for name, field in value.items() if name != DIGEST})
     if value.get(DIGEST, got) != got:
         raise ChecksumError(
             f"{path} has digest {got}; it says {value[DIGEST]}: made_by, report or another field was changed; copy the "
@@ -278,4 +277,4 @@ def graph_id_of(fingerprint: str, time_attr: str | None) -> str:
     """A graph's fingerprint, and another one where times decide in which order edges are stored: draws follow it."""
     if time_attr is None:
         return fingerprint
-    return hashlib.blake2b(f"{fingerprint} by {time_attr}".encode(), digest_size=16).hexdigest()
+    return hex_digest(f"{fingerprint} by {time_attr}".encode())

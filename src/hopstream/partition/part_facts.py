@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import FormatError, VersionMismatch
+from hopstream.graph.checksums import hex_digest
 from hopstream.partition.book import EdgeOwner
 from hopstream.partition.times import check_time_schema
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
@@ -153,7 +153,7 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
         schema=schema,
         edge_offsets=edge_offsets,
         has_edge_keys=has_edge_keys,
-        digest=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+        digest=hex_digest(text.encode()),
     )
 
 

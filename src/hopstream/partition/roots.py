@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.errors import FormatError
-from hopstream.partition.digests import DIGEST, digest_of
+from hopstream.partition.digests import DIGEST, content_digest
 from hopstream.partition.paths import part_folder
 
 ROOTS, CLUSTER = "roots.json", "cluster.json"
@@ -51,7 +51,7 @@ class Roots:
         """The content of ``roots.json``."""
         roots = [{"uri": root.uri, "parts": list(root.parts)} for root in self.entries]
         value = {"format": FORMAT, "dataset_id": self.dataset_id, "roots": roots}
-        return json.dumps({**value, DIGEST: digest_of(value)}, indent=1) + "\n"
+        return json.dumps({**value, DIGEST: content_digest(value)}, indent=1) + "\n"
 
     def uris_of(self, part: int) -> list[str]:
         """Where a part lies."""
@@ -85,7 +85,7 @@ def parse_roots(data: bytes) -> Roots:
         value = json.loads(data)
         if value["format"] != FORMAT:
             raise FormatError(f"it has format {str(value['format'])[:50]}; this version reads {FORMAT}")
-        if DIGEST in value and value.pop(DIGEST) != digest_of(value):
+        if DIGEST in value and value.pop(DIGEST) != content_digest(value):
             raise FormatError(f"it was edited: its {DIGEST} is that of other roots")
         return Roots(str(value["dataset_id"]), tuple(map(_root, value["roots"])))
     except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -5,7 +5,6 @@ These are the settings that a user gives; ``sample/negative_pairs.py`` draws by 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import to_array
 from hopstream.checks import Settings, check_choice, did_you_mean, is_number, read_flag
 from hopstream.errors import SettingsError
+from hopstream.graph.checksums import hex_digest
 
 NegativeMode = Literal["binary", "triplet"]
 MAX_AMOUNT = 1 << 20
@@ -68,7 +68,7 @@ class NegativeSampling(Settings):
         facts = {name: str(getattr(self, name)) for name in ("mode", "amount", "strict", "in_batch")}
         for name in ("src_weight", "dst_weight"):
             weights = getattr(self, name)
-            facts[name] = "" if weights is None else hashlib.blake2b(weights.data, digest_size=16).hexdigest()
+            facts[name] = "" if weights is None else hex_digest(weights.data)
         return facts
 
 

@@ -42,7 +42,7 @@ from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.metadata import GraphQuestions
-from hopstream.stream.recipes import digest_of, encode_options, split_recipe
+from hopstream.stream.recipes import encode_options, recipe_digest, split_recipe
 from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ class RemoteSession(BatchSession):
         self._loader = recipe.loader
         self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
         self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs.options)
-        self._digest = digest_of(recipe.loader, *self._config)
+        self._digest = recipe_digest(recipe.loader, *self._config)
         refusals = self._failures(self._servers, self._init)
         if len(refusals) == len(self._servers) and not any(isinstance(e, StoreTimeout) for e in refusals.values()):
             told = "; ".join(f"{location}: {error}" for location, error in refusals.items())

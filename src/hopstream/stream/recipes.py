@@ -70,7 +70,7 @@ def split_recipe(recipe: Recipe) -> tuple[Recipe, Recipe]:
     return Recipe(recipe.loader, rest), Recipe(recipe.loader, inputs)
 
 
-def digest_of(loader: str, options: object, arrays: Sequence[Array]) -> str:
+def recipe_digest(loader: str, options: object, arrays: Sequence[Array]) -> str:
     """Hex digits that differ where what ``encode_options`` wrote does."""
     digest = hashlib.blake2b(json.dumps([loader, options], sort_keys=True).encode(), digest_size=16)
     for array in arrays:

@@ -40,7 +40,7 @@ from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import encode_batch
 from hopstream.stream.rank_inputs import RankInputs
-from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, digest_of
+from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
 
@@ -145,7 +145,7 @@ class SamplingService:
         if loader not in LOADERS:
             raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
         options = decode_options(frame.header.get("options"), frame.arrays)
-        digest = digest_of(loader, frame.header.get("options"), frame.arrays)
+        digest = recipe_digest(loader, frame.header.get("options"), frame.arrays)
         if frame.header.get("worker_key") is not None:
             self._scheduler.check_room(_key(frame, "worker_key"))
         if named := sorted(INPUT_OPTIONS & set(options)):
@@ -178,7 +178,7 @@ class SamplingService:
         key = _key(frame, "worker_key")
         first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)
         credit = min(_integer(frame, "credit", 1), self._limits.credit)
-        digest = digest_of(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
+        digest = recipe_digest(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
         options = decode_options(frame.header.get("options"), frame.arrays)
         if frame.text("config") != backend.digest:
             raise SettingsError("the input is for another way of sampling than its backend's; make another backend")

@@ -14,7 +14,7 @@ from typing import Any, cast
 from hopstream.arrays import FileRecord
 from hopstream.errors import FormatError
 from hopstream.partition.book import ends_of, neighbor_dtype
-from hopstream.partition.digests import digest_of
+from hopstream.partition.digests import content_digest
 from hopstream.partition.paths import Contents, Expected, feature_paths, part_folder, path_name
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -79,7 +79,7 @@ class Halo:
 
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
-        object.__setattr__(self, "halo_id", digest_of(self._content_to_json()))
+        object.__setattr__(self, "halo_id", content_digest(self._content_to_json()))
 
     @property
     def bytes(self) -> tuple[int, ...]:
