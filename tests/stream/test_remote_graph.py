@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.loader import NeighborLoader
@@ -36,6 +36,7 @@ from tests.store.processes import wait_until
 from tests.stream.serving import (
     SETTINGS,
     SamplingProcess,
+    Served,
     channels_at,
     locations_of,
     node_loader,
@@ -226,6 +227,28 @@ def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[i
         assert [sum(refused) for refused in attempts] == [3] * num_servers
 
 
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_a_loader_is_made_by_servers_that_are_too_busy_at_first(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, num_servers: int
+) -> None:
+    attempts: list[list[bool]] = []
+    init = client.RemoteSession._init
+
+    def busy_at_first(session: Any, server: Any, **options: Any) -> int:
+        if len(attempts) < num_servers:
+            attempts.append(make_busy(server.channel, 2))
+        return init(session, server, **options)
+
+    monkeypatch.setattr(client.RemoteSession, "_init", busy_at_first)
+    with (
+        serve_here(timed_parts[num_servers]) as served,
+        node_loader(timed_parts[1], batch_size=24) as near,
+        node_loader(remote_graph(served.locations), batch_size=24) as far,
+    ):
+        assert [sum(refused) for refused in attempts] == [2] * num_servers
+        assert [flat(batch) for batch in far] == [flat(batch) for batch in near]
+
+
 def test_a_channel_that_somebody_else_has_started_an_iteration_on_is_made_anew(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1]) as served:
         with node_loader(timed_parts[1], batch_size=24) as near:
@@ -236,6 +259,43 @@ def test_a_channel_that_somebody_else_has_started_an_iteration_on_is_made_anew(t
             served.services[0]._scheduler.begin(int(str(described["channel_id"])), 1 << 62, 5, 0)
             assert [flat(batch) for batch in loader] == wanted[1]
         assert served.num_channels == 0
+
+
+def move_on(served: Served, turn: int, epoch: int) -> None:
+    for one in served.services:
+        for described in one.describe():
+            one._scheduler.begin(int(str(described["channel_id"])), turn, epoch, 0)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("num_servers", [1, 2])
+@pytest.mark.parametrize(("turn", "epoch"), [(1 << 62, 0), (1 << 62, 5), (0, 5), (0, 1 << 62)])
+def test_an_iteration_goes_on_where_somebody_else_has_moved_its_channels_on(
+    timed_parts: dict[int, Path], num_threads: int, num_servers: int, turn: int, epoch: int
+) -> None:
+    options: dict[str, Any] = {"batch_size": 10, "num_threads": num_threads}
+    with (
+        serve_here(timed_parts[num_servers]) as served,
+        node_loader(timed_parts[1], **options) as near,
+        node_loader(remote_graph(served.locations), **options) as far,
+    ):
+        for _ in range(2):
+            found = []
+            for batch in far:
+                found.append(flat(batch))
+                if len(found) == 2:
+                    move_on(served, turn, epoch)
+            assert found == [flat(batch) for batch in near]
+
+
+def test_an_iteration_whose_channel_is_moved_on_again_and_again_fails(timed_parts: dict[int, Path]) -> None:
+    with (
+        serve_here(timed_parts[1]) as served,
+        node_loader(remote_graph(served.locations), batch_size=4, num_threads=0) as loader,
+        pytest.raises(StateError, match=r"by somebody else, the 4th time in one iteration; end the client that uses"),
+    ):
+        for _ in loader:
+            move_on(served, 1 << 62, 0)
 
 
 def test_any_batch_of_any_epoch_is_made_beside_an_iteration(graph: RemoteGraph, timed_parts: dict[int, Path]) -> None:

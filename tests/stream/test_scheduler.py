@@ -194,7 +194,7 @@ class TestEpochs:
             consumer = Call(lambda: fetch(scheduler, 1))
             wait_until_waiting(channel)
             scheduler.begin(1, 0, 1, 0)
-            with pytest.raises(StateError, match=r"iteration 0, epoch 0, was waited for; .* iteration 0, epoch 1"):
+            with pytest.raises(ChannelLost, match=r"iteration 0, epoch 0, was waited for; .* iteration 0, epoch 1"):
                 consumer.result()
             gate.open()
 
@@ -204,8 +204,8 @@ class TestEpochs:
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=num_steps)
             scheduler.begin(1, 3, 0, 0)
-            for turn in (2, 4):
-                with pytest.raises(StateError, match=rf"of iteration {turn} was asked for; .* at iteration 3"):
+            for turn, error in ((2, ChannelLost), (4, StateError)):
+                with pytest.raises(error, match=rf"of iteration {turn}, epoch 0, was asked for; .* at iteration 3"):
                     fetch(scheduler, 1, step, turn)
 
     def test_an_epoch_is_done_when_its_share_was_made(self):

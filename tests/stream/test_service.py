@@ -218,15 +218,18 @@ def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> N
     assert state() == (2, 1)
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=1)
     assert state() == (0, 1)
-    with pytest.raises(StateError, match="iteration 0 was asked for; the channel is at iteration 1"):
-        asked(server, "fetch_one_sampled_message", channel_id=channel_id, turn=0, step=0)
+    for behind in ({"turn": 0}, {"turn": 0, "epoch": 2}):
+        with pytest.raises(ChannelLost, match=r"iteration 0, epoch .* was asked for; the channel is at iteration 1"):
+            asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0, **behind)
+    with pytest.raises(StateError, match="iteration 1, epoch 1, was asked for; the channel is at iteration 1, epoch 0"):
+        asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0, epoch=1)
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=1).header == {"is_done": False}
 
 
 NUMBERS = (
     ("start_new_epoch_sampling", ("epoch", "turn", "first_step")),
-    ("fetch_one_sampled_message", ("step", "turn", "lowest", "wait_s")),
-    ("fetch_sampled_messages", ("step", "turn", "lowest", "wait_s", "max_messages")),
+    ("fetch_one_sampled_message", ("step", "turn", "epoch", "lowest", "wait_s")),
+    ("fetch_sampled_messages", ("step", "turn", "epoch", "lowest", "wait_s", "max_messages")),
     ("is_channel_epoch_done", ("epoch",)),
     ("register_sampling_input", ("first", "stride", "credit")),
 )

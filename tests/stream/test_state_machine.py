@@ -259,7 +259,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         """A call ended before the change with a batch of the old epoch, or with it."""
         try:
             batch = batch_of(call.result())
-        except (ChannelLost, StateError):
+        except ChannelLost:
             return
         except RemoteError as error:
             assert f"batch {epoch}/" in str(error)

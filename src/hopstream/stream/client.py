@@ -64,6 +64,8 @@ RETRY_S = 0.2
 AVOID_S = 5.0
 """How long a server that has failed is asked last; twice as long after every further failure."""
 MAX_AVOID_S = 80.0
+MAX_TAKEN = 3
+"""How often in one iteration a server's channel may be made anew because somebody else has moved it on."""
 MAX_ASKING = 64
 """Servers that are asked at once whether they are there."""
 
@@ -134,6 +136,7 @@ class _Server:
         was_asked: A channel was asked for there; it may have been made although the answer did not come.
         avoided_until: When it may be asked first again, after it failed.
         num_failures: How often it has failed since it last gave a batch.
+        num_taken: How often somebody else has moved the channel on in this iteration.
         lock: Held while a channel is made or an epoch started.
     """
 
@@ -144,6 +147,7 @@ class _Server:
     was_asked: bool = False
     avoided_until: float = 0.0
     num_failures: int = 0
+    num_taken: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_failed(self) -> None:
@@ -209,7 +213,7 @@ class RemoteSession(BatchSession):
         self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
         self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs.options)
         self._digest = recipe_digest(recipe.loader, *self._config)
-        refusals = self._failures(self._servers, self._init)
+        refusals = self._failures(self._servers, lambda server: self._init(server, is_patient=True))
         if len(refusals) == len(self._servers) and not any(isinstance(e, StoreTimeout) for e in refusals.values()):
             told = "; ".join(f"{location}: {error}" for location, error in refusals.items())
             raise StoreUnavailable(f"no server can take the loader: {told}")
@@ -219,6 +223,8 @@ class RemoteSession(BatchSession):
         self._turn += 1
         self._num_ahead = num_ahead
         self._progress = _Progress(step)
+        for server in self._servers:
+            server.num_taken = 0
 
     def end(self) -> None:
         """Whoever waits for a batch hears within a poll that it is not wanted any more."""
@@ -322,10 +328,14 @@ class RemoteSession(BatchSession):
             wait_s = max(0.0, min(POLL_S, ends - time.monotonic()))
             # A server that was passed over holds batches that others gave meanwhile, and no room for those to come.
             lowest = min(step, self._progress.lowest)
-            header = {"channel_id": channel_id, "turn": turn, "step": step, "lowest": lowest, "wait_s": wait_s}
+            header = {
+                "channel_id": channel_id, "turn": turn, "epoch": epoch, "step": step, "lowest": lowest,
+                "wait_s": wait_s,
+            }  # fmt: skip
             try:
                 frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S)
-            except ChannelLost:
+            except ChannelLost as error:
+                self._check_wanted(turn, step, error)  # a later iteration of this loader is no loss
                 self._lost(server, channel_id)
                 if time.monotonic() > ends:
                     raise
@@ -362,13 +372,25 @@ class RemoteSession(BatchSession):
             server.lock.release()
 
     def _start(self, server: _Server, channel_id: int, header: dict[str, Any]) -> None:
-        """Start an iteration on a channel, which is given up where somebody else has started a later one on it."""
+        """Start an iteration on a channel, which is given up where somebody else has started a later one on it.
+
+        Raises:
+            ChannelLost: The channel is to be made anew.
+            StateError: It was made anew ``MAX_TAKEN`` times in this iteration.
+        """
         try:
             answer = self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
             found = {name: answer.header.get(name, header[name]) for name in ("turn", "epoch")}
             if found != {name: header[name] for name in found}:
+                told = f"channel {channel_id} at {server.channel.name} was taken to {found} by somebody else"
+                server.num_taken += 1
+                if server.num_taken > MAX_TAKEN:
+                    raise StateError(
+                        f"{told}, the {server.num_taken}th time in one iteration; end the client that uses worker_key "
+                        f"{self._key!r} too"
+                    )
                 self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=POLL_S + SLACK_S)
-                raise ChannelLost(f"channel {channel_id} was taken to {found} by somebody else; it is made anew")
+                raise ChannelLost(f"{told}; it is made anew")
         except ChannelLost:
             server.channel_id = None
             raise
@@ -379,14 +401,16 @@ class RemoteSession(BatchSession):
             if server.channel_id == channel_id:
                 server.channel_id = None
 
-    def _init(self, server: _Server) -> int:
+    def _init(self, server: _Server, *, is_patient: bool = False) -> int:
         """Make or find the backend at a server that has room for the session's channel."""
         options, arrays = self._config
         header = {
             "backend_key": f"{self._loader} {self._digest}", "loader": self._loader, "options": options,
             "worker_key": self._key,
         }  # fmt: skip
-        answer = self._call(server, "init_sampling_backend", header, arrays, timeout_s=POLL_S + SLACK_S)
+        answer = self._call(
+            server, "init_sampling_backend", header, arrays, timeout_s=POLL_S + SLACK_S, is_patient=is_patient
+        )
         return int(answer.header["backend_id"])
 
     def _register(self, server: _Server) -> int:
@@ -410,12 +434,14 @@ class RemoteSession(BatchSession):
         header: dict[str, Any],
         arrays: Sequence[Array] = (),
         timeout_s: float | None = None,
+        *,
+        is_patient: bool = False,
     ) -> Frame:
-        """Make one call and return its only frame."""
+        """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
         request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
         reader = _OneFrame()
-        is_alone = len(self._servers) == 1  # of several, another one is asked
-        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader, is_patient=is_alone)
+        is_patient = is_patient or len(self._servers) == 1
+        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader, is_patient=is_patient)
         if reader.frame is None:
             raise FormatError(f"{server.channel.name} answered {op} with nothing")
         return reader.frame

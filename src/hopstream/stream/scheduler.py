@@ -133,8 +133,9 @@ class Scheduler:
 
     @contextmanager
     def fetched(
-        self, channel_id: int, step: int, timeout_s: float, *, turn: int | None = None, lowest: int = 0
-    ) -> Iterator[Made | None]:
+        self, channel_id: int, step: int, timeout_s: float, *, turn: int | None = None, epoch: int | None = None,
+        lowest: int = 0,
+    ) -> Iterator[Made | None]:  # fmt: skip
         """Wait for one batch and take it; it is made again where it was taken before.
 
         Its bytes count as long as the context lasts: until the message has left the server.
@@ -144,14 +145,15 @@ class Scheduler:
             step: The batch.
             timeout_s: How long to wait.
             turn: The iteration that is asked about; None for the current one.
+            epoch: The epoch that is asked about; None for the current one.
             lowest: The consumer has all batches before this one; what waits of them is thrown away.
 
         Returns:
             What was made; None after the last batch of the epoch.
 
         Raises:
-            ChannelLost: There is no such channel, or it was destroyed meanwhile.
-            StateError: No epoch was started, or another one was meanwhile.
+            ChannelLost: There is no such channel, or it was destroyed, or a later iteration was started on it.
+            StateError: No epoch was started, or not yet the one that is asked about.
             SettingsError: So many calls of the channel are unanswered that no more may wait.
             StoreTimeout: It was not ready in time.
         """
@@ -160,9 +162,11 @@ class Scheduler:
             channel = self._channel(channel_id)
             if channel.epoch < 0:
                 raise StateError("no epoch was started on the channel; call start_new_epoch_sampling first")
-            if turn is not None and turn != channel.turn:
-                raise StateError(
-                    f"a batch of iteration {turn} was asked for; the channel is at iteration {channel.turn}"
+            asked = channel.turn if turn is None else turn, channel.epoch if epoch is None else epoch
+            if asked != channel.iteration:
+                raise (ChannelLost if asked < channel.iteration else StateError)(
+                    f"a batch of iteration {asked[0]}, epoch {asked[1]}, was asked for; the channel is at iteration "
+                    f"{channel.turn}, epoch {channel.epoch}"
                 )
             if lowest:
                 self._skip_to(channel, min(step, lowest))
@@ -327,7 +331,7 @@ class Scheduler:
             if channel.is_destroyed:
                 raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {step} was waited for")
             if channel.iteration != iteration:
-                raise StateError(
+                raise ChannelLost(
                     f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
                     f"on to iteration {channel.turn}, epoch {channel.epoch}"
                 )

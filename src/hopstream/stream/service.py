@@ -222,14 +222,14 @@ class SamplingService:
         return {"turn": turn, "epoch": epoch}, []
 
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
-        """Wait for a batch: ``{channel_id, turn, step, lowest, wait_s}`` to its message, or ``{"end_of_epoch": true}``.
+        """Wait for a batch: ``{channel_id, turn, epoch, step, lowest, wait_s}`` to its message.
 
-        After the last batch of the epoch there is its end. Where the batch is not ready in ``wait_s`` the answer is
-        ``{"pending": true}``. Batches before ``lowest`` are not wanted any more. It may be asked for again.
+        After the last batch of the epoch the answer is ``{"end_of_epoch": true}``, and ``{"pending": true}`` where the
+        batch is not ready in ``wait_s``. Batches before ``lowest`` are not wanted any more. It may be asked for again.
 
         Raises:
-            ChannelLost: There is no such channel.
-            StateError: No epoch was started, or another iteration is under way.
+            ChannelLost: There is no such channel, or it is at a later iteration.
+            StateError: No epoch was started, or not yet this iteration.
             SettingsError: Too many calls of the channel are unanswered.
             HopstreamError: Whatever the making of the batch raised.
         """
@@ -238,7 +238,7 @@ class SamplingService:
             yield message
 
     def fetch_sampled_messages(self, frame: Frame) -> Iterator[Bytes]:
-        """A stream of batches of a channel's share: ``{channel_id, turn, step, max_messages, lowest, wait_s}``.
+        """A stream of batches of a channel's share: ``{channel_id, turn, epoch, step, max_messages, lowest, wait_s}``.
 
         From batch ``step`` on, in order. Ends after ``max_messages``, after a batch that failed, with
         ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}`` where the next batch is not ready
@@ -349,10 +349,10 @@ class SamplingService:
             _integer(frame, "lowest", 0, default=0),
             _wait_s(frame),
         )
-        turn = None if frame.header.get("turn") is None else _integer(frame, "turn", 0)
+        asked = {name: _integer(frame, name, 0) for name in ("turn", "epoch") if frame.header.get(name) is not None}
         for step in steps:
             try:
-                with self._scheduler.fetched(channel_id, step, wait_s, turn=turn, lowest=lowest) as made:
+                with self._scheduler.fetched(channel_id, step, wait_s, lowest=lowest, **asked) as made:
                     if made is None:
                         yield encode_frame({"end_of_epoch": True}), True
                     else:
