@@ -72,7 +72,10 @@ def test_facts_are_json(sources, capsys):
         (["--method", "file"], "assigns nothing"),
         (["--method", "hash", "--balance-edges"], "method 'hash' puts a node where its key says"),
         (["--part-weights", "1"], "--part-weights is 1 numbers"),
-        (["--balance-ntypes", "user"], "of 'node' is feature 'user'; known: "),
+        (
+            ["--balance-ntypes", "user"],
+            "--balance-ntypes is 'user', neither a node type (known: ['node']) nor a feature (known: ['y']) nor",
+        ),
     ],
 )
 def test_what_cannot_be_is_the_users_fault(sources, capsys, options, message):

@@ -116,8 +116,16 @@ def test_few_nodes_and_many_constraints(seed, num_nodes, num_parts, method):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"balance_ntypes": ("user",)}, UnknownNameError, "of 'node' is feature 'user'; known: "),
-        ({"balance_ntypes": ("node=age",)}, UnknownNameError, "is feature 'age'; known: "),
+        (
+            {"balance_ntypes": ("user",)},
+            UnknownNameError,
+            r"is 'user', neither a node type \(known: \['node'.* nor a feature \(known: .*'far'.* nor a file",
+        ),
+        (
+            {"balance_ntypes": ("node=age",)},
+            UnknownNameError,
+            r"of 'node' is 'age', neither a feature \(known: .* nor a file",
+        ),
         ({"balance_ntypes": ("node=x",)}, SchemaError, r"node.x is float64\[4000, 4\]; it must be one integer"),
         ({"balance_ntypes": ("node=far",)}, SchemaError, "node.far has 4000 values; parts can be given shares of 2"),
     ],

@@ -7,7 +7,7 @@ are one number for each row and part, and so are their limits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from hopstream.uris import local_path
 
 MAX_CLASSES = 4096
 """Values of a feature that parts can be given shares of."""
+CLASS_FILES = (".npy", ".txt")
 PRICES = tuple(4.0**power for power in range(-4, 8))
 """How many edges moves may cut, sweep by sweep, per excess of 1 and as multiples of the graph's edges."""
 CUT_SWEEPS = 2
@@ -128,7 +129,7 @@ def make_constraints(
         SchemaError: A class is not one integer per node, or there are too many classes.
     """
     builder = ConstraintBuilder(sum(source.num_nodes.values()), settings)
-    names, of_node = _read_classes(source, {**_asked(settings, source.num_nodes), **(classes or {})})
+    names, of_node = _read_classes(source, {**_asked(settings, source), **(classes or {})})
     if weights is not None:
         builder.add([settings.balance], np.zeros(len(weights), np.int32), weights)
     if settings.balance_edges and degrees is not None:
@@ -142,13 +143,24 @@ def make_constraints(
     return builder.build()
 
 
-def _asked(settings: PartitionSettings, node_types: Collection[str]) -> dict[str, str | None]:
-    """Node type to the feature or file of its classes; a name alone may be that of a feature of the only node type."""
+def _asked(settings: PartitionSettings, source: AssignSource) -> dict[str, str | None]:
+    """Node type to the feature or file of its classes; a name alone may be that of a feature of the only node type.
+
+    Raises:
+        UnknownNameError: A name alone is none of these.
+    """
+    node_types = list(source.num_nodes)
     found: dict[str, str | None] = {}
     for text in settings.balance_ntypes:
         node_type, equals, what = text.partition("=")
         if not equals and len(node_types) == 1 and node_type not in node_types:
-            found[next(iter(node_types))] = node_type
+            features = list(source.schema.nodes[node_types[0]])
+            if text not in features and not text.endswith(CLASS_FILES):
+                raise UnknownNameError(
+                    f"balance_ntypes is {text!r}, neither a node type ({known_names(text, node_types)}) nor a "
+                    f"feature ({known_names(text, features)}) nor a file that ends in .npy or .txt"
+                )
+            found[node_types[0]] = text
         else:
             found[node_type] = what if equals else None
     return found
@@ -197,13 +209,14 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
     where = f"balance_ntypes of {node_type!r}"
     if what is None:
         return where, np.zeros(num_nodes, np.int8)
-    if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".npy", ".txt"))):
+    if isinstance(what, Path) or (isinstance(what, str) and what.endswith(CLASS_FILES)):
         where, values = str(what), _open_numbers(local_path(what))
     elif isinstance(what, str):
         known = list(source.schema.nodes[node_type])
         if what not in known:
             raise UnknownNameError(
-                f"{where} is feature {what!r}; {known_names(what, known)}; a file ends in .npy or .txt"
+                f"{where} is {what!r}, neither a feature ({known_names(what, known)}) nor a file that ends in .npy or "
+                ".txt"
             )
         where, column = f"{node_type}.{what}", source.feature(node_type, what)
         if isinstance(column, RaggedArray):
