@@ -79,6 +79,19 @@ def test_a_log_has_lines_of_how_far_work_is():
     assert lines == ["1/2 assign: 2.0 s so far", "2/2 write: 0 %, 2.0 s so far", "2/2 write: 25 %, 12.0 s so far"]
 
 
+def test_a_log_says_that_a_stage_is_done_and_for_how_long_the_next_one_has_run():
+    seconds, lines = [0.0], []
+    log = ProgressLog(lines.append, lambda: seconds[0])
+    for at, done in ((0, 0), (60, 4), (70, 4)):
+        seconds[0] = at
+        log.report("1/2 assign edges", done, 4)
+    seconds[0] = 62 + 10
+    log.write_line()
+    log.report("2/2 write", 1, 4)
+    log.write_line()
+    assert lines == ["1/2 assign edges: done; the next stage: 12.0 s so far", "2/2 write: 25 %, 0.00 s so far"]
+
+
 def test_lines_come_while_nothing_is_reported():
     """The first one after ``first_s``, and no more once the work is done."""
     lines: queue.Queue[str] = queue.Queue()

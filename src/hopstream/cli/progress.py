@@ -158,19 +158,24 @@ class ProgressLog:
         """Write to ``write``; ``now`` gives seconds."""
         self._write, self._now, self._first_s, self._next_s = write, now, first_s, next_s
         self._starts: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
         self._last: tuple[str, int, int] | None = None
 
     def report(self, stage: str, done: int, total: int) -> None:
         """Take note of how far a stage is."""
         self._starts.setdefault(stage, self._now())
+        if 0 < total <= done:
+            self._ends.setdefault(stage, self._now())
         self._last = stage, done, total
 
     def write_line(self) -> None:
-        """Write how far the latest stage is, where there is one."""
+        """Write how far the latest stage is, where there is one; when it is done, for how long the next one has run."""
         if self._last is not None:
             stage, done, total = self._last
-            share = f"{100 * done / total:.0f} %, " if total else ""
-            self._write(f"{stage}: {share}{seconds_text(self._now() - self._starts[stage])} so far")
+            is_done = 0 < total <= done
+            share = "done; the next stage: " if is_done else f"{100 * done / total:.0f} %, " if total else ""
+            since = (self._ends if is_done else self._starts)[stage]
+            self._write(f"{stage}: {share}{seconds_text(self._now() - since)} so far")
 
     @contextmanager
     def running(self) -> Iterator[Progress]:
