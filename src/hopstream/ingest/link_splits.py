@@ -4,19 +4,24 @@ Links to predict are no edges of the objects: those for validation and testing h
 ones never were there. So they become supervision edge types, as ``hold_out_links`` makes them, which loaders do not
 follow and take as ``edge_label_index``:
 
-- Links whose label is above 0, or that have none, are edges of ``(src, relation_label, dst)``, with their labels as the
-  feature ``edge_label`` where these are not all 1.
-- Links of label 0 are edges of ``(src, relation_negative, dst)``, where there are any.
+- Positive links are edges of ``(src, relation_label, dst)``, with their labels as the feature ``label`` where these are
+  not all 1. Batches have an ``edge_label`` of their own, so the feature has another name.
+- Negative links are edges of ``(src, relation_negative, dst)``, where there are any.
 - Each object's links are a split: ``train``, ``val`` and ``test``, in this order.
 
-Messages follow the edges of the object for training. PyG's object for testing has the links for validation among its
-edges too; these are no edges here.
+``pos_edge_label_index`` and ``neg_edge_label_index`` say which links are negative. In ``edge_label``, 0 means negative
+where PyG drew negatives, and otherwise is the class 0: see ``_negatives``.
+
+Messages follow the edges of the object for training. PyG's object for testing also has the links for validation as
+edges; the graph leaves those out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -25,6 +30,8 @@ from hopstream.errors import SchemaError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.columns import as_array, as_keys
 from hopstream.schema import EdgeType, reverse_by_name, type_label
+
+LOG = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 LINKS = frozenset(f"{kind}edge_label{end}" for kind in ("", "pos_", "neg_") for end in ("", "_index"))
@@ -49,8 +56,10 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
         raise SchemaError(f"the data objects have the edge types {known}; give three splits of one graph")
     edges, splits, label_types = dict(graph.edges), dict(graph.edge_splits), dict(graph.label_types)
     for edge_type in objects[0]:
-        found = [_links_of(type_label(edge_type), of[edge_type]) for of in objects]
-        reverse = reverse_by_name(edge_type, graph.edges)
+        found = _signed_links(graph, edge_type, [of[edge_type] for of in objects])
+        if not any(len(labels) for of in found for _, labels in of):
+            continue
+        reverse = _reverse(graph, edge_type)
         for kind, end in enumerate(("label", "negative")):
             sets = [pairs[kind] for pairs in found]
             if not sum(len(labels) for _, labels in sets):
@@ -68,22 +77,101 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
 def _table(sets: Sequence[Pairs], *, has_labels: bool) -> tuple[EdgeTable, dict[str, IntArray]]:
     """The links of all sets as edges, and the keys of each set."""
     src_keys, dst_keys = np.concatenate([pairs for pairs, _ in sets], axis=1)
-    labels = np.concatenate([labels for _, labels in sets])
-    features = {"edge_label": labels} if has_labels and not (labels == 1).all() else {}
+    labels = np.concatenate([labels for _, labels in sets if len(labels)])
+    features = {"label": labels} if has_labels and not (labels == 1).all() else {}
     ends = np.cumsum([0, *(len(labels) for _, labels in sets)])
     keys = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(SPLITS) if ends[k] < ends[k + 1]}
     return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=features), keys
 
 
-def _links_of(label: str, attributes: Attributes) -> tuple[Pairs, Pairs]:
-    """The positive and the negative links of one type in one object."""
-    pairs, labels = _given(label, attributes, "")
-    positive, negative = _given(label, attributes, "pos_"), _given(label, attributes, "neg_")
-    is_link = labels > 0
-    return (
-        (np.concatenate([pairs[:, is_link], positive[0]], axis=1), np.concatenate([labels[is_link], positive[1]])),
-        (np.concatenate([pairs[:, ~is_link], negative[0]], axis=1), np.concatenate([labels[~is_link], negative[1]])),
-    )
+def _reverse(graph: Graph, edge_type: EdgeType) -> EdgeType | None:
+    """The edge type that holds the reverses: by its name, or else because its edges are exactly the reverses."""
+    named = reverse_by_name(edge_type, graph.edges)
+    if named not in (None, edge_type):
+        return named
+    others = [t for t in graph.edges if t != edge_type and t[::2] == edge_type[::-2]]
+    num_dst, table = graph.nodes[edge_type[2]].num_nodes, graph.edges[edge_type]
+    wanted = np.sort(_codes((table.src_keys, table.dst_keys), num_dst)) if others else np.empty(0, np.int64)
+    for other in others:
+        back = graph.edges[other]
+        if np.array_equal(wanted, np.sort(_codes((back.dst_keys, back.src_keys), num_dst))):
+            return other
+    if others and named is None:
+        LOG.warning(
+            "no edge type has the reverses of the edges of %s, so those of %s are followed while its links are "
+            "predicted; if one has them, give exclude_links=[%s, that type], or reverse_types=, to the loader",
+            type_label(edge_type),
+            ", ".join(map(type_label, others)),
+            edge_type,
+        )
+    return named
+
+
+def _codes(ends: Iterable[IntArray], num_dst: int) -> IntArray:
+    """One number for each pair of keys."""
+    src_keys, dst_keys = ends
+    codes: IntArray = src_keys.astype(np.int64) * num_dst + dst_keys
+    return codes
+
+
+def _signed_links(graph: Graph, edge_type: EdgeType, objects: Sequence[Attributes]) -> list[tuple[Pairs, Pairs]]:
+    """The positive and the negative links of one type in each object."""
+    label = type_label(edge_type)
+    given = [{kind: _given(label, of, kind) for kind in ("", "pos_", "neg_")} for of in objects]
+    edges = [as_array(of["edge_index"], f"{label}.edge_index") for of in objects]
+    negatives = _negatives(label, given, edges, graph.nodes[edge_type[2]].num_nodes)
+    found = []
+    for of, is_negative in zip(given, negatives, strict=True):
+        pairs, labels = of[""]
+        sides = (("pos_", ~is_negative), ("neg_", is_negative))
+        found.append(tuple(_joined((pairs[:, chosen], labels[chosen]), of[kind]) for kind, chosen in sides))
+    has_negatives = {len(negative[1]) > 0 for positive, negative in found if len(positive[1])}
+    if len(has_negatives) == 2 and any((positive[1] != 1).any() for positive, _ in found):
+        LOG.warning(
+            "labels of %s mean different things by split: RandomLinkSplit raises them by one only where it adds "
+            "negatives; add them to all three objects or to none",
+            label,
+        )
+    return cast("list[tuple[Pairs, Pairs]]", found)
+
+
+def _joined(first: Pairs, second: Pairs) -> Pairs:
+    """Links of both, in the dtype that their labels have."""
+    if not len(first[1]) or not len(second[1]):
+        return first if len(first[1]) else second
+    return np.concatenate([first[0], second[0]], axis=1), np.concatenate([first[1], second[1]])
+
+
+def _negatives(label: str, given: Sequence[Mapping[str, Pairs]], edges: Sequence[Array], num_dst: int) -> list[Array]:
+    """For each object, which of the links in ``edge_label`` are negative, and not of class 0.
+
+    PyG draws negatives among pairs that are no edges, and puts them last. Links for training and validation are edges
+    of some object; those for testing are of none, so there the order and the other objects decide.
+
+    Raises:
+        SchemaError: It cannot be told.
+    """
+    zeros = [of[""][1] == 0 for of in given]
+    if not any(of.any() for of in zeros):
+        return zeros
+    positive = [of[""][0][:, ~zero] for of, zero in zip(given, zeros, strict=True)] + [of["pos_"][0] for of in given]
+    known = [_codes(pairs, num_dst) for pairs in (*edges, *positive)]
+    found, is_class = [], False
+    for name, of, zero in zip(SPLITS, given, zeros, strict=True):
+        codes = _codes(of[""][0][:, zero], num_dst)
+        is_edge = np.any([np.isin(codes, those) for those in known], axis=0)
+        is_last = bool(zero[len(zero) - len(codes) :].all()) and not zero.all()
+        if len(codes):
+            is_mixed = is_edge.any() and not is_edge.all()
+            is_unclear = is_mixed if name != "test" else is_class and is_last and not is_edge.any()
+            if is_unclear:
+                raise SchemaError(
+                    f"{label}.edge_label of the object for {name} has {len(codes)} links of label 0, and it cannot be "
+                    "told whether they are negative or of class 0; split with RandomLinkSplit(split_labels=True)"
+                )
+            is_class = bool(is_edge.any()) or (is_class and not is_last)
+        found.append(zero if not is_class else np.zeros_like(zero))
+    return found
 
 
 def _given(label: str, attributes: Attributes, kind: str) -> Pairs:
