@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import hopstream
 from hopstream.cli import main
-from hopstream.engine import allotment, resumed
+from hopstream.engine import allotment
 from hopstream.engine.allotment import Allotment
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import memory_bytes
@@ -111,7 +112,7 @@ PLANNERS: dict[str, Callable[[Path, Path, Callable[..., None]], Any]] = {
 @pytest.mark.parametrize("num_processors", [1, 2, 64, 192])
 def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, free_bytes):
     machine = Machine(num_processors=num_processors, free_bytes=free_bytes)
-    for module in (allotment, resumed):
+    for module in (allotment, import_module("hopstream.partition.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
     got: dict[str, Allotment] = {}
 
@@ -138,7 +139,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, capsys, verb):
     """Not ``partition``, which holds the graph in memory without ``--memory``."""
     tiny = Machine(num_processors=64, free_bytes=100 * 10**6)
-    for module in (allotment, resumed):
+    for module in (allotment, import_module("hopstream.partition.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: tiny)
     assert main([*map(str, words_of(verb, world, tmp_path / "out"))]) == 2
     assert "100.0 MB of memory are free; " in capsys.readouterr().err
@@ -146,7 +147,7 @@ def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, ca
 
 def test_the_plan_says_what_was_chosen_and_why(world, tmp_path, monkeypatch, capsys):
     small = Machine(num_processors=64, free_bytes=700 * 10**6)
-    for module in (allotment, resumed):
+    for module in (allotment, import_module("hopstream.partition.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: small)
     assert main([*map(str, words_of("dispatch", world, tmp_path / "out"))]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == "memory")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hopstream.engine.allotment import Needs, allot, least_bytes
+from hopstream.engine.allotment import Choice, Needs, allot, least_bytes
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
@@ -65,11 +65,43 @@ def test_the_step_that_needs_most_is_named():
 def test_clusters_have_a_worker_at_least():
     found = allot("700MB", WorkerSettings(engine="ray"), NEEDS, Machine(num_processors=1, free_bytes=GB))
     assert (found.num_workers, found.engine) == (1, "ray")
-    with pytest.raises(SettingsError, match=r"2 processes need at least 600\.0 MB: give more memory or no"):
+    with pytest.raises(SettingsError, match=r"2 processes need at least 600\.0 MB: give more memory$"):
         allot("500MB", WorkerSettings(engine="ray"), NEEDS, MACHINE)
 
 
-@pytest.mark.parametrize("num_bytes", [3_000, 999_000, 399_999_999, 999_999_999, 10**9, 1_449_999_999, 34_512_345_678])
+@pytest.mark.parametrize(
+    ("free_mb", "num_processors", "num_bytes", "num_workers", "got"),
+    [
+        (700, 64, 900, 1, (420, 0)),  # that much is not free any more
+        (1000, 64, 900, 1, (900, 1)),
+        (1000, 64, 399, 0, (600, 1)),  # it is not enough
+        (64_000, 2, 9_600, 23, (9_600, 2)),
+        (64_000, 64, 9_600, 2, (9_600, 2)),
+        (64_000, 64, 600, 9, (600, 1)),
+    ],
+)
+def test_a_job_that_goes_on_keeps_what_it_was_begun_with(free_mb, num_processors, num_bytes, num_workers, got):
+    machine = Machine(num_processors=num_processors, free_bytes=free_mb * 10**6)
+    before = Choice(memory_bytes=num_bytes * 10**6, num_workers=num_workers)
+    found = allot(None, WorkerSettings(), NEEDS, machine, before)
+    assert (found.memory_bytes // 10**6, found.num_workers) == got
+
+
+@pytest.mark.parametrize(
+    "num_bytes",
+    [
+        3_000,
+        999_000,
+        399_999_999,
+        999_999_999,
+        10**9,
+        1_449_999_999,
+        34_512_345_678,
+        999_949_999_999,
+        999_950_000_001,
+        1_234_567_890_123,
+    ],
+)
 @pytest.mark.parametrize("num_workers", [0, 1, 5])
 def test_exactly_what_an_error_says_is_enough(num_bytes, num_workers):
     needs = (Needs(alone_bytes=num_bytes, parent_bytes=num_bytes // 3, worker_bytes=num_bytes // 2),)

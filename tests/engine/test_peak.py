@@ -7,7 +7,9 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 
+from hopstream.engine import peak as peak_module
 from hopstream.engine.peak import own_bytes, peak_bytes, watched
 
 MB = 1 << 20
@@ -51,3 +53,21 @@ def test_the_outermost_watch_decides_when_it_begins():
         assert peak_bytes() >= before > 100 * MB
     with watched():
         assert peak_bytes() < before - 50 * MB
+
+
+def test_a_larger_sample_of_another_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch):
+    """It is taken while this thread compares its own with the peak."""
+    watch = peak_module._Watch()
+    watch._num_inside = 1
+    other = threading.Thread(target=watch.sample)
+
+    class Compared(int):
+        def __gt__(self, than: int) -> bool:
+            other.start()
+            other.join(0.2)
+            return int(self) > int(than)
+
+    monkeypatch.setattr(peak_module, "own_bytes", lambda: 100 if threading.current_thread() is other else Compared(10))
+    watch.sample()
+    other.join()
+    assert watch._peak == 100

@@ -53,7 +53,7 @@ class Needs:
 
 def rounded_up(num_bytes: int) -> int:
     """The next number that ``bytes_text`` shows as it is, so that exactly what an error says is enough."""
-    unit = 10**6 if num_bytes < 10**9 else 10**8
+    unit = 10**6 if num_bytes < 10**9 else 10**8 if num_bytes < 999_950_000_000 else 10**11
     return -(-num_bytes // unit) * unit
 
 
@@ -72,24 +72,31 @@ def most_workers(needs: Sequence[Needs], num_bytes: int, at_most: int = MAX_WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
-    """What a job gets.
+class Choice:
+    """What is kept of a job's allotment for when the job goes on.
 
     Attributes:
         memory_bytes: What all processes together may take.
         num_workers: Processes that work; 0 where one does everything.
-        memory_text: The memory, and why it is that much: ``9.6 GB (60 % of 16.0 GB free)``.
-        workers_text: Why there are so many workers, ``8 of 64 workers fit``; empty where that is what was asked for.
-        engine: What runs the tasks.
-        machine: By what it was chosen.
     """
 
     memory_bytes: int
     num_workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment(Choice):
+    """What a job gets.
+
+    Attributes:
+        memory_text: The memory, and why it is that much: ``9.6 GB (60 % of 16.0 GB free)``.
+        workers_text: Why there are so many workers, ``8 of 64 workers fit``; empty where that is what was asked for.
+        engine: What runs the tasks.
+    """
+
     memory_text: str
     workers_text: str
     engine: EngineName
-    machine: Machine
 
     @property
     def num_working(self) -> int:
@@ -103,8 +110,9 @@ def settled(settings: WorkSettings, work: Allotment) -> WorkSettings:
 
 
 def allot(
-    memory: str | None, workers: WorkerSettings, needs: Sequence[Needs], machine: Machine | None = None
-) -> Allotment:
+    memory: str | None, workers: WorkerSettings, needs: Sequence[Needs], machine: Machine | None = None,
+    before: Choice | None = None,
+) -> Allotment:  # fmt: skip
     """Choose what is not given so that the job fits, and check what is given.
 
     Args:
@@ -113,6 +121,8 @@ def allot(
         workers: How many processes work, and where; None of them for as many as there are processors and as fit.
         needs: Of every step.
         machine: What there is; this machine as it is now if it is not given.
+        before: What the job was begun with: its memory is kept where it is enough and still free, and with it the
+            number of workers where there are as many processors.
 
     Raises:
         NoRoomError: The job does not fit.
@@ -123,24 +133,28 @@ def allot(
     least = least_bytes(needs, num_least)
     if memory is not None:
         there, text = memory_bytes(memory), size_text(memory)
+    elif before is not None and least <= before.memory_bytes <= machine.free_bytes:
+        there, text = before.memory_bytes, f"{bytes_text(before.memory_bytes)} (as when the job began)"
     else:
         there, text = _share(machine, least)
     if there < least:
         had = f"memory is {text}" if memory is not None else f"{bytes_text(machine.free_bytes)} of memory are free"
         most = there if memory is not None else machine.free_bytes
-        raise NoRoomError(f"{had}; {_refusal(needs, num_least, most)}")
+        raise NoRoomError(f"{had}; {_refusal(needs, num_least, most, workers.engine)}")
     num_workers, said = num_least, ""
     if num_asked is None:
-        num_workers = max(num_least, most_workers(needs, there, machine.num_processors))
+        at_most = machine.num_processors
+        if before is not None and before.memory_bytes == there:
+            at_most = min(at_most, before.num_workers)
+        num_workers = max(num_least, most_workers(needs, there, at_most))
         if num_workers < machine.num_processors:
             said = f"{num_workers or 'none'} of {machine.num_processors} workers fit"
     return Allotment(
-        memory_bytes=there, num_workers=num_workers, memory_text=text, workers_text=said, engine=workers.engine,
-        machine=machine,
-    )  # fmt: skip
+        memory_bytes=there, num_workers=num_workers, memory_text=text, workers_text=said, engine=workers.engine
+    )
 
 
-def _refusal(needs: Sequence[Needs], num_workers: int, there: int) -> str:
+def _refusal(needs: Sequence[Needs], num_workers: int, there: int, engine: EngineName) -> str:
     """What does not fit with so many workers, and what would help."""
     step = max(needs, key=lambda step: step.least_bytes(num_workers))
     who = step.what or processes_text(num_workers + 1 if num_workers else 1)
@@ -149,7 +163,7 @@ def _refusal(needs: Sequence[Needs], num_workers: int, there: int) -> str:
     remedy = "give more memory"
     if fitting:
         remedy += f" or fewer workers ({fitting} fit)"
-    elif num_workers and least_bytes(needs, 0) <= there:
+    elif engine == "local" and num_workers and least_bytes(needs, 0) <= there:
         remedy += " or no workers (0)"
     return f"{who} at least {bytes_text(least_bytes(needs, num_workers))}{beside}: {remedy}{step.remedy}"
 

@@ -58,10 +58,11 @@ class _Watch:
     def sample(self) -> int:
         """The peak so far, this moment included."""
         found = own_bytes()
-        if not self._num_inside:
-            return found
-        self._peak = max(self._peak, found)
-        return self._peak
+        with self._lock:
+            if not self._num_inside:
+                return found
+            self._peak = max(self._peak, found)
+            return self._peak
 
     def _run(self, stop: threading.Event) -> None:
         rest = 0.0

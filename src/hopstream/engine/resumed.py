@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 
 from hopstream.arrays import write_text
+from hopstream.engine.allotment import Choice
 from hopstream.engine.contract import Engine
 from hopstream.engine.job import DONE_FOLDER, Job, job_digest
-from hopstream.engine.machine import Machine, this_machine
-from hopstream.engine.settings import MEMORY_SHARE, Progress
-from hopstream.engine.work_folder import MACHINE_FILE, WorkFolder, work_path
+from hopstream.engine.settings import Progress
+from hopstream.engine.work_folder import CHOICE_FILE, WorkFolder, work_path
 
 
 def job_folder(work: WorkFolder, digest: str) -> Path:
@@ -25,7 +25,7 @@ def job_folder(work: WorkFolder, digest: str) -> Path:
 
 def resumed_job(
     work: WorkFolder, digest: str, engine: Engine, progress: Progress | None = None, *, product: str | None = None,
-    machine: Machine | None = None,
+    choice: Choice | None = None,
 ) -> Job:  # fmt: skip
     """Begin a job, or go on with it; what another one left is removed.
 
@@ -36,30 +36,41 @@ def resumed_job(
         progress: As ``Job`` takes it.
         product: The folder that the job makes, in its own folder; the job is done anew where it is not there any more.
             None where it makes none.
-        machine: By what the job's memory and workers were chosen, for ``machine_for``.
+        choice: The job's memory and workers, for ``choice_before``.
     """
     if not _is_there(work, digest, product):
         work.clear()
     job = Job(work.path, digest, engine, progress)
-    if machine is not None:
-        write_text(work.path / MACHINE_FILE, json.dumps(asdict(machine)))
+    if choice is not None:
+        keep_choice(work, choice)
     return job
 
 
-def machine_for(out: str | os.PathLike[str]) -> Machine:
-    """The machine by which to choose memory and workers of a job that writes to a place.
+def keep_choice(work: WorkFolder, choice: Choice) -> None:
+    """Keep the memory and workers of the job that works in a folder, for ``choice_before``."""
+    record = {"memory_bytes": choice.memory_bytes, "num_workers": choice.num_workers}
+    write_text(work.path / CHOICE_FILE, json.dumps(record))
 
-    A job that goes on is cut as it was, or it would begin anew. So it is the machine as it was when the job was begun,
-    as long as what was taken of its memory is still free.
+
+def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], str]) -> Choice | None:
+    """The memory and workers of the job that was begun at a place, where this call goes on with it.
+
+    A job goes on only if it is cut as it was, and memory and workers decide over that.
+
+    Args:
+        out: Where the job writes to.
+        digest_with: Gives this call's digest where it prefers such memory and workers.
+
+    Returns:
+        None where it would be another job.
     """
-    now = this_machine()
+    path = work_path(Path(os.path.realpath(out)))
     try:
-        path = work_path(Path(os.path.realpath(out))) / MACHINE_FILE
-        record = json.loads(path.read_text(encoding="utf-8"))
-        begun = Machine(num_processors=int(record["num_processors"]), free_bytes=int(record["free_bytes"]))
+        record = json.loads((path / CHOICE_FILE).read_text(encoding="utf-8"))
+        choice = Choice(memory_bytes=int(record["memory_bytes"]), num_workers=int(record["num_workers"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return now
-    return begun if MEMORY_SHARE * begun.free_bytes <= now.free_bytes else now
+        return None
+    return choice if digest_with(choice) == job_digest(path) else None
 
 
 def num_done(work: WorkFolder, digest: str, *, product: str | None = None) -> int:

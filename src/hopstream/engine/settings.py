@@ -28,7 +28,7 @@ MIN_SILENCE_S = 3.0
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-WORKERS_HELP = "processes that work; 0 does all in one; if not given, one per processor, as many as the memory is for"
+WORKERS_HELP = "processes that work; 0 does all in one; if not given, one per processor, as many as the memory allows"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

@@ -23,7 +23,7 @@ from hopstream.engine.job import JOB_FILE
 from hopstream.errors import SettingsError, StateError
 from hopstream.uris import local_path
 
-LOCK_FILE, OLD, PLACED, MACHINE_FILE = "lock", "old", "placed.json", "machine.json"
+LOCK_FILE, OLD, PLACED, CHOICE_FILE = "lock", "old", "placed.json", "choice.json"
 ATTEMPTS = 10
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
 """What a file system says that has no locks."""
@@ -56,7 +56,7 @@ class WorkFolder:
         (self.path / JOB_FILE).unlink(missing_ok=True)
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
         # What tells that the work is done goes after all else, and after it what the same call is recognised by.
-        for name in sorted(names, key=lambda name: (name == MACHINE_FILE, name == PLACED)):
+        for name in sorted(names, key=lambda name: (name == CHOICE_FILE, name == PLACED)):
             if name != LOCK_FILE:
                 _remove(self.path / name)
 

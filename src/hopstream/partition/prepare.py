@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.engine import Task, kind_of, open_engine, task
-from hopstream.engine.allotment import Allotment, allot, settled
+from hopstream.engine.allotment import Allotment, Choice, allot, settled
 from hopstream.engine.job import digest_of
-from hopstream.engine.machine import Machine
+from hopstream.engine.machine import Machine, this_machine
 from hopstream.engine.peak import watched
-from hopstream.engine.resumed import job_folder, machine_for, resumed_job
+from hopstream.engine.resumed import choice_before, job_folder, keep_choice, resumed_job
 from hopstream.engine.settings import WorkSettings, no_progress
+from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
@@ -131,7 +132,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
         metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
-        machine=machine_for(out), halo=halo, progress=progress or no_progress, tell=on_news or _no_news,
+        machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
+        progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
         staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
@@ -159,6 +161,7 @@ class _Steps:
     tables: TableSettings
     work: WorkSettings
     machine: Machine
+    before: Choice | None
     halo: HaloSettings | None
     progress: Progress
     tell: Callable[[News], None]
@@ -171,11 +174,12 @@ class _Steps:
         chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
         # Its worker's memory is for the others afterwards.
         with watched(), open_engine("local", num_workers=1) as engine:
-            job = resumed_job(held, self.digest, engine, self.progress, machine=self.machine)
+            job = resumed_job(held, self.digest, engine, self.progress)
             if not chunks.exists():
-                self._chunk(chunks.parent)
+                self._chunk(held, chunks.parent)
             graph = open_chunked(chunks)
-            work = allot_phases(graph, self.settings, self.work, self.halo, self.machine)
+            work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
+            keep_choice(held, work)
             assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
             chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
             self.tell(PreparePlan(work=work, phases=(*chunk, assign, *others)))
@@ -185,15 +189,16 @@ class _Steps:
             self.tell(AssignReport(method=method, num_parts=num_parts, **done["assign"]))
         inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
         settings = _dispatch_settings(self.settings, settled(self.work, work))
-        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.halo, self.machine, self.settings)
+        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.halo, assigned=self.settings)
         return dispatch_staged(
             planned, inner, self.halo, self.progress, lambda costs, _: self._resumes("dispatch", costs.num_done)
         )
 
-    def _chunk(self, out: Path) -> None:
+    def _chunk(self, held: WorkFolder, out: Path) -> None:
         # What nodes take more while they are assigned is known when they are chunked.
         needs = (*NEEDS, assign_step_needs(0, 0, self.settings))
-        work = allot(self.work.memory, self.work, needs, self.machine)
+        work = allot(self.work.memory, self.work, needs, self.machine, self.before)
+        keep_choice(held, work)
         report = chunk_tables(
             self.metadata, out, progress=self.progress,
             on_estimate=lambda costs, plan: self._tell_first(costs, plan, work), **asdict(self.tables),

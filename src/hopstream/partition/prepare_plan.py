@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopstream.engine.allotment import Allotment, Needs, allot, rounded_up
+from hopstream.engine.allotment import Allotment, Choice, Needs, allot, rounded_up
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunked import ChunkedGraph
@@ -77,14 +77,14 @@ def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSe
 
 def allot_phases(
     graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings | None,
-    machine: Machine | None = None,
+    machine: Machine | None = None, before: Choice | None = None,
 ) -> Allotment:  # fmt: skip
     """What memory and workers the phases get.
 
     Raises:
         NoRoomError: The memory is too small for one of them.
     """
-    return allot(work.memory, work, prepare_needs(graph, settings, halo), machine)
+    return allot(work.memory, work, prepare_needs(graph, settings, halo), machine, before)
 
 
 def plan_phases(

@@ -192,7 +192,7 @@ def write_staged(
     work, num_workers = staging.work, allotted.num_workers
     with watched(), errors_named(staging.out), open_engine(allotted.engine, num_workers=num_workers) as opened:
         try:
-            manifest = write(resumed_job(work, digest, opened, progress, product=PRODUCT, machine=allotted.machine))
+            manifest = write(resumed_job(work, digest, opened, progress, product=PRODUCT, choice=allotted))
         except INPUT_ERRORS:
             # There is nothing to go on with; lost workers and full disks are another matter.
             work.clear()

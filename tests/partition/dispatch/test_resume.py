@@ -12,11 +12,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hopstream.engine import resumed
+from hopstream.engine import allotment
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.work_folder import WorkFolder
@@ -261,15 +262,20 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
 
 
-@pytest.mark.parametrize(("free_bytes", "goes_on"), [(40 * 10**9, True), (10 * 10**9, True), (9 * 10**9, False)])
-def test_a_job_that_chose_its_memory_goes_on_while_that_is_free(folder: Path, monkeypatch, free_bytes, goes_on):
-    """The job begins with 9.6 GB of 16 free."""
+@pytest.mark.parametrize(
+    ("free_bytes", "num_processors", "goes_on"),
+    [(40, 2, True), (10, 2, True), (9, 2, False), (40, 64, True), (40, 1, False)],
+)
+def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
+    folder: Path, monkeypatch, free_bytes, num_processors, goes_on
+):
+    """The job begins with 9.6 GB of 16 free, and 2 workers."""
     cut_small(monkeypatch, 1500)
     told: list[Estimate] = []
 
-    def run(free: int, progress: Progress) -> None:
-        machine = Machine(num_processors=1, free_bytes=free)
-        monkeypatch.setattr(resumed, "this_machine", lambda: machine)
+    def run(free: int, processors: int, progress: Progress) -> None:
+        machine = Machine(num_processors=processors, free_bytes=free * 10**9)
+        monkeypatch.setattr(allotment, "this_machine", lambda: machine)
         dispatch(
             folder / "in", folder / "owners", folder / "got", direction="both", progress=progress,
             on_estimate=lambda costs, _: told.append(costs),
@@ -280,12 +286,34 @@ def test_a_job_that_chose_its_memory_goes_on_while_that_is_free(folder: Path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(16 * 10**9, end)
-    run(free_bytes, no_progress)
+        run(16, 2, end)
+    run(free_bytes, num_processors, no_progress)
     check_done(folder)
-    before, after = (one.work and one.work.memory_bytes for one in told)
-    assert before == 9_600_000_000 and after == (before if goes_on else int(0.6 * free_bytes))
-    assert bool(told[1].num_done) == goes_on
+    before, after = (one.work for one in told)
+    assert before and after and (before.memory_bytes, before.num_workers) == (9_600_000_000, 2)
+    assert after.memory_bytes == (before.memory_bytes if goes_on else int(0.6 * (free_bytes * 10**9)))
+    assert after.num_workers == min(2, num_processors) and bool(told[1].num_done) == goes_on
+
+
+def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
+    """Its settings are others, and its place is the same."""
+
+    def run(free: int, **options: Any) -> Estimate:
+        machine = Machine(num_processors=1, free_bytes=free * 10**9)
+        monkeypatch.setattr(allotment, "this_machine", lambda: machine)
+        told: list[Estimate] = []
+        dispatch(
+            folder / "in", folder / "owners", folder / "got", on_estimate=lambda costs, _: told.append(costs), **options
+        )
+        return told[0]
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(16, direction="both", progress=end)
+    work = run(40, direction="out").work
+    assert work and work.memory_bytes == 24 * 10**9
 
 
 def test_too_little_memory_is_refused(tmp_path, monkeypatch, rng):

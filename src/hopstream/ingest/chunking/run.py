@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from hopstream.arrays import write_text
 from hopstream.checks import known_names
 from hopstream.engine import Progress, open_engine
-from hopstream.engine.allotment import Allotment, allot
+from hopstream.engine.allotment import Allotment, Choice, allot
 from hopstream.engine.job import digest_of
 from hopstream.engine.peak import watched
-from hopstream.engine.resumed import held_bytes, job_folder, machine_for, num_done, resumed_job
+from hopstream.engine.resumed import choice_before, held_bytes, job_folder, num_done, resumed_job
 from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, NoRoomError, SettingsError
@@ -103,12 +103,18 @@ def chunk_tables(
         raise SettingsError(f"there is no option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
     check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
-    allotted = allot(work.memory, work, NEEDS, machine_for(place))
-    plan = Plan(
-        source=str(_source_path(Path(source))), name=name or place.name, chunks=chunks, tables=tables,
-        budget_bytes=budget_of(allotted), num_workers=allotted.num_working,
-    )  # fmt: skip
-    metadata = read_metadata(Path(plan.source), tables.data_path)
+    path = _source_path(Path(source))
+    metadata = read_metadata(path, tables.data_path)
+
+    def planned(before: Choice | None) -> tuple[Allotment, Plan, str]:
+        allotted = allot(work.memory, work, NEEDS, before=before)
+        plan = Plan(
+            source=str(path), name=name or place.name, chunks=chunks, tables=tables,
+            budget_bytes=budget_of(allotted), num_workers=allotted.num_working,
+        )  # fmt: skip
+        return allotted, plan, digest_of([FORMAT, plan.to_json(), table_states(metadata)])
+
+    allotted, plan, digest = planned(choice_before(place, lambda choice: planned(choice)[2]))
     check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
     if not is_unigraph(Path(plan.source)):
         check_tables(metadata, keep_raw_ids=tables.keep_raw_ids, leave_out=chunks.leave_out)
@@ -117,7 +123,6 @@ def chunk_tables(
     parts = {
         table.number: cut_table(table.files, plan.limits.part_bytes) for table in checked if table.files is not None
     }
-    digest = digest_of([FORMAT, plan.to_json(), table_states(metadata)])
     with open_work(place) as held:
         check_out_folder(Path(out))
         done = num_done(held, digest, product=PRODUCT)
@@ -152,7 +157,7 @@ def _work(
     root = job_folder(held, digest)
     with watched(), open_engine(work.engine, num_workers=work.num_workers if work.engine != "beam" else None) as engine:
         steps = Steps(Workplace(root), metadata, parts, progress)
-        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT, machine=work.machine)
+        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT, choice=work)
         (root / PRODUCT).mkdir(parents=True, exist_ok=True)
         write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
         try:

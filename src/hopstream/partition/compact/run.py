@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.engine.job import digest_of
-from hopstream.engine.resumed import machine_for
+from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
@@ -88,5 +89,6 @@ def _fold_in(
     cut = ReshardSettings(**asdict(settings))
     if owners is None:
         cut = replace(cut, num_parts=manifest.book.num_base_parts, method="file")
-    planned = plan_reshard(root, owners, cut, machine_for(root), kept_owners if owners is None else None)
+    plan = partial(plan_reshard, root, owners, cut, kept_owners if owners is None else None)
+    planned = plan(before=choice_before(root, lambda choice: plan(before=choice).digest))
     return rewrite(planned, staging, progress, on_estimate)

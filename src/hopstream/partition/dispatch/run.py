@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -18,10 +19,9 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
-from hopstream.engine.allotment import Allotment, allot
+from hopstream.engine.allotment import Allotment, Choice, allot
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.machine import Machine
-from hopstream.engine.resumed import machine_for
+from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import no_progress
 from hopstream.graph.checksums import ColumnSums, GraphChecksums
 from hopstream.ingest.apart import check_apart
@@ -104,7 +104,8 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
     settings = replace(settings or DispatchSettings(), **options)
     source, owners, out = Path(in_dir), Path(partitions_dir), Path(out_dir)
     check_apart(out, {"the chunked graph": in_dir, "the folder of owners": partitions_dir}, "out_dir")
-    planned = plan_dispatch(source, owners, metadata_filename, settings, halo, machine_for(out))
+    plan = partial(plan_dispatch, source, owners, metadata_filename, settings, halo)
+    planned = plan(before=choice_before(out, lambda choice: plan(before=choice).digest))
     call = digest_of([planned.digest, None if halo is None else asdict(halo)])
     with errors_named(out), place_to_write(out) as work:
         staging = Staging(out=out, work=work, overwrite=overwrite, call=call)
@@ -121,9 +122,9 @@ class Planned:
     digest: str
 
 
-def plan_dispatch(  # noqa: PLR0913, PLR0917  two folders, and what is decided elsewhere
+def plan_dispatch(  # noqa: PLR0913  two folders, and what is decided elsewhere
     source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, halo: HaloSettings | None,
-    machine: Machine, assigned: PartitionSettings | None = None,
+    *, before: Choice | None = None, assigned: PartitionSettings | None = None,
 ) -> Planned:  # fmt: skip
     """What is to be done; ``assigned`` says how the owners came to be, for the manifest."""
     workplaces.forget()
@@ -134,7 +135,7 @@ def plan_dispatch(  # noqa: PLR0913, PLR0917  two folders, and what is decided e
     graph = workplaces.open_source(draft)
     num_parts = find_num_parts(owners, {t: n.num_nodes for t, n in graph.nodes.items()}, settings.num_parts)
     cut = replace(draft.settings, num_parts=num_parts)
-    work = allot(settings.memory, settings, dispatch_needs(graph, cut, halo), machine)
+    work = allot(settings.memory, settings, dispatch_needs(graph, cut, halo), before=before)
     budget = budget_of(work, mapped_bytes(graph, cut), reads_ragged=reads_ragged(graph))
     plan = replace(draft, settings=cut, budget_bytes=budget, num_workers=work.num_working)
     return Planned(plan=plan, graph=graph, work=work, digest=_digest(plan, graph))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,10 +19,9 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of, write_array, write_text
 from hopstream.engine import Task, kind_of
-from hopstream.engine.allotment import Allotment, allot
+from hopstream.engine.allotment import Allotment, Choice, allot
 from hopstream.engine.job import Job, digest_of
-from hopstream.engine.machine import Machine
-from hopstream.engine.resumed import machine_for
+from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
 from hopstream.ingest.apart import check_apart
@@ -111,7 +111,8 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
         hold(locks, root, is_reader=True)
         work = locks.enter_context(place_to_write(out))
         given = None if partitions_dir is None else Path(partitions_dir)
-        planned = plan_reshard(root, given, settings, machine_for(out))
+        plan = partial(plan_reshard, root, given, settings)
+        planned = plan(before=choice_before(out, lambda choice: plan(before=choice).digest))
         staging = Staging(out=out, work=work, overwrite=overwrite, call=planned.digest)
         return staging.placed() or rewrite(planned, staging, progress, on_estimate)
 
@@ -136,14 +137,15 @@ class Planned:
 
 
 def plan_reshard(
-    root: Path, partitions_dir: Path | None, settings: ReshardSettings, machine: Machine,
+    root: Path, partitions_dir: Path | None, settings: ReshardSettings,
     owners: Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]] | None = None,
+    *, before: Choice | None = None,
 ) -> Planned:  # fmt: skip
     """What is to be done; with ``owners`` the settings say how many parts there are."""
     workplaces.forget()
     rows = open_rows(root)
     cut = _cut(rows, partitions_dir, settings, has_owners=owners is not None)
-    work = allot(settings.memory, settings, reshard_needs(rows, cut), machine)
+    work = allot(settings.memory, settings, reshard_needs(rows, cut), before=before)
     plan = Plan(
         source=str(rows.root.absolute()), owners="" if partitions_dir is None else str(partitions_dir.absolute()),
         settings=cut, budget_bytes=budget_of(work, mapped_bytes(rows)), num_workers=work.num_working,
