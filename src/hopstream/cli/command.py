@@ -145,7 +145,7 @@ def _make_app() -> typer.Typer:
         rich_markup_mode=None,  # see help.py
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )
     app.callback()(_common_options)
     for panel, modules in VERBS.items():
