@@ -1,8 +1,9 @@
-"""Do records come back, and is every damage found?"""
+"""Checks that records come back, that every damage is found, and which files a name means."""
 
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 
 import numpy as np
@@ -17,6 +18,7 @@ from hopstream.tfgnn.tfrecord import (
     RecordWriter,
     files_of,
     masked_checksum,
+    output_name,
     read_records,
     shard_paths,
     sharded_name,
@@ -138,3 +140,24 @@ def test_names_of_shards(tmp_path):
 def test_what_is_almost_a_number_of_files_is_refused(tail):
     with pytest.raises(SettingsError, match=rf"out/s6@{tail} ends in @{tail}; behind @ stands a number of files"):
         sharded_name(f"out/s6@{tail}")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, f"{name} has ? or *; names of files to write end in -?????-of-00015, ") for name in (
+            "o/x-?????-of-2", "o/x-????-of-00002", "o/x-?????-of-00002.tfrecord", "o/x?@2", "o/x-*", "x?-?????-of-00002",
+        )),
+        ("o/x-?????-of-00000", "o/x-?????-of-00000 names 0 files; use 1 to"),
+        ("o/x@0", "o/x@0 names 0 files; use 1 to"),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_names_no_number_of_files_is_no_name_of_an_output(name, message):
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        output_name(name)
+
+
+def test_names_of_outputs():
+    for name in ("o?/x@12", "o?/x-?????-of-00012", "o?/x-00003-of-00012"):
+        assert output_name(name) == ("o?/x", 12)
+    assert output_name("o?/x.tfrecord") == ("o?/x.tfrecord", None)

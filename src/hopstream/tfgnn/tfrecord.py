@@ -175,9 +175,13 @@ def sharded_name(name: str) -> tuple[str, int | None]:
                 f"{name} ends in @{name.rpartition('@')[2]}; behind @ stands a number of files, 1 to {MAX_SHARDS}"
             )
         return name, None
-    if not 1 <= int(match[2]) <= MAX_SHARDS:
-        raise SettingsError(f"{name} names {match[2]} files; use 1 to {MAX_SHARDS}")
-    return match[1], int(match[2])
+    return match[1], _num_shards(name, int(match[2]))
+
+
+def _num_shards(name: str, number: int) -> int:
+    if not 1 <= number <= MAX_SHARDS:
+        raise SettingsError(f"{name} names {number} files; use 1 to {MAX_SHARDS}")
+    return number
 
 
 def output_name(name: str) -> tuple[str, int | None]:
@@ -186,10 +190,16 @@ def output_name(name: str) -> tuple[str, int | None]:
     ``name@15``, ``name-?????-of-00015`` and ``name-00003-of-00015`` all ask for fifteen files, as in TF-GNN.
 
     Raises:
-        SettingsError: The number is 0, larger than anybody can mean, or none.
+        SettingsError: The number is 0, larger than anybody can mean, or none; or the name is another pattern.
     """
     match = _OUTPUT.fullmatch(name)
-    return sharded_name(name if match is None else f"{match[1]}@{int(match[2])}")
+    stem, num_shards = sharded_name(name) if match is None else (match[1], _num_shards(name, int(match[2])))
+    if any(sign in Path(stem).name for sign in "?*"):
+        raise SettingsError(
+            f"{name} has ? or *; names of files to write end in -?????-of-00015, five ? and the number of files in "
+            "five digits, or in @15"
+        )
+    return stem, num_shards
 
 
 def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
