@@ -296,6 +296,13 @@ def _is_busy(error: Exception | None) -> bool:
     return isinstance(error, pa.ArrowInvalid) and EXHAUSTED in str(error) and "larger than max" not in str(error)
 
 
+def ask_again_if_busy(error: Exception, server: int, untried: list[int], were_busy: set[int]) -> None:
+    """Put a server that was too busy behind those that are untried, once; the last one asked was asked patiently."""
+    if isinstance(error, StoreBusy) and untried and server not in were_busy:
+        were_busy.add(server)
+        untried.append(server)
+
+
 def _keep_clients() -> None:
     """Never free what a fork inherited: the transport would wait for threads that are not there, or abort."""
     for channel in list(_CHANNELS):

@@ -19,13 +19,13 @@ from hopstream.errors import (
     FormatError,
     HopstreamError,
     IdRangeError,
-    StoreBusy,
     StoreTimeout,
     StoreUnavailable,
     VersionMismatch,
 )
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
+from hopstream.store.channel import ask_again_if_busy
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.local import LocalStore
@@ -264,7 +264,7 @@ class _Asking(Generic[T]):
         self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
         self._under_way: list[tuple[int, list[int], Callable[[], None]]] = []
-        self._were_busy: set[tuple[int, int]] = set()
+        self._were_busy: dict[int, set[int]] = {part: set() for part in self._untried}
 
     def begin(self) -> None:
         """Ask the first replica of each part."""
@@ -282,10 +282,7 @@ class _Asking(Generic[T]):
             except (StoreTimeout, StoreUnavailable) as error:
                 for part in parts:
                     self._failures[part].append(error)
-                    is_first = isinstance(error, StoreBusy) and (part, index) not in self._were_busy
-                    if is_first and self._untried[part]:
-                        self._were_busy.add((part, index))
-                        self._untried[part].append(index)  # once more, after the others
+                    ask_again_if_busy(error, index, self._untried[part], self._were_busy[part])
                 fatal = fatal or self._given_up(parts)
                 if fatal is None:
                     self._ask(parts)

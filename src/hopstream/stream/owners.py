@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.errors import FormatError, StateError, StoreBusy, StoreError, StoreTimeout, StoreUnavailable
-from hopstream.store.channel import Channel
+from hopstream.errors import FormatError, StateError, StoreError, StoreTimeout, StoreUnavailable
+from hopstream.store.channel import Channel, ask_again_if_busy
 from hopstream.store.cluster import Cluster
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import Location
@@ -97,9 +97,7 @@ class Owners:
                 return reader.result()
             except (StoreTimeout, StoreUnavailable) as error:
                 failure = failure or error
-                if isinstance(error, StoreBusy) and untried and number not in were_busy:
-                    were_busy.add(number)
-                    untried.append(number)  # once more, after the others
+                ask_again_if_busy(error, number, untried, were_busy)
         assert failure is not None  # noqa: S101 - there was a server to ask
         raise failure
 
