@@ -292,7 +292,7 @@ def test_an_iteration_whose_channel_is_moved_on_again_and_again_fails(timed_part
     with (
         serve_here(timed_parts[1]) as served,
         node_loader(remote_graph(served.locations), batch_size=4, num_threads=0) as loader,
-        pytest.raises(StateError, match=r"by somebody else, the 4th time in one iteration; end the client that uses"),
+        pytest.raises(StateError, match="by somebody else, after it was made anew 3 times in one iteration; end the"),
     ):
         for _ in loader:
             move_on(served, 1 << 62, 0)

@@ -383,13 +383,13 @@ class RemoteSession(BatchSession):
             found = {name: answer.header.get(name, header[name]) for name in ("turn", "epoch")}
             if found != {name: header[name] for name in found}:
                 told = f"channel {channel_id} at {server.channel.name} was taken to {found} by somebody else"
-                server.num_taken += 1
-                if server.num_taken > MAX_TAKEN:
+                if server.num_taken == MAX_TAKEN:
                     raise StateError(
-                        f"{told}, the {server.num_taken}th time in one iteration; end the client that uses worker_key "
-                        f"{self._key!r} too"
+                        f"{told}, after it was made anew {MAX_TAKEN} times in one iteration; end the client that uses "
+                        f"worker_key {self._key!r} too"
                     )
                 self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=POLL_S + SLACK_S)
+                server.num_taken += 1
                 raise ChannelLost(f"{told}; it is made anew")
         except ChannelLost:
             server.channel_id = None
