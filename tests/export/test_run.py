@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hopstream.engine.work_folder import open_work
-from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, StateError
+from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, StateError
+from hopstream.export import run as run_module
 from hopstream.export import samples, tasks
+from hopstream.export import seeds as seeds_module
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.repeats import repeats_of
 from hopstream.export.run import export_subgraphs
@@ -308,3 +311,25 @@ def test_what_is_read_is_not_written_over(world: Path, what: str):
                 world / "parts", spec, folder / "x.csv", seeds=seeds and folder / seeds, num_workers=0, overwrite=True
             )
     assert {name: of for name, of in digests(folder).items() if name in before} == before
+
+
+@pytest.mark.parametrize("form", ["array", "npy", "parquet", "csv"])
+def test_memory_counts_given_seeds(world: Path, tmp_path, monkeypatch, form: str):
+    """Where files say how many rows they have, none is read before the refusal."""
+    monkeypatch.setattr(run_module, "SEED_BYTES", 100 << 20)
+    seeds = np.asarray(some_seeds()[:8])
+    path = tmp_path / f"seeds.{form}"
+    if form == "npy":
+        np.save(path, seeds)
+    elif form == "parquet":
+        pq.write_table(pa.table({"id": seeds}), path)
+    elif form != "array":
+        path.write_text("id\n" + "\n".join(map(str, seeds)))
+    given = seeds if form == "array" else path
+    kept = []
+    monkeypatch.setattr(run_module, "write_seeds", lambda *args: (kept.append(args), seeds_module.write_seeds(*args)))
+    with pytest.raises(NoRoomError, match=r"8 seeds need at least 1\.1 GB: give more memory$"):
+        exported(world, seeds=given, memory="500MB", num_workers=0)
+    assert len(kept) == form.startswith("csv")
+    report = exported(world, seeds=given, memory="1.1GB", num_workers=0)
+    assert len(records_of(report)) == 8 and len(kept) == 1

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
-from hopstream.engine.allotment import Needs, allot
+from hopstream.engine.allotment import Allotment, Needs, allot
 from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.peak import watched
 from hopstream.engine.resumed import job_folder, num_done, resumed_job
@@ -48,19 +48,25 @@ logger = logging.getLogger(__name__)
 FORMAT = 3
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
-PROCESS_BYTES, THREAD_BYTES = 200 << 20, 64 << 20
-"""What a process takes that has loaded its libraries and compiled kernels; and for each thread, which samples, encodes
-and writes blocks of 8 to 16 MB."""
+PROCESS_BYTES, THREAD_BYTES, SEED_BYTES = 200 << 20, 64 << 20, 64
+"""What a process takes that has loaded its libraries and compiled kernels; for each thread, which samples, encodes and
+writes blocks of 8 to 16 MB; and for each seed that is given, while the first process counts repeats."""
+LOOKUP_BYTES = 128
+"""For each seed that is looked up in one pass."""
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
 """What names say of formats."""
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
 
 
-def _needs(settings: ExportSettings) -> tuple[Needs, ...]:
-    """What sampling and writing needs."""
+def _allotted(settings: ExportSettings, num_seeds: int) -> Allotment:
+    """What counting given seeds, which ends before workers start, and sampling and writing get."""
     worker = PROCESS_BYTES + settings.num_threads * THREAD_BYTES
-    return (Needs(alone_bytes=worker, parent_bytes=PROCESS_BYTES, worker_bytes=worker),)
+    needs = (
+        Needs.of_one(PROCESS_BYTES + num_seeds * SEED_BYTES, f"{num_seeds} seeds need"),
+        Needs(alone_bytes=worker, parent_bytes=PROCESS_BYTES, worker_bytes=worker),
+    )
+    return allot(settings.memory, settings, needs)
 
 
 def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
@@ -234,18 +240,18 @@ class _Run:
         maker = SampleMaker(store, sampling)
         num_before = num_done(self.job_work, digest)
         settings = self.settings
-        num_workers = allot(settings.memory, settings, _needs(settings)).num_workers
-        with (
-            watched(),
-            open_engine(settings.engine, num_workers=num_workers, beam_options=settings.beam_options) as engine,
-        ):
-            job = resumed_job(self.job_work, digest, engine, self.progress)
-            folder = job_folder(self.job_work, digest)
+        work, folder = _allotted(settings, self._num_given()), job_folder(self.job_work, digest)
+        with watched():
+            with open_engine("local", num_workers=0) as engine:  # workers start when seeds are found
+                resumed_job(self.job_work, digest, engine)
             try:
-                plan = self._planned(folder, located, store, sampling, maker)
+                plan, work = self._planned(folder, located, store, sampling, maker, work)
                 if self.on_plan is not None:
                     self.on_plan(plan, num_before)
-                report = self._write(job, folder, plan)
+                num_workers, options = work.num_workers, settings.beam_options
+                with open_engine(settings.engine, num_workers=num_workers, beam_options=options) as engine:
+                    job = resumed_job(self.job_work, digest, engine, self.progress)
+                    report = self._write(job, folder, plan)
             finally:
                 close_workplace(folder)
         values = LinkValues(folder / VALUES).schema if (folder / VALUES).exists() else None
@@ -320,11 +326,17 @@ class _Run:
             [FORMAT, str(self.place), self.source.graph_id, asdict(sampling), seeds, list(map(str, decides))]
         )  # fmt: skip
 
+    def _num_given(self) -> int:
+        """How many seeds are given, as far as that is known before they are read."""
+        if self.table is not None:
+            return self.table.num_known()
+        return 0 if self.seeds is None or isinstance(self.seeds, Path) else len(self.seeds)
+
     def _planned(
-        self, folder: Path, located: str, store: Store, sampling: SeedSampling, maker: SampleMaker
-    ) -> ExportPlan:
+        self, folder: Path, located: str, store: Store, sampling: SeedSampling, maker: SampleMaker, work: Allotment
+    ) -> tuple[ExportPlan, Allotment]:
         """What is written; who the seeds are is found out and kept in the job's folder."""
-        num_seeds = self._find_seeds(folder, store, maker)
+        num_seeds, work = self._find_seeds(folder, store, maker, work)
         settings = self.settings
         num_shards = 1 if settings.one_file else settings.num_shards
         num_shards = num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
@@ -334,29 +346,33 @@ class _Run:
             compression=settings.compression, num_threads=settings.num_threads,
         )  # fmt: skip
         write_text(folder / PLAN, json.dumps(found.to_json()))
-        return found
+        return found, work
 
-    def _find_seeds(self, folder: Path, store: Store, maker: SampleMaker) -> int:
-        """How many seeds there are; the keys of those that are not simply all nodes are written."""
+    def _find_seeds(
+        self, folder: Path, store: Store, maker: SampleMaker, work: Allotment
+    ) -> tuple[int, Allotment]:  # fmt: skip
+        """How many seeds there are, and what the job gets; keys of seeds that are not simply all nodes are written."""
         settings, path = self.settings, folder / SEEDS
         ids = [NodeIds(store, *end) for end in maker.ends]
         if self.seeds is None and settings.split is None:
             if not ids[0].num_nodes:
                 raise SettingsError(f"{ids[0].node_type} has no nodes, so there is nothing to export")
-            return ids[0].num_nodes
+            return ids[0].num_nodes, work
+        at_once = (work.memory_bytes - PROCESS_BYTES) // LOOKUP_BYTES
         num_columns = len(ids)
         if not path.exists():
             if self.table is not None:
                 batches = written_values(folder / VALUES, self.table.batches(), str(self.seeds))
-                write_seeds(path, batches, ids, str(self.seeds))
+                write_seeds(path, batches, ids, str(self.seeds), at_once)
             elif self.seeds is not None:
-                write_seeds(path, array_batches(self.seeds, "seeds", num_columns), ids, "seeds")
+                write_seeds(path, array_batches(self.seeds, "seeds", num_columns), ids, "seeds", at_once)
             else:
                 write_numbers(path, split_seeds(store, ids[0].node_type, str(settings.split)))
         keys = read_seeds(path, num_columns)
+        work = _allotted(settings, len(keys))
         if not (folder / REPEATS).exists():
             write_numbers(folder / REPEATS, repeats_of(keys))
-        return len(keys)
+        return len(keys), work
 
     def _write(self, job: Job, folder: Path, plan: ExportPlan) -> ExportReport:
         if not (folder / BEGUN).exists():

@@ -93,6 +93,12 @@ class SeedTable:
         """What tells that a file is another one than before."""
         return [[str(path.absolute()), (s := path.stat()).st_size, s.st_mtime_ns] for path in self.paths]
 
+    def num_known(self) -> int:
+        """How many rows files say that they have before they are read: ``.npy`` and Parquet; others count as none."""
+        if self.kind == "npy":
+            return sum(map(len, map(open_array, self.paths)))
+        return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
+
     def batches(self) -> Iterator[SeedBatch]:
         """All rows in order.
 
@@ -278,6 +284,13 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
 def _parquet_columns(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
+    except pa.ArrowException as error:
+        raise FormatError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _parquet_rows(path: Path) -> int:
+    try:
+        return int(pq.read_metadata(path).num_rows)
     except pa.ArrowException as error:
         raise FormatError(f"{path} cannot be read as parquet: {error}") from error
 

@@ -2,7 +2,7 @@
 
 Keys are written to a file, some millions at a time, and mapped by the processes that write shards. What holds all seeds
 is the process that plans: the keys of a split are 8 bytes per seed, and to count how often a seed was there before
-takes 40 to 60 bytes per seed, for a moment, where seeds are given (10 M seeds: 41).
+takes 40 to 60 bytes per seed, for a moment, where seeds are given (10 M seeds: 41). An export's least memory counts it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(NAME, len(column), [None, *parts])
 
 
-def write_seeds(path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds], source: str) -> None:
+def write_seeds(
+    path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds], source: str, at_once: int = SEEDS_AT_ONCE
+) -> None:  # fmt: skip
     """Write the keys of the seeds of a table.
 
     Args:
@@ -105,6 +107,7 @@ def write_seeds(path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds
         batches: The seeds.
         ends: The ids of the nodes that they may be; of links those of sources and those of targets.
         source: What the table is called.
+        at_once: Seeds that are looked up in one pass, at most ``SEEDS_AT_ONCE``.
 
     Raises:
         IdRangeError: A seed is no node; the error names table, row and id.
@@ -114,7 +117,7 @@ def write_seeds(path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds
     path.parent.mkdir(parents=True, exist_ok=True)
     num_seeds = 0
     with partial.open("wb") as file:
-        for group in _groups(batches):
+        for group in _groups(batches, min(at_once, SEEDS_AT_ONCE)):
             keys = _keys_of_group(group, ends, source)
             num_seeds += len(keys)
             file.write(np.ascontiguousarray(keys, "<i8").data)
@@ -151,13 +154,13 @@ def split_seeds(store: Store, node_type: str, split: str) -> IntArray:
     return keys
 
 
-def _groups(batches: Iterable[SeedBatch]) -> Iterator[list[SeedBatch]]:
+def _groups(batches: Iterable[SeedBatch], at_once: int) -> Iterator[list[SeedBatch]]:
     group: list[SeedBatch] = []
     num_rows = 0
     for batch in batches:
         group.append(batch)
         num_rows += len(batch.columns[0])
-        if num_rows >= SEEDS_AT_ONCE:
+        if num_rows >= at_once:
             yield group
             group, num_rows = [], 0
     if group:
