@@ -91,6 +91,13 @@ def test_the_least_memory_that_is_named_is_enough_and_less_is_not(world, tmp_pat
     assert run(found[1], "least")[0] == 0
 
 
+def test_the_least_memory_of_tables_is_said_to_be_that_before_they_are_read(world, tmp_path, capsys):
+    words = ["prepare", world / "tables", "--out", tmp_path / "out", "--parts", "2", "--method", "ldg"]
+    assert main([*map(str, words), "--memory", "1kB", "--workers", "0"]) == 2
+    said = capsys.readouterr().err
+    assert "method 'ldg' needs at least 445.0 MB: give more memory; nodes and edges, which are counted" in said
+
+
 class PlannedError(Exception):
     """Raised when a plan is known, in place of the work."""
 

@@ -25,7 +25,7 @@ from hopstream.ingest.apart import check_apart
 from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.partition.assign_balance import NodeClasses, make_constraints, refine_owners
-from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
+from hopstream.partition.assign_costs import assign_needs, memory_for_edges
 from hopstream.partition.assign_folder import OwnerArray, check_owners, check_owners_target, write_owners
 from hopstream.partition.assign_source import AssignSource, EdgeBlocks, folder_of, source_of
 from hopstream.partition.assign_stream import stream_owners
@@ -120,7 +120,7 @@ def _memory_for_edges(
     source = source_of(graph)
     sizes = sum(source.num_nodes.values()), source.num_edges
     work = allot(memory, WorkerSettings(num_workers=0), (assign_needs(*sizes, settings),))
-    return work.memory_bytes - PROCESS_BYTES - assign_bytes(*sizes, settings)
+    return memory_for_edges(*sizes, settings, work.memory_bytes)
 
 
 def assign_owners(

@@ -31,20 +31,21 @@ def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) ->
     return num_nodes * NODE_BYTES + num_edges * per_edge + (settings.num_threads - 1) * THREAD_BYTES
 
 
-def assign_needs(
-    num_nodes: int, num_edges: int, settings: PartitionSettings, beside_bytes: int = PROCESS_BYTES,
-    worker_bytes: int = 0,
-) -> Needs:  # fmt: skip
+def assign_needs(num_nodes: int, num_edges: int, settings: PartitionSettings, worker_bytes: int = 0) -> Needs:
     """What assigning needs.
 
     Args:
         num_nodes: Nodes of all types.
         num_edges: Edges of all types.
         settings: The method.
-        beside_bytes: What processes take beside it.
         worker_bytes: What each worker takes that waits meanwhile.
     """
-    least = beside_bytes + assign_bytes(num_nodes, num_edges, settings) + looks_at_edges(settings) * LEAST_EDGE_BYTES
+    least = PROCESS_BYTES + assign_bytes(num_nodes, num_edges, settings) + looks_at_edges(settings) * LEAST_EDGE_BYTES
     remedy = ", or use ldg or fennel" if settings.method in EDGE_BYTES else ""
     what = f"method {settings.method!r} on {num_nodes} nodes and {num_edges} edges needs"
     return Needs(alone_bytes=least, parent_bytes=least, worker_bytes=worker_bytes, what=what, remedy=remedy)
+
+
+def memory_for_edges(num_nodes: int, num_edges: int, settings: PartitionSettings, num_bytes: int) -> int:
+    """What edges may take of the bytes of the process that assigns nodes."""
+    return num_bytes - PROCESS_BYTES - assign_bytes(num_nodes, num_edges, settings)

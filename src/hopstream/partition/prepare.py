@@ -22,19 +22,25 @@ from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
-from hopstream.ingest.chunking.plan import NEEDS, Estimate, Plan
+from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.described import are_partitions, check_data_path, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition.assign import assign_folder
-from hopstream.partition.dispatch.plan import REST_BYTES
 from hopstream.partition.dispatch.run import dispatch_staged, input_states, plan_dispatch
 from hopstream.partition.dispatch.settings import DispatchSettings
 from hopstream.partition.halo.settings import HaloSettings
 from hopstream.partition.lock import place_to_write
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.paths import MANIFEST
-from hopstream.partition.prepare_plan import PhasePlan, PreparePlan, allot_phases, assign_step_needs, plan_phases
+from hopstream.partition.prepare_plan import (
+    PhasePlan,
+    PreparePlan,
+    allot_phases,
+    assign_memory,
+    least_table_needs,
+    plan_phases,
+)
 from hopstream.partition.replace import check_target, errors_named
 from hopstream.partition.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.partition.staged import INPUT_ERRORS, Staging
@@ -195,8 +201,7 @@ class _Steps:
         )
 
     def _chunk(self, held: WorkFolder, out: Path) -> None:
-        # What nodes take more while they are assigned is known when they are chunked.
-        needs = (*NEEDS, assign_step_needs(0, 0, self.settings))
+        needs = least_table_needs(self.settings)
         work = allot(self.work.memory, self.work, needs, self.machine, self.before)
         keep_choice(held, work)
         report = chunk_tables(
@@ -227,7 +232,7 @@ def _no_news(news: News) -> None:
 def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: Allotment) -> Task:
     args = {
         "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(),
-        "memory": work.memory_bytes - REST_BYTES, "told": str(owners.with_name("told.json")),
+        "memory": assign_memory(work), "told": str(owners.with_name("told.json")),
     }  # fmt: skip
     return Task("assign", kind_of(assign_chunks), args)
 

@@ -9,7 +9,8 @@ from hopstream.engine.allotment import Allotment, Choice, Needs, allot, rounded_
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunked import ChunkedGraph
-from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs, looks_at_edges
+from hopstream.ingest.chunking.plan import NEEDS
+from hopstream.partition.assign_costs import assign_needs, looks_at_edges, memory_for_edges
 from hopstream.partition.dispatch import plan as dispatching
 from hopstream.partition.halo.costs import HaloCosts
 from hopstream.partition.halo.settings import HaloSettings
@@ -18,8 +19,6 @@ from hopstream.partition.write import schema_with_links
 
 GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16
 """Per edge: of memory where edges are grouped in it, of disk where they are not, and of the two keys that are read."""
-ASSIGN_PROCESSES_BYTES = dispatching.REST_BYTES + PROCESS_BYTES
-"""While nodes are assigned there are the process that began, and the one that assigns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +69,13 @@ def assign_step_needs(num_nodes: int, num_edges: int, settings: PartitionSetting
     return Needs.of_one(dispatching.REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
 
 
+def least_table_needs(settings: PartitionSettings) -> tuple[Needs, ...]:
+    """What it takes to chunk tables and to assign their nodes, of which it is not known yet how many there are."""
+    assign = replace(assign_step_needs(0, 0, settings), what=f"method {settings.method!r} needs")
+    remedy = "; nodes and edges, which are counted when tables are read, may need more"
+    return tuple(replace(step, remedy=remedy + step.remedy) for step in (*NEEDS, assign))
+
+
 def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
     """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any."""
     return assign_step_needs(*_sizes(graph), settings), *dispatching.dispatch_needs(graph, settings, halo)
@@ -92,7 +98,7 @@ def plan_phases(
 ) -> tuple[PhasePlan, ...]:
     """What each phase takes, of what was allotted to all of them."""
     _, num_edges = _sizes(graph)
-    left = memory_for_edges(graph, settings, work)
+    left = memory_for_edges(*_sizes(graph), settings, assign_memory(work))
     is_sorted = (
         settings.num_parts > 1 and settings.method not in ("random", "hash") and GROUPED_BYTES * num_edges > left
     )
@@ -131,9 +137,9 @@ def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment
     return count
 
 
-def memory_for_edges(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment) -> int:
-    """Bytes that edges may take while nodes are assigned, beside what nodes and the method's library take."""
-    return work.memory_bytes - ASSIGN_PROCESSES_BYTES - assign_bytes(*_sizes(graph), settings)
+def assign_memory(work: Allotment) -> int:
+    """Bytes for the process that assigns nodes, beside the one that began."""
+    return work.memory_bytes - dispatching.REST_BYTES
 
 
 def _sizes(graph: ChunkedGraph) -> tuple[int, int]:

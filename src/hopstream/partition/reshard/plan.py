@@ -15,7 +15,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.engine.allotment import Allotment, Needs
-from hopstream.partition.assign_costs import PROCESS_BYTES, assign_bytes, assign_needs
+from hopstream.partition import assign_costs
 from hopstream.partition.book import Owner, ends_of, neighbor_dtype
 from hopstream.partition.dispatch.plan import REST_BYTES, TASKS_PER_WORKER, work_needs
 from hopstream.partition.reshard.rows import DatasetRows, owners_of
@@ -152,13 +152,12 @@ def reshard_needs(rows: DatasetRows, settings: PartitionSettings) -> tuple[Needs
     work = work_needs(mapped_bytes(rows))
     if settings.method == "file":
         return (work,)
-    return work, assign_needs(*_sizes(rows), settings, worker_bytes=REST_BYTES)
+    return work, assign_costs.assign_needs(*_sizes(rows), settings, worker_bytes=REST_BYTES)
 
 
 def memory_for_edges(rows: DatasetRows, settings: PartitionSettings, work: Allotment) -> int:
     """Bytes that edges may take while nodes are assigned."""
-    taken = PROCESS_BYTES + assign_bytes(*_sizes(rows), settings) + work.num_workers * REST_BYTES
-    return work.memory_bytes - taken
+    return assign_costs.memory_for_edges(*_sizes(rows), settings, work.memory_bytes - work.num_workers * REST_BYTES)
 
 
 def _sizes(rows: DatasetRows) -> tuple[int, int]:
