@@ -18,8 +18,9 @@ from hopstream.engine import allotment
 from hopstream.engine.allotment import Allotment
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import memory_bytes
-from hopstream.ingest.chunked import write_chunked
+from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.partition.append.run import append
+from hopstream.partition.assign import assign_folder
 from hopstream.partition.dispatch.plan import REST_BYTES
 
 GB = 10**9
@@ -76,9 +77,13 @@ VERBS = ("chunk", "assign", "dispatch", "partition", "verify", "reshard", "compa
 HAVE_WORKERS = ("chunk", "dispatch", "partition", "reshard", "compact", "export")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_least_memory_that_is_named_is_enough_and_less_is_not(world, tmp_path, capsys, verb):
-    workers = ["--workers", "0"] if verb in HAVE_WORKERS else []
+@pytest.mark.parametrize(
+    ("verb", "num_workers"),
+    [(verb, 0) for verb in VERBS]
+    + [pytest.param(verb, n, marks=pytest.mark.slow) for verb in HAVE_WORKERS for n in (1, 3)],
+)
+def test_the_least_memory_that_is_named_is_enough_and_less_is_not(world, tmp_path, capsys, verb, num_workers):
+    workers = ["--workers", str(num_workers)] if verb in HAVE_WORKERS else []
 
     def run(memory: str, name: str) -> tuple[int, str]:
         status = main([*map(str, words_of(verb, world, tmp_path / name)), "--memory", memory, *workers])
@@ -115,6 +120,22 @@ PLANNERS: dict[str, Callable[[Path, Path, Callable[..., None]], Any]] = {
 }
 
 
+CHOOSERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
+    "assign": (
+        "partition.assign", lambda world, out: assign_folder(open_chunked(world / "chunks"), out, num_parts=2)
+    ),
+    "verify": ("partition.audit.run", lambda world, out: hopstream.verify_dataset(world / "parts")),
+    "export": (
+        "export.run",
+        lambda world, out: hopstream.export_subgraphs(world / "parts", world / "spec.pbtxt", out / "samples"),
+    ),
+    "place": ("transfer.delivery", lambda world, out: hopstream.place(world / "parts", [out / "a", out / "b"])),
+    "pull": ("transfer.delivery", lambda world, out: hopstream.pull(world / "parts", out / "c", parts=[0])),
+}  # fmt: skip
+"""Of verbs that tell no plan, the module that chooses memory and workers."""
+ONE_PROCESS = ("halo", "assign", "verify")
+
+
 @pytest.mark.parametrize("free_bytes", [2 * GB, 16 * GB, 64 * GB, 512 * GB])
 @pytest.mark.parametrize("num_processors", [1, 2, 64, 192])
 def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, free_bytes):
@@ -134,11 +155,21 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 
         with pytest.raises(PlannedError):
             plan(world, tmp_path / verb, tell)
-    assert set(got) == set(PLANNERS)
+    for verb, (module, call) in CHOOSERS.items():
+
+        def choose(*args: Any, verb: str = verb) -> None:
+            got[verb] = allotment.allot(*args)
+            raise PlannedError
+
+        with monkeypatch.context() as patch, pytest.raises(PlannedError):
+            patch.setattr(import_module(f"hopstream.{module}"), "allot", choose)
+            (tmp_path / verb).mkdir(exist_ok=True)
+            call(world, tmp_path / verb)
+    assert set(got) == {*PLANNERS, *CHOOSERS}
     for verb, work in got.items():
         assert work.memory_bytes == int(0.6 * free_bytes), verb
         assert work.num_workers <= num_processors
-        if free_bytes == 512 * GB and verb != "halo":
+        if free_bytes == 512 * GB and verb not in ONE_PROCESS:
             assert work.num_workers == num_processors, verb
 
 
