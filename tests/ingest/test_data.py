@@ -230,19 +230,67 @@ def test_keys_of_splits_and_masks_of_edges_are_splits():
 @pytest.mark.parametrize(
     ("attributes", "error", "message"),
     [
-        ({"train_idx": torch.ones(2)}, SchemaError, r"train_idx is float32\[2\]; a split is integers \[n\], keys"),
+        (
+            {"train_idx": torch.ones(2)},
+            SchemaError,
+            r"train_idx is float32\[2\]; a split is integers \[n\], keys, or bool",
+        ),
         ({"val_idx": torch.tensor([4])}, IdRangeError, "4"),
         (
-            {"val_idx": torch.tensor([1]), "valid_idx": torch.tensor([1])},
+            {"val_idx": torch.tensor([1]), "valid_idx": torch.tensor([2])},
             SchemaError,
             "valid_idx .* split 'val'",
         ),
         ({"test_idx": torch.tensor([1]), "test_mask": torch.ones(4) > 0}, SchemaError, "test_mask .* split 'test'"),
+        ({"train_idx": torch.ones(3) > 0}, SchemaError, "mask of 3 rows; the type has 4"),
     ],
 )
 def test_splits_that_are_refused(attributes, error, message):
     with pytest.raises(error, match=message):
         graph_from_data(small_data(**attributes))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"train_mask": torch.tensor([1, 0, 0, 1]) > 0, "valid_mask": torch.tensor([0, 1, 0, 0]) > 0},
+        {"split_idx": {"train": torch.tensor([3, 0]), "valid": torch.tensor([1])}},
+        {"train_idx": [3, 0], "val_idx": [1]},
+        {"train_idx": torch.tensor([1, 0, 0, 1]) > 0, "val_index": torch.tensor([1])},
+        {
+            "train_idx": [3, 0],
+            "train_mask": torch.tensor([1, 0, 0, 1]) > 0,
+            "val_idx": [1],
+            "split_idx": {"valid": [1]},
+        },
+    ],
+    ids=lambda attributes: "+".join(attributes),
+)
+def test_splits_of_other_names_and_forms_are_read(attributes, caplog):
+    wanted = {"train": [0, 3], "val": [1]}
+    assert split_dict(graph_from_data(small_data(**attributes)).splits[NODE]) == wanted
+    typed = HeteroData(paper={"x": torch.ones(4, 1), **attributes})
+    typed["paper", "cites", "paper"].edge_index = edge_index((0, 2))
+    assert split_dict(graph_from_data(typed).splits["paper"]) == wanted
+    assert not caplog.messages
+
+
+def test_splits_of_node_types_are_read(caplog):
+    data = HeteroData(author={"num_nodes": 2}, paper={"num_nodes": 3})
+    data[WRITES].edge_index = edge_index((0, 2))
+    data.split_idx = {"train": {"paper": torch.tensor([2])}, "valid": {"paper": torch.tensor([0])}}
+    assert {t: split_dict(of) for t, of in graph_from_data(data).splits.items()} == {
+        "paper": {"train": [2], "val": [0]}
+    }
+    assert not caplog.messages
+    data["paper"].idx_train = torch.tensor([1])
+    with pytest.raises(SchemaError, match=r"paper\.idx_train has 1 rows; the type has 3; keys of a split are called"):
+        graph_from_data(data)
+
+
+def test_what_may_be_a_split_is_said(caplog):
+    graph_from_data(small_data(idx_train=torch.tensor([0, 1]), train_rows=torch.tensor([1, 2]), latest=3))
+    assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: keys of a split are")
 
 
 def test_what_is_left_out_is_said(caplog):

@@ -7,9 +7,9 @@ PyG's data objects and ``.npz`` files name arrays in the same way and leave the 
   then those of a mask; at last the largest key of ``edge_index`` does.
 - An array with a row per node is a node feature, one with a row per edge an edge feature. Where there are as many nodes
   as edges, a name with ``edge`` in it is an edge's.
-- ``train_mask``, ``val_mask`` and ``test_mask`` of nodes or edges become the splits ``train``, ``val`` and ``test``,
-  not features. So do the keys in ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, or ``train_index`` and so
-  on; without types they are of nodes.
+- ``train_mask``, ``val_mask`` or ``valid_mask``, and ``test_mask`` of nodes or edges become the splits ``train``,
+  ``val`` and ``test``, not features. So do the keys in ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, or
+  ``train_index`` and so on, and in a mapping ``split_idx``; without types they are of nodes. They may be masks as well.
 - An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index`` (and the two with
   ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, whatever fits neither nodes nor
   edges, is of the graph and is left out; the reader of the source says so.
@@ -36,12 +36,17 @@ Attributes = Mapping[str, object]
 NODE_NAMES = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
 EDGE_NAMES = frozenset({"edge_attr", "edge_weight", "edge_type", "edge_time", "e_id"})
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+SPLIT_MASKS = MASKS | {"valid_mask": "val"}
+"""Masks that attributes are read as; ``MASKS`` are those that other formats have and that are written."""
 INDEXES = {
-    f"{name}_{end}": MASKS.get(f"{name}_mask", "val")
+    f"{name}_{end}": SPLIT_MASKS[f"{name}_mask"]
     for name in ("train", "val", "valid", "test") for end in ("idx", "index")
 }  # fmt: skip
 """Keys of a split to its name, as PyG's users attach what OGB's ``get_idx_split`` returns."""
+SPLITS_ARE_CALLED = "keys of a split are called train_idx, val_idx or test_idx, a mask of bool train_mask and so on"
 TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
+SPLIT_IDX = "split_idx"
+"""A mapping of split name to keys, what ``get_idx_split`` returns."""
 ADJACENCY = ("adj_t", "adj")
 
 
@@ -84,9 +89,9 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
     _put_index_splits(found.splits, "the graph", attributes)
     for name, value in named_columns(attributes):
         level = _level(name, _shape(value)[0], num_nodes, num_edges)
-        if level is not None and name in MASKS:
+        if level is not None and name in SPLIT_MASKS:
             splits_of_level = found.splits if level == "node" else found.edge_splits
-            _put_split(splits_of_level, "the graph", name, MASKS[name], _mask(name, value))
+            _put_split(splits_of_level, "the graph", name, SPLIT_MASKS[name], _mask(name, value))
         elif level is not None:
             (found.node_features if level == "node" else found.edge_features)[name] = value
     return graph_from_arrays(
@@ -125,7 +130,7 @@ def graph_from_typed_attributes(
     for node_type, attributes in nodes.items():
         num_nodes[node_type] = _typed_num_nodes(node_type, attributes)
         rows = _rows_of_type(node_type, attributes, num_nodes[node_type])
-        node_features[node_type] = {name: value for name, value in rows.items() if name not in MASKS}
+        node_features[node_type] = {name: value for name, value in rows.items() if name not in SPLIT_MASKS}
         all_splits[node_type] = _typed_splits(node_type, attributes, rows, (splits or {}).get(node_type, {}))
     edge_index, edge_features = {}, {}
     for edge_type, attributes in edges.items():
@@ -135,7 +140,7 @@ def graph_from_typed_attributes(
             raise SchemaError(f"edge type {label} has no edge_index; it has {sorted(attributes)}")
         edge_index[edge_type] = array = as_array(attributes["edge_index"], f"{label}.edge_index")
         rows = _rows_of_type(label, attributes, array.shape[-1] if array.ndim else 0)
-        edge_features[edge_type] = {name: value for name, value in rows.items() if name not in MASKS}
+        edge_features[edge_type] = {name: value for name, value in rows.items() if name not in SPLIT_MASKS}
         all_edge_splits[edge_type] = _typed_splits(label, attributes, rows, (edge_splits or {}).get(edge_type, {}))
     return graph_from_arrays(
         cast(Mapping[EdgeType, ColumnLike], edge_index),
@@ -154,8 +159,14 @@ def left_out(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> l
         is_node = isinstance(owner, str)
         table = graph.nodes[owner] if isinstance(owner, str) else graph.edges[owner]
         splits = graph.splits.get(str(owner), {}) if is_node else graph.edge_splits.get(cast(EdgeType, owner), {})
-        read |= {*table.features, *(name for name, split in (MASKS | INDEXES).items() if split in splits)}
+        read |= {*table.features, *(name for name, split in (SPLIT_MASKS | INDEXES).items() if split in splits)}
+        read |= {SPLIT_IDX} if isinstance(attributes.get(SPLIT_IDX), Mapping) else set()
     return [name for name, value in attributes.items() if value is not None and name not in read]
+
+
+def is_like_split(name: str) -> bool:
+    """Whether an attribute's name has the name of a split in it, as ``idx_train`` and ``train_nodes`` have."""
+    return not {"train", "val", "valid", "test"}.isdisjoint(name.split("_"))
 
 
 def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
@@ -167,7 +178,7 @@ def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
             continue
         if len(_shape(value)):
             yield name, cast(ColumnLike, value)
-        elif name in (NODE_NAMES | EDGE_NAMES | set(MASKS)):
+        elif name in (NODE_NAMES | EDGE_NAMES | set(SPLIT_MASKS)):
             raise SchemaError(f"{name} is {type(value).__name__}; wanted an array or a dense tensor with rows")
 
 
@@ -182,7 +193,7 @@ def _level(name: str, num_rows: int, num_nodes: int, num_edges: int) -> str | No
     """``node``, ``edge``, or None for the graph as a whole, as PyG tells them apart."""
     fitting = [level for level, wanted in (("node", num_nodes), ("edge", num_edges)) if num_rows == wanted]
     promised = "edge" if name in EDGE_NAMES else "node" if name in NODE_NAMES else None
-    is_of_either = name in MASKS or (name == "y" and num_rows != 1)
+    is_of_either = name in SPLIT_MASKS or (name == "y" and num_rows != 1)
     if (promised and promised not in fitting) or (is_of_either and not fitting):
         raise SchemaError(f"{name} has {num_rows} rows; the graph has {num_nodes} nodes and {num_edges} edges")
     if promised:
@@ -201,7 +212,7 @@ def _declared_num_nodes(attributes: Attributes, num_edges: int) -> int | None:
     }
     named = [rows for name, rows in arrays.items() if name in NODE_NAMES]
     named += [rows for name, rows in arrays.items() if "node" in name]
-    named += [rows for name, rows in arrays.items() if name in MASKS and rows != num_edges]
+    named += [rows for name, rows in arrays.items() if name in SPLIT_MASKS and rows != num_edges]
     if named:
         return named[0]
     sparse_size = getattr(attributes.get("edge_index"), "sparse_size", None)
@@ -241,7 +252,8 @@ def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> d
         if got == num_rows:
             found[name] = value
         elif not isinstance(value, list | tuple):
-            raise SchemaError(f"{label}.{name} has {got} rows; the type has {num_rows}")
+            remedy = f"; {SPLITS_ARE_CALLED}" if is_like_split(name) else ""
+            raise SchemaError(f"{label}.{name} has {got} rows; the type has {num_rows}{remedy}")
     return found
 
 
@@ -251,8 +263,8 @@ def _typed_splits(
     """Split name to keys or mask of one type."""
     found: dict[str, ColumnLike] = {}
     for name, value in rows.items():
-        if name in MASKS:
-            _put_split(found, label, name, MASKS[name], _mask(f"{label}.{name}", value))
+        if name in SPLIT_MASKS:
+            _put_split(found, label, name, SPLIT_MASKS[name], _mask(f"{label}.{name}", value))
     _put_index_splits(found, label, attributes)
     for split, value in given.items():
         _put_split(found, label, f"{split}.split", split, value)
@@ -261,17 +273,33 @@ def _typed_splits(
 
 def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Attributes) -> None:
     """Add the splits whose keys are among the attributes."""
-    for name in (name for name in INDEXES if attributes.get(name) is not None):
-        keys = as_array(attributes[name], f"{label}.{name}")
-        if keys.ndim != 1 or keys.dtype.kind not in "iu":
-            raise SchemaError(f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys")
-        _put_split(splits, label, name, INDEXES[name], keys)
+    given = {name: (split, attributes.get(name)) for name, split in INDEXES.items()}
+    split_idx = attributes.get(SPLIT_IDX)
+    if isinstance(split_idx, Mapping):
+        given |= {f"{SPLIT_IDX}[{n!r}]": (INDEXES.get(f"{n}_idx", str(n)), keys) for n, keys in split_idx.items()}
+    for name, (split, value) in given.items():
+        if value is None:
+            continue
+        keys = as_array(
+            np.array(value, None if value else np.int64) if isinstance(value, list | tuple) else value, name
+        )
+        if keys.ndim != 1 or keys.dtype.kind not in "iub":
+            raise SchemaError(
+                f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys, or bool[num_rows]"
+            )
+        _put_split(splits, label, name, split, keys)
 
 
 def _put_split(splits: dict[str, ColumnLike], label: str, name: str, split: str, value: ColumnLike) -> None:
-    if split in splits:
-        raise SchemaError(f"{name} of {label} is split {split!r}, which another attribute gives too; leave one out")
-    splits[split] = value
+    if not np.array_equal(_sorted_keys(splits.setdefault(split, value)), _sorted_keys(value)):
+        raise SchemaError(
+            f"{name} of {label} is split {split!r}, for which another attribute has other keys; leave one out"
+        )
+
+
+def _sorted_keys(split: ColumnLike) -> Array:
+    array = np.asarray(split)
+    return np.flatnonzero(array) if array.dtype == np.bool_ else np.sort(array)
 
 
 def _mask(where: str, value: ColumnLike) -> Array:

@@ -11,8 +11,15 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.attributes import Attributes, graph_from_attributes, graph_from_typed_attributes, left_out
-from hopstream.ingest.batch_names import named_for_batches
+from hopstream.ingest.attributes import (
+    SPLIT_IDX,
+    SPLITS_ARE_CALLED,
+    Attributes,
+    graph_from_attributes,
+    graph_from_typed_attributes,
+    is_like_split,
+    left_out,
+)
 from hopstream.ingest.link_splits import LINKS, SPLITS, with_links
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
@@ -99,11 +106,17 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
             )
         nodes: dict[str, Attributes] = {node_type: data[node_type].to_dict() for node_type in data.node_types}
         edges: dict[EdgeType, Attributes] = {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types}
-        of_graph = cast(Any, data).to_dict().get("_global_store", {})
-        return named_for_batches(graph_from_typed_attributes(nodes, edges)), {**nodes, **edges, None: of_graph}
+        of_graph = dict(cast(Any, data).to_dict().get("_global_store", {}))
+        split_idx = of_graph.get(SPLIT_IDX)
+        if isinstance(split_idx, Mapping) and all(isinstance(of, Mapping) for of in split_idx.values()):
+            del of_graph[SPLIT_IDX]
+            for node_type in nodes:
+                keys = {name: of[node_type] for name, of in split_idx.items() if node_type in of}
+                nodes[node_type] = {SPLIT_IDX: keys, **nodes[node_type]} if keys else nodes[node_type]
+        return graph_from_typed_attributes(nodes, edges), {**nodes, **edges, None: of_graph}
     if isinstance(data, DataLike) and not UNREAD & {kind.__name__ for kind in type(data).__mro__}:
         attributes = data.to_dict()
-        return named_for_batches(graph_from_attributes(attributes)), {EDGE: attributes}
+        return graph_from_attributes(attributes), {EDGE: attributes}
     raise SchemaError(f"{type(data).__name__} is neither a PyG Data nor a HeteroData")
 
 
@@ -125,3 +138,6 @@ def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool =
     others = [name for name in names if name not in links]
     if others:
         LOG.warning("%s are left out: they have no row per node or edge", ", ".join(others))
+    like_splits = [name for name in others if is_like_split(name.rpartition(".")[2])]
+    if like_splits:
+        LOG.warning("%s may be splits and are left out: %s", ", ".join(like_splits), SPLITS_ARE_CALLED)

@@ -31,7 +31,7 @@ from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import (
     ADJACENCY,
-    MASKS,
+    SPLIT_MASKS,
     Attributes,
     graph_from_attributes,
     graph_from_typed_attributes,
@@ -126,7 +126,8 @@ def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[st
     if unused:
         raise SchemaError(
             f"{path}: {', '.join(sorted(unused))} fit neither nodes nor edges; wanted a row per node or edge, "
-            f"edge_index, or {', '.join(MASKS)}; rename them, or leave them out with ignore=[names] or ignore='all'"
+            f"edge_index, or {', '.join(SPLIT_MASKS)}; rename them, or leave them out with ignore=[names] or "
+            "ignore='all'"
         )
 
 
@@ -214,7 +215,7 @@ def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]
     """Arrays by the names that ``_joined`` and ``named_columns`` make the same columns of."""
     refused = set(features) - dict(named_columns(features)).keys()
     refused |= {
-        n for n in features if n in (*MASKS, *ADJACENCY, TAKEN_FROM) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))
+        n for n in features if n in (*SPLIT_MASKS, *ADJACENCY, TAKEN_FROM) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))
     }
     if refused:
         raise SchemaError(
