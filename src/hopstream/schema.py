@@ -29,6 +29,15 @@ NODE_ATTRIBUTES = frozenset(
 )
 EDGE_ATTRIBUTES = frozenset({"edge_index", "e_id", "num_sampled_edges", "input_id", "batch_size"})
 """Names that PyG batches have for themselves, of nodes and of edges; batches of arrays keep features apart."""
+ATTACHED_ATTRIBUTES = frozenset(
+    {
+        "edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
+        "y_positive", "y_negative",
+    }
+)  # fmt: skip
+"""Names of what loaders of links attach to batches beside ``input_id``, ``batch_size``, ``batch`` and ``seed_time``."""
+PPR_ATTRIBUTES = frozenset({"ppr_edge_index", "ppr_edge_attr"})
+"""Names of what loaders of PageRank neighbourhoods attach to batches."""
 STRING = "string"
 NUMERIC_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -49,6 +49,19 @@ def test_piece_by_piece(run_command, unigraph, tmp_path):
     assert written.status == 0 and (tmp_path / "u" / "nodes-n.csv").read_text().startswith('"#id","x"\n"a",1\n')
 
 
+def test_names_that_loaders_attach_are_named_once(run_command, unigraph, tmp_path, caplog):
+    for name in ("g.pbtxt", "n.csv"):
+        text = (unigraph / name).read_text()
+        (unigraph / name).write_text(text.replace('key: "x"', 'key: "n_id"').replace("#id,x", "#id,n_id"))
+    (unigraph / "e.csv").write_text("#source,#target\na,b\n")
+    assert run_command("chunk", unigraph / "g.pbtxt", "--out", tmp_path / "c", "--workers", 0).status == 0
+    for folder in (unigraph, tmp_path / "c"):
+        caplog.clear()
+        read_graph(folder)
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith("features n.n_id have names that loaders attach to PyG batches")
+
+
 def test_records_by_way_of_partition(run_command, unigraph, tmp_path):
     """Shards of TFRecord files become parts in bounded memory, of the same graph as CSV files of the same rows."""
     drop = ("--on-dangling", "drop")

@@ -288,6 +288,13 @@ def test_splits_of_node_types_are_read(caplog):
         graph_from_data(data)
 
 
+def test_names_that_some_loaders_attach_are_said(caplog):
+    graph = graph_from_data(small_data(edge_label=torch.ones(5), ppr_edge_attr=torch.ones(4)))
+    assert features(graph) == ({"x", "ppr_edge_attr"}, {"edge_label"})
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("features node.ppr_edge_attr, node__to__node.edge_label have names")
+
+
 def test_what_may_be_a_split_is_said(caplog):
     graph_from_data(small_data(idx_train=torch.tensor([0, 1]), train_rows=torch.tensor([1, 2]), latest=3))
     assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: keys of a split are")

@@ -16,11 +16,10 @@ from torch_geometric.utils import trim_to_layer
 from hopstream.arrays import RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.load.batch import ATTRIBUTE_NAMES
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.pyg import to_pyg
 from hopstream.load.setup import open_setup
-from hopstream.schema import EDGE, NODE
+from hopstream.schema import ATTACHED_ATTRIBUTES, EDGE, NODE
 from tests.conftest import make_typed_graph
 from tests.load.graphs import local_store, make_plain_graph
 
@@ -222,7 +221,7 @@ def test_what_a_loader_attaches_is_an_attribute_of_its_type_or_of_the_whole(type
         assert "whole" not in batch._global_store
 
 
-@pytest.mark.parametrize("name", sorted(ATTRIBUTE_NAMES))
+@pytest.mark.parametrize("name", sorted(ATTACHED_ATTRIBUTES))
 def test_features_that_a_loader_of_links_would_hide_are_left_to_loaders_of_nodes(tmp_path, name):
     graph = Graph(
         nodes={NODE: NodeTable(num_nodes=3)},

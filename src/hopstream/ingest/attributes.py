@@ -280,9 +280,8 @@ def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Att
     for name, (split, value) in given.items():
         if value is None:
             continue
-        keys = as_array(
-            np.array(value, None if value else np.int64) if isinstance(value, list | tuple) else value, name
-        )
+        array = np.array(value, None if value else np.int64) if isinstance(value, list | tuple) else value
+        keys = as_array(array, f"{label}.{name}")
         if keys.ndim != 1 or keys.dtype.kind not in "iub":
             raise SchemaError(
                 f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys, or bool[num_rows]"

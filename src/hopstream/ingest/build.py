@@ -12,7 +12,7 @@ from hopstream.arrays import Column, IntArray
 from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.batch_names import named_for_batches
+from hopstream.ingest.batch_names import check_graph
 from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
@@ -118,7 +118,8 @@ def _typed_graph(
             if named
         },
     )
-    return named_for_batches(graph.check())
+    check_graph(graph.check())
+    return graph
 
 
 def _ends(edge_type: EdgeType, pair: ColumnLike) -> tuple[IntArray, IntArray]:

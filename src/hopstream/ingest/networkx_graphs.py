@@ -11,7 +11,7 @@ from hopstream.arrays import Column, RaggedArray
 from hopstream.checks import known_names
 from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.batch_names import named_for_batches
+from hopstream.ingest.batch_names import check_graph
 from hopstream.ingest.columns import as_column
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
@@ -90,7 +90,9 @@ def graph_from_networkx(
         nodes[NODE] = NodeTable(num_nodes=0)
     edges = _edges(source, places, edge_type, fill, both_directions=both_directions and not source.is_directed())
     edges = edges or ({EDGE: _no_edges()} if list(nodes) == [NODE] else {})
-    return named_for_batches(Graph(nodes=nodes, edges=edges).check())
+    graph = Graph(nodes=nodes, edges=edges).check()
+    check_graph(graph)
+    return graph
 
 
 def _no_edges() -> EdgeTable:

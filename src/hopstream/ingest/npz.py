@@ -38,7 +38,6 @@ from hopstream.ingest.attributes import (
     left_out,
     named_columns,
 )
-from hopstream.ingest.batch_names import named_for_batches
 from hopstream.ingest.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
@@ -96,7 +95,7 @@ def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> 
         unused = {owner: left_out(graph, named, types[owner]) for owner, named in attributes.items()}
     if ignore != "all":
         _refuse_unused(path, unused, shown)
-    return named_for_batches(graph)
+    return graph
 
 
 def _typed_graph(attributes: Mapping[str, Attributes], splits: Mapping[str, Mapping[str, Array]]) -> Graph:

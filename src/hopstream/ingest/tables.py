@@ -90,8 +90,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
     """
     path, settings = local_path(path), settings or TableSettings()
     metadata = read_metadata(path, settings.data_path)
-    if not is_unigraph(path):
-        check_tables(metadata, keep_raw_ids=settings.keep_raw_ids)
+    check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(path))
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}

@@ -24,13 +24,6 @@ from hopstream.store.local import LocalStore
 
 Convert = Callable[["MiniBatch"], Any]
 Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
-ATTRIBUTE_NAMES = frozenset(
-    {
-        "edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
-        "y_positive", "y_negative",
-    }
-)  # fmt: skip
-"""Names of what loaders attach to batches beside ``input_id``, ``batch_size``, ``batch`` and ``seed_time``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

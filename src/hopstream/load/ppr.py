@@ -25,7 +25,7 @@ from hopstream.sample.options import SamplingOptions
 from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
 from hopstream.sample.ppr_settings import PPR, PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
-from hopstream.schema import NODE, EdgeType, type_label
+from hopstream.schema import NODE, PPR_ATTRIBUTES, EdgeType, type_label
 from hopstream.store import Source
 
 _HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
@@ -51,7 +51,7 @@ class PPRLoader(SubgraphLoader):
     ``edge_index`` and ``edge_attr``; with ``include_sampled_edges`` they are ``ppr_edge_index`` and ``ppr_edge_attr``.
     """
 
-    attached_names: ClassVar[frozenset[str]] = frozenset({"ppr_edge_index", "ppr_edge_attr"})
+    attached_names: ClassVar[frozenset[str]] = PPR_ATTRIBUTES
 
     @refuse_data
     @remembers_recipe

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.load.batch import ATTRIBUTE_NAMES, Convert, MiniBatch, SubgraphReader
+from hopstream.load.batch import Convert, MiniBatch, SubgraphReader
 from hopstream.load.buffers import BufferPool, Buffers
 from hopstream.load.columns import ColumnChoice, EdgeFeatures, NodeFeatures, choose_columns
 from hopstream.load.epochs import EpochLoader, Maker, Transform
@@ -34,7 +34,7 @@ from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe
 from hopstream.load.workers import WorkerSettings
 from hopstream.partition.spot_check import Verify, read_verify
 from hopstream.sample.options import SamplingOptions, check_options
-from hopstream.schema import Direction, GraphSchema
+from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
 from hopstream.store.whole import keeps_edge_keys
@@ -178,7 +178,7 @@ class SubgraphLoader(EpochLoader):
     A subclass opens its setup in ``_open``, calls ``_begin`` when it knows how a batch is made, and adds its own facts.
     """
 
-    attached_names: ClassVar[frozenset[str]] = ATTRIBUTE_NAMES
+    attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
     """What the loader may attach to a PyG batch: features of these names are refused."""
     _setup: LoaderSetup
     _recipe: Recipe
@@ -251,7 +251,7 @@ def open_setup(
     source: Source | BatchService,
     direction: Direction,
     options: LoaderOptions,
-    attached_names: frozenset[str] = ATTRIBUTE_NAMES,
+    attached_names: frozenset[str] = ATTACHED_ATTRIBUTES,
 ) -> LoaderSetup:
     """Check the common settings of a loader, then open its source; it is closed again where something does not fit.
 

@@ -14,6 +14,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.batch_names import check_graph
 from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
 
@@ -235,7 +236,7 @@ class ChunkedGraph:
             SchemaError: What the files hold is not what the metadata says.
             IdRangeError: An edge names a node that is not there.
         """
-        return Graph(
+        graph = Graph(
             nodes={
                 t: NodeTable(num_nodes=nodes.num_nodes, features=_read_all(nodes.features))
                 for t, nodes in self.nodes.items()
@@ -243,6 +244,8 @@ class ChunkedGraph:
             edges={t: _edge_table(edges) for t, edges in self.edges.items()},
             splits=self.splits,
         ).check()
+        check_graph(graph, is_exempt=True)
+        return graph
 
 
 def _read_all(features: Mapping[str, FeatureSource]) -> dict[str, Column]:

@@ -116,8 +116,12 @@ def chunk_tables(
 
     allotted, plan, digest = planned(choice_before(place, lambda choice: planned(choice)[2]))
     check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
-    if not is_unigraph(Path(plan.source)):
-        check_tables(metadata, keep_raw_ids=tables.keep_raw_ids, leave_out=chunks.leave_out)
+    check_tables(
+        metadata,
+        keep_raw_ids=tables.keep_raw_ids,
+        leave_out=chunks.leave_out,
+        is_exempt=is_unigraph(Path(plan.source)),
+    )
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, plan)
     parts = {
