@@ -195,7 +195,7 @@ def test_what_is_no_split_of_links_is_refused():
     with pytest.raises(SchemaError, match="got 2 data objects; give one, or the three"):
         hopstream.read_graph([train, val])  # type: ignore[arg-type]
     plain = Data(x=train.x, edge_index=train.edge_index)
-    with pytest.raises(SchemaError, match="no data object has links"):
+    with pytest.raises(SchemaError, match="no data object has edge_label_index"):
         hopstream.read_graph([plain, plain, plain])
     test.edge_label = test.edge_label[1:]
     with pytest.raises(SchemaError, match=r"edge_label is float32\[\d+\]; wanted a number for each of \d+ links"):

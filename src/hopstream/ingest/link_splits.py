@@ -70,7 +70,10 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
             edges[new], splits[new] = _table(sets, has_labels=kind == 0)
             label_types[new] = (edge_type,) if reverse in (None, edge_type) else (edge_type, reverse)
     if len(edges) == len(graph.edges):
-        raise SchemaError("no data object has links; give one object, or what RandomLinkSplit returns, with its labels")
+        raise SchemaError(
+            "no data object has edge_label_index; give one object, or what RandomLinkSplit returns, with its labels "
+            "under their usual name (key='edge_label')"
+        )
     return replace(graph, edges=edges, edge_splits=splits, label_types=label_types).check()
 
 
