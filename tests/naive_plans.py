@@ -202,7 +202,7 @@ class _Run:
 
     def first_edge(self, edge_type: EdgeType, src: int, dst: int) -> int | None:
         """The edge key of the first edge from one slot to another that may be seen."""
-        direction = self.directions.get(edge_type, "in")
+        direction = self.directions.get(edge_type, self.plan.direction)
         src_node, dst_node = list(self.slot_of[edge_type[0]])[src], list(self.slot_of[edge_type[2]])[dst]
         node, neighbor = (dst_node, src_node) if direction == "in" else (src_node, dst_node)
         between = [e for e in self.visible(edge_type, direction, node) if e.neighbor == neighbor[1]]
@@ -214,7 +214,7 @@ class _Run:
             is_label = edge_type in self.raw.graph.label_types or edge_type in self.plan.hidden_types
             if is_label and edge_type not in self.directions:
                 continue
-            direction = self.directions.get(edge_type, "in")
+            direction = self.directions.get(edge_type, self.plan.direction)
             ends = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
             self.edges[edge_type] = []
             for node, slot in self.slot_of[ends[0]].items():

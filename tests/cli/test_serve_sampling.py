@@ -229,24 +229,21 @@ def test_a_finished_epoch_is_not_mid_epoch(processes, parts: Path, half_fetched)
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Path, tmp_path: Path, half_fetched):
+def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Path, tmp_path: Path):
     words = ("--cluster", tmp_path / "none.json", "--json")
     servers = [processes.start("serve", parts, "--parts", part, *words) for part in (0, 1)]
     locations = ",".join(processes.wait_for_fact(server, "stage", "ready")["location"] for server in servers)
-    loader = loader_of(RemoteGraph(locations, settings=REMOTE, timeout_s=0.5))
-    half_fetched.append(loader)
     with pytest.raises(StoreUnavailable, match=r"none\.json is not there yet"):
-        next(iter(loader))
+        loader_of(RemoteGraph(locations, settings=REMOTE, timeout_s=0.5))
     assert [stop(processes, server).status for server in servers] == [0, 0]
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_sample_says_so(processes, parts: Path, half_fetched):
+def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
     server = processes.start("serve", parts, "--json")
-    loader = loader_of(RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE))
-    half_fetched.append(loader)
+    graph = RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE)
     with pytest.raises(SettingsError, match="the server does not sample; start it with --cluster"):
-        next(iter(loader))
+        loader_of(graph)
     assert stop(processes, server).status == 0
 
 

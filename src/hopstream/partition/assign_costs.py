@@ -10,8 +10,8 @@ PROCESS_BYTES = 180 << 20
 """What a process takes that has loaded its libraries and compiled kernels, and reads edges."""
 LEAST_EDGE_BYTES = 64 << 20
 """What edges get at least; more of them go through files."""
-NODE_BYTES = 64
-"""What assignment takes per node, by any method."""
+NODE_BYTES, OWNER_BYTES = 64, 16
+"""What assignment takes per node, by methods that look at edges and by those that do not."""
 THREAD_BYTES = 50 << 20
 """What each thread but the first takes: a block of a million edges."""
 EDGE_BYTES = {"kaminpar": 30, "metis": 200}
@@ -28,7 +28,8 @@ def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) ->
     """What nodes, threads and the method's library take, beside the process and the edges."""
     is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
     per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
-    return num_nodes * NODE_BYTES + num_edges * per_edge + (settings.num_threads - 1) * THREAD_BYTES
+    per_node = NODE_BYTES if looks_at_edges(settings) else OWNER_BYTES
+    return num_nodes * per_node + num_edges * per_edge + (settings.num_threads - 1) * THREAD_BYTES
 
 
 def assign_needs(num_nodes: int, num_edges: int, settings: PartitionSettings, worker_bytes: int = 0) -> Needs:
