@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopstream.arrays import release_pages
-
 PROC = Path("/proc")
 INTERVAL_S = 0.02
 COST_SHARE = 50
@@ -88,8 +86,9 @@ def watched() -> Iterator[None]:
 
 def let_go_of_pages() -> None:
     """Let go of the pages of mapped arrays where this process has ``MAPPED_BYTES`` of files resident."""
-    if _bytes_of(os.getpid(), FILES) > MAPPED_BYTES:
-        release_pages()
+    arrays = sys.modules.get("hopstream.arrays")  # a worker at rest does not load it
+    if arrays is not None and _bytes_of(os.getpid(), FILES) > MAPPED_BYTES:
+        arrays.release_pages()
 
 
 def keep_few_pages() -> None:
