@@ -70,7 +70,8 @@ def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], s
         choice = Choice(memory_bytes=int(record["memory_bytes"]), num_workers=int(record["num_workers"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return choice if digest_with(choice) == job_digest(path) else None
+    # Without a digest the job was done, and what it left was being removed.
+    return choice if job_digest(path) in (None, digest_with(choice)) else None
 
 
 def num_done(work: WorkFolder, digest: str, *, product: str | None = None) -> int:
