@@ -86,6 +86,8 @@ class AscendingKeys:
                 pieces[-1] = last.joined(piece)
             else:
                 pieces.append(piece)
+        # Runs of one key each take two numbers a key.
+        pieces = [Piece(one.expand(), is_runs=False) if len(one.numbers) > len(one) > 1 else one for one in pieces]
         return cls(tuple(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64))
 
     def __len__(self) -> int:
