@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopstream.cli import main
+from hopstream.cli import main, progress
 from hopstream.cli.children import Child, Children
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.layout import write_parts
@@ -46,8 +46,9 @@ RunCommand = Callable[..., Result]
 
 
 @pytest.fixture
-def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
-    """Run the command in this process."""
+def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """Run the command in this process, without the lines of progress that it writes where it takes long."""
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 3600.0)
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()

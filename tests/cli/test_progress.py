@@ -7,7 +7,6 @@ import json
 import queue
 import sys
 import threading
-import time
 
 import pytest
 
@@ -108,7 +107,7 @@ def test_lines_are_on_stderr_where_it_is_no_terminal(
     written = threading.Event()
     write = progress._write_error_line
     monkeypatch.setattr(progress, "_write_error_line", lambda line: (write(line), written.set()))
-    monkeypatch.setattr(progress.ProgressLog.__init__, "__defaults__", (time.monotonic, 0.01, 60.0))
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.01)
     with progress_bars() as report:
         report("write", 1, 2)
         assert written.wait(60)

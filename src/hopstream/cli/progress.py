@@ -206,7 +206,7 @@ def _write_error_line(line: str) -> None:
 def progress_bars() -> Iterator[Progress]:
     """Draw a bar for each stage that is reported while inside, or write lines where stderr is no terminal."""
     if not sys.stderr.isatty():
-        with ProgressLog(_write_error_line).running() as report:
+        with ProgressLog(_write_error_line, first_s=FIRST_LINE_S, next_s=NEXT_LINES_S).running() as report:
             yield report
         return
     from rich.console import Console
