@@ -458,6 +458,10 @@ class _Maps:
         self._sizes: dict[int, int] = {}
         self._is_releasing = False
         self._ended: list[int] = []
+        # A child of a fork has no other threads, so none may hold the lock in the moment of the fork.
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
+        )
 
     def add(self, address: int, num_bytes: int) -> None:
         with self._lock:

@@ -2,14 +2,45 @@
 
 import gc
 import os
+import subprocess
+import sys
+import time
 
 import numpy as np
+import pytest
 
 from hopstream import arrays
 from hopstream.arrays import open_array, release_pages, write_array
-from hopstream.engine import peak
+from hopstream.engine import Task, peak
+from hopstream.engine.local import local_engine
+from tests.engine.contract import PROBE
 
 NUM_VALUES = 1 << 22
+SOON_S = 20.0
+FORKS = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from hopstream.arrays import open_array, release_pages
+
+path = Path(sys.argv[1])
+
+def use():
+    while True:
+        open_array(path)
+        release_pages()
+
+for _ in range(3):
+    threading.Thread(target=use, daemon=True).start()
+for _ in range(60):
+    time.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        open_array(path)
+        release_pages()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, "a child waited for a lock of its parent's threads"
+"""
 
 
 def resident_file_bytes():
@@ -48,3 +79,33 @@ def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_pat
     monkeypatch.setattr(arrays, "_LIBC", Ending)
     release_pages()
     assert len(arrays._MAPS._sizes) == num_maps - 3
+
+
+def test_who_watches_memory_lets_go_of_pages(tmp_path, monkeypatch):
+    write_array(tmp_path / "values.npy", np.arange(NUM_VALUES))
+    mapped = open_array(tmp_path / "values.npy")
+    before = resident_file_bytes()
+    monkeypatch.setattr(peak, "MAPPED_BYTES", 0)
+    mapped.sum()
+    with peak.watched():
+        ends = time.monotonic() + SOON_S
+        while resident_file_bytes() > before + mapped.nbytes // 2:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+
+
+def test_a_worker_lets_go_of_pages(tmp_path):
+    with (tmp_path / "zeros.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (300 << 20,)})
+        file.truncate(file.tell() + (300 << 20))
+    found = []
+    with local_engine(1) as engine:
+        task = Task("read", f"{PROBE}:read", {"path": str(tmp_path / "zeros.npy"), "timeout_s": SOON_S})
+        engine.map([task], lambda _, value: found.append(value))
+    assert found[0] < 300 << 20
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_children_of_a_fork_map_arrays_whatever_threads_of_the_parent_do(tmp_path):
+    write_array(tmp_path / "values.npy", np.arange(100))
+    subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "values.npy")], check=True, timeout=60)

@@ -134,6 +134,7 @@ def _years_of(store):
         ("a.parquet", lambda p: pq.write_table(pa.table({"id": ["a", None]}), p), SchemaError, "row 1: id is empty"),
         ("a.npy", lambda p: p.write_bytes(b"x"), FormatError, r"a\.npy cannot be read as \.npy"),
         ("a.npy", lambda p: np.save(p, np.zeros((2, 2), int)), SchemaError, r"is int64\[2, 2\]; seeds are"),
+        ("a.npy", lambda p: np.save(p, np.int64(3)), SchemaError, r"is int64\[\]; seeds are integers"),
         ("a.npy", lambda p: np.save(p, np.zeros(2)), SchemaError, "is double; seeds are integers or strings"),
         ("a.npy", lambda p: np.save(p, np.array([{}]), allow_pickle=True), FormatError, r"cannot be read as \.npy"),
         ("a.tfrecord", lambda p: p.write_bytes(b"x" * 40), Exception, "record 0"),
@@ -143,7 +144,9 @@ def _years_of(store):
 def test_flaws(parts: Path, tmp_path: Path, name: str, write, error, message: str):
     write(tmp_path / name)
     with pytest.raises(error, match=message):
-        keys_of(parts, tmp_path, SeedTable.of(tmp_path / name))
+        seeds = SeedTable.of(tmp_path / name)
+        seeds.num_known()
+        keys_of(parts, tmp_path, seeds)
     assert not (tmp_path / "keys").exists()
 
 

@@ -298,6 +298,11 @@ def test_names_that_some_loaders_attach_are_said(caplog):
 def test_what_may_be_a_split_is_said(caplog):
     graph_from_data(small_data(idx_train=torch.tensor([0, 1]), train_rows=torch.tensor([1, 2]), latest=3))
     assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: keys of a split are")
+    caplog.clear()
+    graph = graph_from_data(small_data(train_pos_edge_index=edge_index((0, 1)), train_index=edge_index((0, 1), (1, 2))))
+    assert caplog.messages[0] == "train_pos_edge_index, train_index are left out: they have no row per node or edge"
+    assert caplog.messages[1].startswith("train_index may be splits and are left out: keys of a split are called")
+    assert graph.splits == {}
 
 
 def test_what_is_left_out_is_said(caplog):

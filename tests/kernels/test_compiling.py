@@ -32,6 +32,9 @@ def run():
 
 
 of_the_user(1)
+made = {"numba": numba, "__name__": None}
+exec("of_no_module = numba.njit(lambda number: number)", made)
+made["of_no_module"](1)
 threads = [threading.Thread(target=run) for _ in range(3)]
 for thread in threads:
     thread.start()

@@ -57,6 +57,20 @@ def wait(args: dict[str, Any]) -> int:
 
 
 @task
+def read(args: dict[str, Any]) -> int:
+    """Map an array, read it, and wait until this process holds fewer bytes of files than the array has; how many."""
+    from hopstream.arrays import open_array
+    from hopstream.engine.peak import FILES, _bytes_of
+
+    array = open_array(Path(args["path"]))
+    array.max()
+    deadline = time.monotonic() + float(args["timeout_s"])
+    while (held := _bytes_of(os.getpid(), FILES)) > array.nbytes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return held
+
+
+@task
 def fail(args: dict[str, Any]) -> None:
     """Raise an error of a class of this package, or a builtin one that says so."""
     known = getattr(errors, args["class"], None)

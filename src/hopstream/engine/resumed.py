@@ -15,7 +15,7 @@ from hopstream.engine.allotment import Choice
 from hopstream.engine.contract import Engine
 from hopstream.engine.job import DONE_FOLDER, Job, job_digest
 from hopstream.engine.settings import Progress
-from hopstream.engine.work_folder import CHOICE_FILE, WorkFolder, work_path
+from hopstream.engine.work_folder import CHOICE_FILE, PLACED, WorkFolder, work_path
 
 
 def job_folder(work: WorkFolder, digest: str) -> Path:
@@ -70,8 +70,10 @@ def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], s
         choice = Choice(memory_bytes=int(record["memory_bytes"]), num_workers=int(record["num_workers"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    # Without a digest the job was done, and what it left was being removed.
-    return choice if job_digest(path) in (None, digest_with(choice)) else None
+    began = job_digest(path)
+    if began is None:  # what was left is being removed: that of a job that was done, or of another one
+        return choice if (path / PLACED).exists() else None
+    return choice if began == digest_with(choice) else None
 
 
 def num_done(work: WorkFolder, digest: str, *, product: str | None = None) -> int:

@@ -96,7 +96,7 @@ class SeedTable:
     def num_known(self) -> int:
         """How many rows files say that they have before they are read: ``.npy`` and Parquet; others count as none."""
         if self.kind == "npy":
-            return sum(map(len, map(open_array, self.paths)))
+            return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
 
     def batches(self) -> Iterator[SeedBatch]:

@@ -165,8 +165,11 @@ def left_out(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> l
 
 
 def is_like_split(name: str) -> bool:
-    """Whether an attribute's name has the name of a split in it, as ``idx_train`` and ``train_nodes`` have."""
-    return not {"train", "val", "valid", "test"}.isdisjoint(name.split("_"))
+    """Whether an attribute's name has the name of a split in it, as ``idx_train`` and ``train_nodes`` have.
+
+    Lists of edges do not count, such as the ``train_pos_edge_index`` of PyG's older ``train_test_split_edges``.
+    """
+    return "edge_index" not in name and not {"train", "val", "valid", "test"}.isdisjoint(name.split("_"))
 
 
 def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
@@ -282,6 +285,8 @@ def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Att
             continue
         array = np.array(value, None if value else np.int64) if isinstance(value, list | tuple) else value
         keys = as_array(array, f"{label}.{name}")
+        if name in INDEXES and keys.ndim == 2 and len(keys) == 2:
+            continue  # a list of edges, of which ``left_out`` warns
         if keys.ndim != 1 or keys.dtype.kind not in "iub":
             raise SchemaError(
                 f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys, or bool[num_rows]"

@@ -22,7 +22,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
     def on_start(self, compiled: event.Event) -> None:
         """A function is about to be compiled; the user's own are none of our business."""
         kernel = compiled.data["dispatcher"].py_func
-        if not self.has_told and kernel.__module__.startswith(__package__):
+        if not self.has_told and (kernel.__module__ or "").startswith(__package__):
             self.has_told = True
             where = config.CACHE_DIR or "__pycache__ beside the library's kernels, or the user's cache folder"
             LOG.warning("compiling kernels: first start on this machine; takes a minute or two, cached in %s", where)

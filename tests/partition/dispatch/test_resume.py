@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopstream.engine import allotment
+from hopstream.engine import allotment, work_folder
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import Progress, no_progress
 from hopstream.engine.work_folder import WorkFolder
@@ -312,6 +312,10 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(16, direction="both", progress=end)
+    remove = work_folder._remove
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(work_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
+        run(40, direction="out")  # ended while it removes what the first one left
     work = run(40, direction="out").work
     assert work and work.memory_bytes == 24 * 10**9
 
