@@ -66,13 +66,13 @@ types: $(READY) ## Check types
 imports: $(READY) ## Check that rooms import downwards only
 	@$(BIN)/lint-imports --no-logo
 
-scale: $(READY) ## Write parts of half a billion edges; ten minutes, 60 GB of disk
+scale: $(READY) ## Write parts of half a billion edges, measure memory of whole verbs; a quarter of an hour, 60 GB of disk
 	@$(BIN)/python -m pytest -q -m scale
 
 bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
 	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))
 
-bench-check: $(READY) ## Check that no way to sample is far slower than plain sampling; a minute
+bench-check: $(READY) ## Check that every benchmark runs, and that no way to sample is far slower than plain sampling; two minutes
 	@$(BIN)/python -m pytest -q -m bench
 
 clean: ## Remove the environment and every cache

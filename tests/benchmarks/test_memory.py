@@ -24,7 +24,7 @@ def check(folder, *words: str) -> list[dict]:
     return runs
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 @pytest.mark.timeout(600)
 def test_the_least_memory_that_each_verb_names_is_enough(tmp_path):
     runs = check(tmp_path / "m", "--scale", "14", "--memory", "least", "--workers", "1")

@@ -12,8 +12,6 @@ from benchmarks.harness import Options, Turns, repeat, run_case, take_turns
 from benchmarks.limits import LIMITS
 from benchmarks.prepare import is_prepared
 
-pytestmark = pytest.mark.slow
-
 SMALL = {"scale": 9, "num_batches": 2, "num_repeats": 1, "num_threads": 1}
 
 
@@ -29,6 +27,7 @@ LIMITED = ["sampling", "gather", "loader", "loader-2-threads", "two_trainers"]
 OTHERS = ["partition", "streaming", "modes", "links", "walks", "ppr", "export"]
 
 
+@pytest.mark.bench
 @pytest.mark.parametrize("name", [*LIMITED, *OTHERS])
 def test_every_case_runs_and_reports_positive_figures(options: Options, name: str):
     plan = next(plan for plan in run.plan_cases(options, []) if plan.name == name)

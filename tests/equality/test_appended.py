@@ -149,7 +149,7 @@ def test_batches_are_bit_equal(few: Place, case: tuple[str, str, str]) -> None:
         assert batches_of(few, case, place) == wanted, place
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("case", CASES, ids=", ".join)
 def test_every_batch_is_bit_equal(every: Place, case: tuple[str, str, str]) -> None:
     wanted = batches_of(every, case, ONE)
@@ -158,9 +158,9 @@ def test_every_batch_is_bit_equal(every: Place, case: tuple[str, str, str]) -> N
 
 
 def _in_turn() -> Iterator[Any]:
-    """Each mode in one place, which take turns; in the others in slow runs."""
+    """Each mode in one place, which take turns; in the others in long runs."""
     for (number, mode), (turn, place) in product(enumerate(MODES), enumerate(PLACES)):
-        marks = [] if turn == number % len(PLACES) else [pytest.mark.slow]
+        marks = [] if turn == number % len(PLACES) else [pytest.mark.soak]
         yield pytest.param(mode, place, marks=marks, id=f"{mode}-{place}")
 
 

@@ -6,10 +6,14 @@ import pytest
 
 from tests.examples.real_data import run_script
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.mark.parametrize(("wanted", "status"), [("0", 0), ("1.01", 1)], ids=["as wanted", "not as wanted"])
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        pytest.param("0", 0, id="as wanted", marks=pytest.mark.slow),
+        pytest.param("1.01", 1, id="not as wanted", marks=pytest.mark.soak),
+    ],
+)
 def test_two_ranks_train_on_what_servers_sample(wanted: str, status: int):
     found, said = run_script("graph_store.py", "--epochs", "1", "--wanted", wanted)
     assert found == status, said

@@ -33,7 +33,7 @@ export_subgraphs(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
 def test_four_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: int, file_format: str):
@@ -72,7 +72,7 @@ def write_uneven_world(folder: Path) -> None:
     np.save(folder / "uneven.npy", np.concatenate([np.zeros(NUM_POOR, np.int64), rich]))
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_poor_seeds_do_not_make_blocks_of_rich_ones_large(tmp_path: Path, num_threads: int):
     """1,024 subgraphs have 378 MB."""

@@ -49,7 +49,7 @@ def run(program, *arguments):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 def test_memory_is_bounded(rng, tmp_path):
     """300 MB of features and 70 MB of edges with their places."""
     large, small = make(rng, tmp_path / "large", 300_000, 2_000_000), make(rng, tmp_path / "small", 20, 50)

@@ -30,6 +30,7 @@ from tests.compat.pyg.test_dist_processes import make_loader
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 loader = make_loader(rank, port, *map(float, sys.argv[3:]))
 """
+FIRST_AND_SECOND = [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)]
 ONE_EPOCH = f"""{LOADER}
 import json
 print(json.dumps([batch.e_id.tolist() for batch in loader]))
@@ -145,8 +146,7 @@ def test_who_ends_early_serves_until_the_others_end() -> None:
     assert [int(out) for out, _ in told] == [10, 410]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", FIRST_AND_SECOND)
 def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int) -> None:
     with running(UNTIL_KILLED, [0, 1], free_port()) as ranks:
         for process in ranks:
@@ -162,8 +162,7 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
     assert told in errors, errors
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", FIRST_AND_SECOND)
 def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: int) -> None:
     """The transport would wait for it half a minute, once when the server closes and once when the process ends."""
     with running(STOPPED, [0, 1], free_port(), "2") as ranks:
@@ -180,8 +179,7 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: i
     assert ended - float(failed) < ENDED_S, errors
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize("wrong", FIRST_AND_SECOND)
 def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
     """It leaves by itself, when the process ends."""
     with running(FAILING, [0, 1], free_port()) as ranks:
@@ -196,9 +194,13 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
     assert f"rank {1 - wrong} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in errors, errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ending", "words"), [("error", "KeyError: 'no such column'"), ("3", "SystemExit: 3"), ("0", None)]
+    ("ending", "words"),
+    [
+        pytest.param("error", "KeyError: 'no such column'", marks=pytest.mark.slow),
+        pytest.param("3", "SystemExit: 3", marks=pytest.mark.soak),
+        pytest.param("0", None, marks=pytest.mark.soak),
+    ],
 )
 def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(ending: str, words: str | None) -> None:
     """One that ends well serves until the other leaves too."""

@@ -39,7 +39,7 @@ def compile_kernels(folder: Path) -> None:
     chunk_tables(folder / "metadata.json", folder / "out", memory="1GiB", num_workers=0, keep_raw_ids=False)
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_resident_memory_stays_within_what_was_given(tmp_path: Path, rng: np.random.Generator, file_format: str):
     """60 MB of raw ids of nodes, 240 MB of ends, and 250 MB of wide features, of which a batch would be too large."""

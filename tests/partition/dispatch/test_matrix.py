@@ -1,7 +1,8 @@
 """Does a dataset of any number of chunks, parts and workers give back exactly what went in, through the commands?
 
 Every triple is written in each pair of formats. By default those with at most two workers are, in a pair of formats
-each, so that every pair is; the others have the marker ``slow``, because it takes a second to start a worker.
+each, so that every pair is; every other triple is in one pair in slow runs, because it takes a second to start a
+worker, and in the other pairs in long ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ FEW_WORKERS = [triple for triple in MATRIX if triple[2] <= 2]
 CASES = [
     pytest.param(
         place, triple, formats, id=f"{'-'.join(map(str, triple))}-{'-'.join(formats)}",
-        marks=[] if (triple, formats) in zip(FEW_WORKERS, FORMATS, strict=True) else pytest.mark.slow,
+        marks=[] if (triple, formats) in zip(FEW_WORKERS, FORMATS, strict=True)
+        else pytest.mark.slow if formats == FORMATS[place % len(FORMATS)] else pytest.mark.soak,
     )
     for place, triple in enumerate(MATRIX)
     for formats in FORMATS

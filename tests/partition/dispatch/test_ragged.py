@@ -135,7 +135,7 @@ print(int(line.split()[1]) * 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 def test_resident_memory_does_not_grow_with_strings(tmp_path: Path, rng: np.random.Generator):
     """290 MB of strings of nodes and as much of edges, some of them of megabytes: more than is given beside Python."""
     num_rows, given = 100_000, 480 * MIB

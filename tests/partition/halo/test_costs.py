@@ -113,7 +113,7 @@ add_halo(sys.argv[1], hops=1, budget="40MB", memory=sys.argv[2])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.scale
 def test_memory_stays_within_what_was_given(tmp_path, rng):
     """Tables of 16 million nodes are 512 MB, beside lists of nodes."""
     num_nodes, num_edges = 16_000_000, 4_000_000

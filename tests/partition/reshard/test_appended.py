@@ -118,7 +118,7 @@ compact(sys.argv[1], memory=sys.argv[2], num_workers=int(sys.argv[3]))
 
 @pytest.mark.parametrize(
     ("memory", "num_workers"),
-    [pytest.param("400MiB", 0, marks=pytest.mark.slow), pytest.param("600MiB", 1, marks=pytest.mark.soak)],
+    [pytest.param("400MiB", 0, marks=pytest.mark.scale), pytest.param("600MiB", 1, marks=pytest.mark.soak)],
 )
 def test_memory_stays_within_what_was_given(tmp_path, rng, memory, num_workers):
     """Of four million nodes, with few edges of four types in both directions, each edge type was appended to."""
