@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,9 +52,9 @@ def test_neighbouring_ranks_meet_at_the_same_border(num_servers: int, num_ranks:
 @pytest.mark.parametrize(
     ("num_servers", "num_ranks", "wanted"),
     [
-        (4, 2, [{0: (0, 1, 1), 1: (0, 1, 1)}, {2: (0, 1, 1), 3: (0, 1, 1)}]),
-        (2, 4, [{0: (0, 1, 2)}, {0: (1, 2, 2)}, {1: (0, 1, 2)}, {1: (1, 2, 2)}]),
-        (3, 2, [{0: (0, 1, 1), 1: (0, 1, 2)}, {1: (1, 2, 2), 2: (0, 1, 1)}]),
+        (4, 2, [{0: (0, 2, 2), 1: (0, 2, 2)}, {2: (0, 2, 2), 3: (0, 2, 2)}]),
+        (2, 4, [{0: (0, 2, 4)}, {0: (2, 4, 4)}, {1: (0, 2, 4)}, {1: (2, 4, 4)}]),
+        (3, 2, [{0: (0, 2, 2), 1: (0, 1, 2)}, {1: (1, 2, 2), 2: (0, 2, 2)}]),
         (2, 3, [{0: (0, 2, 3)}, {0: (2, 3, 3), 1: (0, 1, 3)}, {1: (1, 3, 3)}]),
         (1, 1, [{0: (0, 1, 1)}]),
     ],
@@ -60,14 +63,29 @@ def test_slices_by_example(num_servers: int, num_ranks: int, wanted: list[dict[i
     for rank, slices in enumerate(wanted):
         found = compute_server_assignments(num_servers, num_ranks, rank)
         assert found == {number: ServerSlice(number, *fraction) for number, fraction in slices.items()}
-        assert [one.is_whole for one in found.values()] == [fraction == (0, 1, 1) for fraction in slices.values()]
+        assert [one.is_whole for one in found.values()] == [
+            (start, end) == (0, whole) for start, end, whole in slices.values()
+        ]
 
 
 def test_a_slice_of_very_many_rows_is_exact():
     third = ServerSlice(0, 1, 2, 3)
     assert third.bounds((1 << 62) + 1) == (((1 << 62) + 1) // 3, 2 * ((1 << 62) + 1) // 3)
     assert ServerSlice(1, 4, 4, 4).bounds(10) == (10, 10)
-    assert ServerSlice(0, 6, 12, 12) == ServerSlice(0, 1, 2, 2)
+
+
+def test_a_slice_takes_its_rows_of_arrays_and_tensors():
+    rows = np.arange(7)
+    third = ServerSlice(0, 2, 4, 6)
+    assert third.slice_tensor(rows).tolist() == [2, 3]
+    assert third.slice_tensor(torch.from_numpy(rows)).tolist() == [2, 3]
+    assert ServerSlice(0, 0, 3, 3).slice_tensor(rows) is rows
+    assert third.slice_tensor(rows[:0]).tolist() == []
+
+
+def test_a_slice_of_numpys_numbers_has_plain_ones():
+    numbers = asdict(ServerSlice(*np.array([1, 0, 1, 2]))).values()
+    assert all(type(number) is int for number in numbers)
 
 
 @pytest.mark.parametrize(

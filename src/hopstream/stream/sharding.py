@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ MAX_SHARED = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ServerSlice:
     """A stretch of what one server has: of ``n`` rows those from ``n * start // den`` up to ``n * end // den``.
-
-    The fraction is kept in lowest terms, so equal slices are equal records; a whole server is 0 to 1 of 1.
 
     Attributes:
         server_rank: Which server, counted from 0.
@@ -43,8 +41,8 @@ class ServerSlice:
     denominator: int
 
     def __post_init__(self) -> None:
-        """Check every field, and cancel what all three numbers of the fraction share."""
-        read_integer("server_rank", self.server_rank, 0, MAX_SHARED)
+        """Check every field, and keep plain numbers."""
+        rank = read_integer("server_rank", self.server_rank, 0, MAX_SHARED)
         denominator = read_integer("denominator", self.denominator, 1, MAX_DENOMINATOR)
         start = read_integer("start_numerator", self.start_numerator, 0, denominator)
         end = read_integer("end_numerator", self.end_numerator, 0, denominator)
@@ -52,9 +50,9 @@ class ServerSlice:
             raise SettingsError(
                 f"the slice goes from {start}/{denominator} to {end}/{denominator}; it must not end before it starts"
             )
-        shared = gcd(start, end, denominator)
-        for name in ("start_numerator", "end_numerator", "denominator"):
-            object.__setattr__(self, name, getattr(self, name) // shared)
+        plain = {"server_rank": rank, "start_numerator": start, "end_numerator": end, "denominator": denominator}
+        for name, number in plain.items():
+            object.__setattr__(self, name, number)
 
     @property
     def is_whole(self) -> bool:
@@ -67,6 +65,11 @@ class ServerSlice:
             num_rows * self.start_numerator // self.denominator,
             num_rows * self.end_numerator // self.denominator,
         )
+
+    def slice_tensor(self, tensor: Any) -> Any:
+        """The slice of an array or tensor of what the server has, without a copy; the same object where that is all."""
+        start, end = self.bounds(len(tensor))
+        return tensor if end - start == len(tensor) else tensor[start:end]
 
 
 def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
