@@ -1,0 +1,1 @@
+"""GiGL's names: ``hopstream.compat.gigl`` in place of ``gigl``."""
