@@ -125,11 +125,26 @@ def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[Sp
     if settings.time_attr is not None:
         graph.schema.feature(node_type, settings.time_attr)
         times = _times(node_type, nodes.features, settings.time_attr)
-    keys = np.arange(nodes.num_nodes, dtype=np.int64)
-    hashes = _hashes(keys, derive_seed("split", node_type, settings.rng_seed)) if settings.method == "hash" else None
-    places = _places(node_type, nodes.num_nodes, settings, hashes=hashes, times=times)
+    if settings.method == "hash":
+        places = places_of_keys(node_type, np.arange(nodes.num_nodes, dtype=np.int64), settings)
+    else:
+        places = _places(node_type, nodes.num_nodes, settings, hashes=None, times=times)
     splits = _with_new(graph.splits.get(node_type, {}), places, settings)
     return replace(graph, splits={**graph.splits, node_type: splits}).check()
+
+
+def places_of_keys(node_type: str, keys: IntArray, settings: SplitSettings) -> NDArray[np.int8]:
+    """int8[n], the split of some nodes by the hash of their keys, whatever other nodes there are.
+
+    Args:
+        node_type: Their type.
+        keys: int64[n].
+        settings: Shares and the seed; the method is taken to be ``hash``.
+
+    Returns:
+        ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``, as ``split_nodes`` shares out a graph of these nodes.
+    """
+    return _places(node_type, len(keys), settings, hashes=_node_hashes(node_type, keys, settings.rng_seed), times=None)
 
 
 def split_links(
@@ -232,6 +247,10 @@ def _with_new(known: Mapping[str, IntArray], places: NDArray[np.int8], settings:
     return {**{name: keys for name, keys in known.items() if name not in settings.names}, **new}
 
 
+def _node_hashes(node_type: str, keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
+    return _hashes(keys, derive_seed("split", node_type, rng_seed))
+
+
 def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
     hashes = np.empty(len(keys), np.uint64)
     hash_keys(np.ascontiguousarray(keys), np.uint64(rng_seed), hashes)
@@ -279,7 +298,7 @@ def _link_hashes(graph: Graph, edge_type: EdgeType, by: LinkUnit, rng_seed: int)
         left += _hashes(second, derive_seed("split pairs", label, rng_seed, "second"))
         return left
     node_type, keys = (edge_type[0], edges.src_keys) if by == "src" else (edge_type[2], edges.dst_keys)
-    return _hashes(keys, derive_seed("split", node_type, rng_seed))
+    return _node_hashes(node_type, keys, rng_seed)
 
 
 def _link_times(graph: Graph, edge_type: EdgeType, time_attr: str) -> Array:
