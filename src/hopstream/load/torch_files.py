@@ -7,11 +7,13 @@ they are wanted, numpy arrays and PyG's data objects.
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,21 @@ _LOCK = threading.Lock()
 """torch keeps what files may name in one list for the whole process."""
 
 
-def read_torch_file(path: str | os.PathLike[str], *, tensors_only: bool = False) -> Any:
+def read_torch_file(
+    path: str | os.PathLike[str],
+    *,
+    tensors_only: bool = False,
+    data: bytes | None = None,
+    stand_ins: Mapping[str, type] = MappingProxyType({}),
+) -> Any:
     """What a ``.pt`` file holds, in main memory.
 
     Args:
         path: The file.
         tensors_only: Whether numpy arrays and PyG's data objects are refused. A ``defaultdict``, as which PyG writes
             ``edge_feats.pt``, is read as a dictionary then.
+        data: What is read in place of the whole file: a piece of it.
+        stand_ins: Names of other classes, to the classes whose objects are made in their place.
 
     Raises:
         FormatError: The file is missing or damaged, or holds anything but numbers, text, containers, tensors, numpy
@@ -39,10 +49,12 @@ def read_torch_file(path: str | os.PathLike[str], *, tensors_only: bool = False)
         import torch
     except ImportError as error:
         raise MissingDependencyError(f"{path} is read with torch; pip install 'hopstream[pyg]'") from error
-    names = _DICTIONARIES if tensors_only else [*_numpy_globals(), *_pyg_globals()]
+    names = list(_DICTIONARIES) if tensors_only else [*_numpy_globals(), *_pyg_globals()]
+    names += [(one, name) for name, one in stand_ins.items()]
     try:
         with _named(names, beside_others=not tensors_only):
-            value = torch.load(path, map_location="cpu", weights_only=True)
+            source = path if data is None else io.BytesIO(data)
+            value = torch.load(source, map_location="cpu", weights_only=True)
         tensors = list(_tensors_in(value))
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing") from error
@@ -60,13 +72,23 @@ def read_torch_file(path: str | os.PathLike[str], *, tensors_only: bool = False)
                 f"{path} has a tensor {list(tensor.shape)} of {tensor.dtype} that is {tensor.layout} on "
                 f"{tensor.device}; save dense tensors that hold their values"
             )
-        stored = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else None
-        if stored is not None and tensor.numel() * tensor.element_size() > stored:
-            raise FormatError(
-                f"{path} has a tensor {list(tensor.shape)} of {tensor.dtype} in {stored} bytes; save tensors that were "
-                "expanded with .contiguous()"
-            )
+        if tensor.layout == torch.strided:
+            check_stored(path, tensor)
     return value
+
+
+def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
+    """Refuse a tensor that is larger than what is stored of it.
+
+    Raises:
+        FormatError: It is.
+    """
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() * tensor.element_size() > stored:
+        raise FormatError(
+            f"{path} has a tensor {list(tensor.shape)} of {tensor.dtype} in {stored} bytes; save tensors that were "
+            "expanded with .contiguous()"
+        )
 
 
 @contextmanager

@@ -216,6 +216,19 @@ def check_owned(where: str, ids: Tensor, parts: Tensor, part: int) -> None:
         )
 
 
+def parts_of(path: Path, value: object, num_parts: int) -> Tensor:
+    """int64[n], what a file holds as the part of each node or edge.
+
+    Raises:
+        FormatError: It is anything else.
+    """
+    parts = ids_of(path, {"the map of parts": value}, "the map of parts")
+    if len(parts) and (int(parts.min()) < 0 or int(parts.max()) >= num_parts):
+        row = int(torch.nonzero((parts < 0) | (parts >= num_parts))[0])
+        raise FormatError(f"{path}[{row}] is {int(parts[row])}; parts are 0..{num_parts - 1}")
+    return parts
+
+
 def offsets_of_types(counts: Mapping[Any, int]) -> dict[Any, int]:
     """Where the numbers of each type start, when the types are numbered one after the other."""
     offsets, start = {}, 0
@@ -244,11 +257,7 @@ def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which tells the parts of {name[:4]}s")
-    parts = ids_of(path, {"the map of parts": read_torch_file(path, tensors_only=True)}, "the map of parts")
-    if len(parts) and (int(parts.min()) < 0 or int(parts.max()) >= meta.num_parts):
-        row = int(torch.nonzero((parts < 0) | (parts >= meta.num_parts))[0])
-        raise FormatError(f"{path}[{row}] is {int(parts[row])}; parts are 0..{meta.num_parts - 1}")
-    return parts
+    return parts_of(path, read_torch_file(path, tensors_only=True), meta.num_parts)
 
 
 def _node_types(path: Path, value: Any) -> tuple[str, ...]:

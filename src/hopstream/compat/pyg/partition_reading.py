@@ -65,7 +65,7 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
 
 
 @dataclass(slots=True)
-class _Rows:
+class PartRows:
     """The rows of one type, gathered from the parts.
 
     Attributes:
@@ -126,8 +126,8 @@ class _Reader:
         self, root: Path, meta: PartitionMeta, node_parts: Mapping[str, Tensor], edge_parts: Mapping[EdgeType, Tensor]
     ) -> None:
         self.root, self.meta = root, meta
-        self.nodes = {t: _Rows(f"{root}: nodes {t!r}", parts) for t, parts in node_parts.items()}
-        self.edges = {t: _Rows(f"{root}: edges {type_label(t)}", parts) for t, parts in edge_parts.items()}
+        self.nodes = {t: PartRows(f"{root}: nodes {t!r}", parts) for t, parts in node_parts.items()}
+        self.edges = {t: PartRows(f"{root}: edges {type_label(t)}", parts) for t, parts in edge_parts.items()}
         self.times: dict[str, Array] = {}
         self.edge_starts = offsets_of_types({t: len(parts) for t, parts in edge_parts.items()})
 
@@ -168,7 +168,7 @@ class _Reader:
         edges = {}
         for edge_type, rows in self.edges.items():
             columns = rows.complete()
-            src, dst = (_keys(columns.pop(name, None)) for name in ("src", "dst"))
+            src, dst = (keys_of(columns.pop(name, None)) for name in ("src", "dst"))
             if len(src) != len(rows.parts):
                 raise FormatError(f"{rows.where}: no graph.pt has them, and the map of parts says {len(rows.parts)}")
             edges[edge_type] = EdgeTable(
@@ -195,7 +195,7 @@ class _Reader:
         if size_of(where, values) != wanted:
             raise FormatError(f"{where}: size is {values['size']!r}; the maps of parts have {wanted} nodes")
 
-    def _take_time(self, node_type: str, rows: _Rows, time: Tensor) -> None:
+    def _take_time(self, node_type: str, rows: PartRows, time: Tensor) -> None:
         if len(time) != len(rows.parts):
             raise FormatError(f"{rows.where}: time has {len(time)} rows; all parts have {len(rows.parts)} nodes")
         if node_type in self.times and not np.array_equal(self.times[node_type], time.numpy()):
@@ -204,7 +204,7 @@ class _Reader:
 
     def _file(self, part: int, name: str, single: str | EdgeType) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What a file says of each type; types of which it says nothing are left out."""
-        rows: Mapping[Any, _Rows] = self.nodes if name == "node_feats.pt" else self.edges
+        rows: Mapping[Any, PartRows] = self.nodes if name == "node_feats.pt" else self.edges
         owned = {of_type: of.parts for of_type, of in rows.items()}
         values = read_part_file(self.root, part, name, owned) or {}
         for of_type, of in (values if self.meta.is_hetero else {single: values}).items():
@@ -213,12 +213,12 @@ class _Reader:
             if of:
                 yield of_type, of
 
-    def _known(self, tables: Mapping[Any, _Rows], of_type: Any, name: str) -> _Rows:
+    def _known(self, tables: Mapping[Any, PartRows], of_type: Any, name: str) -> PartRows:
         if of_type not in tables:
             raise FormatError(f"{self.root}: {name} has a type {of_type!r}; META.json has {list(tables)}")
         return tables[of_type]
 
-    def _feats(self, rows: _Rows, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    def _feats(self, rows: PartRows, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         """Features by name; PyG writes None for those that are not there."""
         feats = values.get("feats", {})
         if not isinstance(feats, dict):
@@ -228,5 +228,6 @@ class _Reader:
                 yield name, tensor_of(rows.where, feats, name)
 
 
-def _keys(column: Array | None) -> IntArray:
+def keys_of(column: Array | None) -> IntArray:
+    """A column of ids as keys; none where no part has it."""
     return np.empty(0, np.int64) if column is None else column.astype(np.int64, copy=False)

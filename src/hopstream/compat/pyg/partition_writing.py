@@ -7,7 +7,7 @@ layout is that of ``hopstream.compat.pyg.partition_files``, with the names that 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -140,18 +140,34 @@ def check_root(out: Path, *, overwrite: bool) -> None:
     Raises:
         SettingsError: The place is a file, the current folder, holds other things, or files without ``overwrite``.
     """
+    check_layout(out, overwrite=overwrite, whose="PyG", meta=PYG_META, is_of_layout=_is_of_layout)
+
+
+def check_layout(out: Path, *, overwrite: bool, whose: str, meta: str, is_of_layout: Callable[[str], bool]) -> None:
+    """Refuse a place as ``check_root`` does, for the layout of any library.
+
+    Args:
+        out: The place.
+        overwrite: Whether its files are to be overwritten.
+        whose: The library.
+        meta: The file that every folder of the layout has.
+        is_of_layout: Whether the layout has files or folders of a name.
+
+    Raises:
+        SettingsError: The place is a file, the current folder, holds other things, or files without ``overwrite``.
+    """
     root = replaceable(out)
     if root is None:
         return
     names = sorted(entry.name for entry in root.iterdir())
-    foreign = [name for name in names if not _is_of_layout(name)]
-    if foreign or (names and PYG_META not in names):
+    foreign = [name for name in names if not is_of_layout(name)]
+    if foreign or (names and meta not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is no folder of PyG's partitions; move it away, or give a new "
-            "or empty folder"
+            f"{out} holds {(foreign or names)[0]!r} and is no folder of {whose}'s partitions; move it away, or give a "
+            "new or empty folder"
         )
     if names and not overwrite:
-        raise SettingsError(f"{out} holds PyG's partitions; give overwrite=True or another folder")
+        raise SettingsError(f"{out} holds {whose}'s partitions; give overwrite=True or another folder")
 
 
 def _is_of_layout(name: str) -> bool:
@@ -334,8 +350,8 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def file_name(of_type: str | EdgeType) -> str:
-    """A type or other name as PyG's layout has it; raises ``SchemaError`` where no file can have it."""
+    """A type or other name as PyG's and GLT's layouts have it; raises ``SchemaError`` where no file can have it."""
     name = of_type if isinstance(of_type, str) else "__".join(of_type)
     if "/" in name or name in ("", ".", ".."):
-        raise SchemaError(f"{of_type!r} cannot be the name of a file, as PyG's layout has it; rename it")
+        raise SchemaError(f"{of_type!r} cannot be the name of a file, which the layout has of each type; rename it")
     return name
