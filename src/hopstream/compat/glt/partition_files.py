@@ -1,0 +1,308 @@
+"""Names GLT's partition files and reads what they say.
+
+A folder has ``META``, the part of every node and edge (``node_pb.pt`` and ``edge_pb.pt``, or folders ``node_pb`` and
+``edge_pb`` with a file per type), and per part ``part<i>/graph`` with ``rows.pt``, ``cols.pt``, ``eids.pt`` and, where
+edges have weights, ``weights.pt``; ``part<i>/node_feat`` and ``part<i>/edge_feat`` with ``feats.pkl`` and ``ids.pkl``,
+or ``.pt`` as older versions have them, and copies of hot rows in ``cache_feats.pt`` and ``cache_ids.pt``. Where there
+are types, each has a folder of its own in these. A folder written with ``graph_caching`` has all edges in ``graph``.
+
+Ids count the nodes or edges of one type in the whole graph.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from hopstream.compat.glt.partition_books import OffsetId2Index, PartitionBook, RangePartitionBook, table_of
+from hopstream.compat.glt.pickled import read_tensor, read_value
+from hopstream.compat.pyg.partition_files import PartitionMeta, check_part, ids_of, parts_of, tensor_of
+from hopstream.errors import FormatError
+from hopstream.load.torch_files import read_torch_file
+from hopstream.partition.settings import MAX_PARTS
+from hopstream.schema import EdgeType
+from hopstream.uris import local_path
+
+META = "META"
+Book = Tensor | PartitionBook
+
+
+class GraphPartitionData(NamedTuple):
+    """The edges of one type that a part has.
+
+    Attributes:
+        edge_index: int64[n] each: sources (rows) and destinations (cols).
+        eids: int64[n], edge ids; None in a folder with ``graph_caching`` that does not keep them.
+        weights: float[n], or None.
+    """
+
+    edge_index: tuple[Tensor, Tensor]
+    eids: Tensor | None
+    weights: Tensor | None = None
+
+
+class FeaturePartitionData(NamedTuple):
+    """The features of one type that a part has.
+
+    Attributes:
+        feats: Tensor of n rows.
+        ids: int64[n], the ids of the rows.
+        cache_feats: Rows copied from other parts, or None.
+        cache_ids: int64[m], the ids of these, or None.
+    """
+
+    feats: Tensor | None
+    ids: Tensor | None
+    cache_feats: Tensor | None
+    cache_ids: Tensor | None
+
+
+def load_partition(
+    root_dir: str | Path,
+    partition_idx: int,
+    graph_caching: bool = False,
+    device: torch.device | str = torch.device("cpu"),  # noqa: B008  GLT's
+) -> tuple[int, int, Any, Any, Any, Any, Any]:
+    """Read one part.
+
+    Args:
+        root_dir: The folder of ``META``.
+        partition_idx: The part.
+        graph_caching: Take all edges, from the folder ``graph``, in place of the part's.
+        device: Where tensors are to lie.
+
+    Returns:
+        The number of parts, ``partition_idx``, ``GraphPartitionData``, ``FeaturePartitionData`` of nodes and of edges,
+        or None where there are none, and the part of every node and of every edge: int64 tensors, or
+        ``RangePartitionBook`` where that was saved. By type where the graph has types.
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what the others say.
+        IdRangeError: There is no such part.
+    """
+    root = local_path(root_dir)
+    meta = read_meta(root)
+    check_part(root, meta, partition_idx)
+    part = root / f"part{partition_idx}"
+    if not part.is_dir():
+        raise FormatError(f"{root} has no folder {part.name}; copy the part there")
+    edges = root / "graph" if graph_caching else part / "graph"
+    if meta.node_types is None or meta.edge_types is None:
+        found: tuple[Any, ...] = (
+            read_edges(edges),
+            read_features(part / "node_feat"),
+            read_features(part / "edge_feat"),
+            read_book(root / "node_pb.pt", meta, partition_idx),
+            read_book(root / "edge_pb.pt", meta, partition_idx, is_needed=not graph_caching),
+        )
+    else:
+        node_feat = {t: read_features(part / "node_feat" / t) for t in meta.node_types}
+        edge_feat = {t: read_features(part / "edge_feat" / as_str(t)) for t in meta.edge_types}
+        edge_pb = {
+            t: read_book(root / "edge_pb" / f"{as_str(t)}.pt", meta, partition_idx, is_needed=not graph_caching)
+            for t in meta.edge_types
+        }
+        found = (
+            {t: read_edges(edges / as_str(t)) for t in meta.edge_types},
+            _there(node_feat) or None,
+            _there(edge_feat) or None,
+            {t: read_book(root / "node_pb" / f"{t}.pt", meta, partition_idx) for t in meta.node_types},
+            _there(edge_pb),
+        )
+    graph, node_data, edge_data, node_book, edge_book = (_on(torch.device(device), one) for one in found)
+    return meta.num_parts, partition_idx, graph, node_data, edge_data, node_book, edge_book
+
+
+def cat_feature_cache(
+    partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: Book
+) -> tuple[float, Tensor, Tensor, Book]:
+    """Put the copies of hot rows in front of a part's own rows.
+
+    Args:
+        partition_idx: The part.
+        feat_pdata: Its features.
+        feat_pb: The part of each id.
+
+    Returns:
+        The share of rows that are copies; the rows, copies first; int64[largest id + 1], the row of each id that the
+        part has, and 0 for others; and the book, where ids of copies belong to this part. Without copies the features
+        and the book are those given.
+
+    Raises:
+        FormatError: The data has no features.
+    """
+    feats, ids, cache_feats, cache_ids = feat_pdata
+    if feats is None or ids is None:
+        raise FormatError("feat_pdata has no feats or no ids; read the part's features first")
+    if cache_feats is None or cache_ids is None:
+        return 0.0, feats, _rows_of(ids), feat_pb
+    rows = _rows_of(torch.cat([cache_ids, ids]))
+    rows[cache_ids] = torch.arange(len(cache_ids), device=ids.device)
+    book = table_of(feat_pb)
+    book[cache_ids] = partition_idx
+    return len(cache_ids) / (len(cache_ids) + len(ids) or 1), torch.cat([cache_feats, feats]), rows, book
+
+
+def as_str(of_type: str | EdgeType) -> str:
+    """The name of a type in paths."""
+    return of_type if isinstance(of_type, str) else "__".join(of_type)
+
+
+def read_meta(root: Path) -> PartitionMeta:
+    """Read ``META``.
+
+    Raises:
+        FormatError: It is missing or damaged, or lacks a field.
+    """
+    path = root / META
+    values = read_value(path)
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds {type(values).__name__}; it must be a dictionary with num_parts and data_cls")
+    num_parts, data_cls = values.get("num_parts"), values.get("data_cls")
+    if type(num_parts) is not int or not 1 <= num_parts <= MAX_PARTS:
+        got = num_parts if isinstance(num_parts, int) else type(num_parts).__name__
+        raise FormatError(f"{path} has num_parts {got}; it must be an integer from 1 to {MAX_PARTS}")
+    if data_cls not in ("homo", "hetero"):
+        got = repr(data_cls[:20]) if isinstance(data_cls, str) else type(data_cls).__name__
+        raise FormatError(f"{path} has data_cls {got}; it must be 'homo' or 'hetero'")
+    is_hetero = data_cls == "hetero"
+    return PartitionMeta(
+        values=values,
+        num_parts=num_parts,
+        node_types=tuple(_names(path, "node_types", values)) if is_hetero else None,
+        edge_types=tuple(cast(EdgeType, t) for t in _names(path, "edge_types", values)) if is_hetero else None,
+        is_sorted=False,
+    )
+
+
+def read_book(path: Path, meta: PartitionMeta, partition_idx: int, *, is_needed: bool = True) -> Book | None:
+    """The part of each id; None where the file is missing and not needed.
+
+    Raises:
+        FormatError: The file is missing and needed, or holds anything else.
+    """
+    if not is_needed and not path.is_file():
+        return None
+    value = read_torch_file(path, tensors_only=True, stand_ins=_STAND_INS)
+    if not isinstance(value, _Saved):
+        return parts_of(path, value, meta.num_parts)
+    ids = ids_of(path, vars(value), "partition_bounds").tolist()
+    if len(ids) != meta.num_parts or ids != sorted({0, *ids} - {0}):
+        raise FormatError(
+            f"{path} has partition_bounds of {len(ids)} parts; wanted {meta.num_parts} that ascend from 0"
+        )
+    return RangePartitionBook(list(zip([0, *ids], ids, strict=False)), partition_idx)
+
+
+def read_edges(folder: Path) -> GraphPartitionData | None:
+    """The edges in a folder; None where it is not there.
+
+    Raises:
+        FormatError: A file is missing or damaged, or they do not fit each other.
+    """
+    if not folder.is_dir():
+        return None
+    rows, cols, eids = (_read_ids(folder / f"{name}.pt") for name in ("rows", "cols", "eids"))
+    if rows is None or cols is None:
+        raise FormatError(f"{folder} has no {'rows' if rows is None else 'cols'}.pt; copy it there")
+    weights = _read_rows(folder / "weights.pt")
+    for name, values in (("cols", cols), ("eids", eids), ("weights", weights)):
+        if values is not None and len(values) != len(rows):
+            raise FormatError(f"{folder / name}.pt has {len(values)} rows; rows.pt has {len(rows)}")
+    return GraphPartitionData(edge_index=(rows, cols), eids=eids, weights=weights)
+
+
+def read_features(folder: Path) -> FeaturePartitionData | None:
+    """The features in a folder; None where it is not there.
+
+    Raises:
+        FormatError: A file is missing or damaged, or they do not fit each other.
+    """
+    if not folder.is_dir():
+        return None
+    feats, cache_feats = _read_rows(folder / "feats.pkl"), _read_rows(folder / "cache_feats.pt")
+    ids, cache_ids = _read_ids(folder / "ids.pkl"), _read_ids(folder / "cache_ids.pt")
+    if feats is None or ids is None:
+        raise FormatError(f"{folder} has no {'feats' if feats is None else 'ids'}.pkl; copy it there")
+    if cache_feats is None or cache_ids is None:
+        cache_feats = cache_ids = None
+    for name, rows, of in (("feats", feats, ids), ("cache_feats", cache_feats, cache_ids)):
+        if rows is not None and of is not None and len(rows) != len(of):
+            raise FormatError(f"{folder / name} has {len(rows)} rows, and there are {len(of)} ids")
+    return FeaturePartitionData(feats=feats, ids=ids, cache_feats=cache_feats, cache_ids=cache_ids)
+
+
+def _read_rows(path: Path) -> Tensor | None:
+    """A tensor of rows; None where the file is not there. Older versions write ``.pt`` in place of ``.pkl``."""
+    if path.suffix == ".pkl":
+        if path.is_file():
+            return read_tensor(path)
+        path = path.with_suffix(".pt")
+    return tensor_of(path, {"value": read_torch_file(path, tensors_only=True)}, "value") if path.is_file() else None
+
+
+def _read_ids(path: Path) -> Tensor | None:
+    values = _read_rows(path)
+    return None if values is None else ids_of(path, {"value": values}, "value")
+
+
+def _names(path: Path, field: str, values: dict[Any, Any]) -> list[Any]:
+    """Names of types: text, or three of them."""
+    found = values.get(field)
+    if isinstance(found, list | tuple):
+        names = [tuple(name) if field == "edge_types" and isinstance(name, list) else name for name in found]
+        if all(_is_name(field, name) for name in names) and len(set(names)) == len(names):
+            return names
+    wanted = "names" if field == "node_types" else "(source, relation, destination)"
+    raise FormatError(f"{path} has {field} that are no list of {wanted}, each once")
+
+
+def _is_name(field: str, name: Any) -> bool:
+    texts = (name,) if field == "node_types" else name if isinstance(name, tuple) and len(name) == 3 else (None,)
+    return all(isinstance(text, str) and "/" not in text and text not in ("", ".", "..") for text in texts)
+
+
+def _there(by_type: dict[Any, Any]) -> dict[Any, Any]:
+    return {of_type: value for of_type, value in by_type.items() if value is not None}
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """Tensors, in named tuples and by type, on a device."""
+    if device.type == "cpu" or value is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _on(device, one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        moved = [_on(device, one) for one in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _rows_of(ids: Tensor) -> Tensor:
+    """int64[largest id + 1], the row of each id; 0 for ids that are not there."""
+    found = torch.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=torch.int64, device=ids.device)
+    found[ids] = torch.arange(len(ids), device=ids.device)
+    return found
+
+
+class _Saved:
+    """What ``torch.save`` keeps of a ``RangePartitionBook`` or a part of one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, for whoever looks for tensors."""
+        return vars(self)
+
+
+_STAND_INS: dict[str, type] = {
+    "graphlearn_torch.partition.partition_book.RangePartitionBook": _Saved,
+    "graphlearn_torch.partition.partition_book.OffsetId2Index": _Saved,
+    "graphlearn_torch.partition.base.GLTPartitionBook": Tensor,
+    "graphlearn_torch.partition.partition_book.GLTPartitionBook": Tensor,
+    f"{RangePartitionBook.__module__}.RangePartitionBook": _Saved,
+    f"{OffsetId2Index.__module__}.OffsetId2Index": _Saved,
+    f"{RangePartitionBook.__module__}.GLTPartitionBook": Tensor,
+}
+"""Names in saved books, of GLT and of this package, to what they are read as."""
