@@ -136,12 +136,7 @@ class Group:
     @property
     def own_location(self) -> str:
         """``grpc://host:0`` of this machine as the machine of rank 0 reaches it."""
-        if self._location.is_loopback:
-            return str(replace(self._location, port=0))
-        family = socket.AF_INET6 if ":" in self._location.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
-            probe.connect((self._location.host, self._location.port))
-            return str(Location(probe.getsockname()[0], 0, self._location.has_tls))
+        return str(location_towards(self._location))
 
     def gather(self, value: Any, what: str, timeout_s: float | None = None) -> list[Any]:
         """Put a value down, wait until all ranks have, and return the values of all in the order of ranks.
@@ -300,6 +295,16 @@ class _Taken:
     def take(self, frame: Frame) -> None:
         """Keep a frame's header."""
         self.header = frame.header
+
+
+def location_towards(location: Location) -> Location:
+    """An address of this machine, with port 0, as the machine of a location reaches it."""
+    if location.is_loopback:
+        return replace(location, port=0)
+    family = socket.AF_INET6 if ":" in location.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
+        probe.connect((location.host, location.port))
+        return Location(probe.getsockname()[0], 0, location.has_tls)
 
 
 def own_process() -> str:

@@ -236,6 +236,10 @@ class GraphQuestions(OfOneProcess):
         """The directions in which edges can be followed: ``in``, ``out`` or both."""
         return self._store().directions
 
+    def fetch_weight_attr(self) -> str | None:
+        """The edge feature by which edges can be drawn; None where the dataset was written without weights."""
+        return self._store().weight_attr
+
     def fetch_edge_weights_registered(self) -> bool:
         """Whether the dataset was written with weights, so that edges can be drawn by them."""
         return self._store().weight_attr is not None

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -26,7 +26,10 @@ from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
 
-RECORDS: Mapping[str, type[Any]] = {"Links": Links, "NegativeSampling": NegativeSampling, "PPRSettings": PPRSettings}
+RECORDS: dict[str, Callable[..., Any]] = {
+    "Links": Links, "NegativeSampling": NegativeSampling, "PPRSettings": PPRSettings,
+}  # fmt: skip
+"""Records that may travel: the name of a dataclass to what makes one of its fields. Doors add their own."""
 INPUT_OPTIONS = frozenset(
     {
         "seeds", "anchors", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank", "world_size",
@@ -79,12 +82,14 @@ def recipe_digest(loader: str, options: object, arrays: Sequence[Array]) -> str:
     return digest.hexdigest()
 
 
-def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:
+def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:  # noqa: PLR0911 - one return per kind
     if depth == 0:
         raise SettingsError(f"{name} is nested more than {MAX_DEPTH} deep, which cannot be sent to a server")
     depth -= 1
     value = value.item() if isinstance(value, np.generic) else value
     value = value.value if isinstance(value, Enum) else value
+    if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
     if value is None or isinstance(value, bool | str | int | float):
         is_json = not isinstance(value, float) or math.isfinite(value)
         return value if is_json else {"float": repr(value)}
@@ -92,7 +97,7 @@ def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:
         return {"map": [[_encode(name, one, arrays, depth) for one in pair] for pair in value.items()]}
     kind = type(value).__name__  # by name, so that PyG's own NegativeSampling is one, too
     if kind in RECORDS and is_dataclass(value):
-        found = {field.name: _encode(name, getattr(value, field.name), arrays, depth) for field in fields(value)}
+        found = {f.name: _encode(name, getattr(value, f.name), arrays, depth) for f in fields(value) if f.init}
         return {"record": kind, "fields": found}
     if isinstance(value, tuple):
         return {"tuple": [_encode(name, item, arrays, depth) for item in value]}

@@ -1,6 +1,24 @@
-"""The names of ``gigl.distributed.graph_store``."""
+"""Graph-store mode: storage servers and compute processes, by the names of ``gigl.distributed.graph_store``."""
 
 from __future__ import annotations
 
-from hopstream.compat.gigl.distributed.utils.networking import get_graph_store_info as get_graph_store_info
-from hopstream.compat.gigl.env.distributed import GraphStoreInfo as GraphStoreInfo
+from importlib import import_module
+
+_HERE = __name__
+_MODULE_OF = {
+    "GraphStoreInfo": "hopstream.compat.gigl.env.distributed",
+    "RemoteDistDataset": f"{_HERE}.remote_dist_dataset",
+    "build_storage_dataset": f"{_HERE}.storage_utils",
+    "get_graph_store_info": "hopstream.compat.gigl.distributed.utils.networking",
+    "init_compute_process": f"{_HERE}.compute",
+    "run_storage_server": f"{_HERE}.storage_utils",
+    "shutdown_compute_process": f"{_HERE}.compute",
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_MODULE_OF[name]), name)

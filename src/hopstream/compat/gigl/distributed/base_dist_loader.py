@@ -1,0 +1,175 @@
+"""Loaders of graph-store mode: what ``DistNeighborLoader`` and ``DistABLPLoader`` share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.gigl.distributed.graph_store.compute import session
+from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
+from hopstream.compat.gigl.distributed.sampler_options import (
+    PPRSamplerOptions,
+    SamplerOptions,
+    resolve_sampler_options,
+)
+from hopstream.compat.gigl.distributed.utils import get_available_device
+from hopstream.compat.glt.distributed.graph_facts import GraphFacts
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
+from hopstream.errors import SettingsError
+from hopstream.load.setup import SubgraphLoader
+from hopstream.schema import EdgeType
+from hopstream.stream.client import RemoteGraph
+
+NumNeighbors = list[int] | dict[EdgeType, list[int]]
+DEFAULT_PREFETCH = 4
+_NUMBERS: Counter[str] = Counter()
+"""How many loaders of each class this process has made."""
+
+
+class BaseDistLoader:
+    """One rank's batches, made by the storage servers. Iterating anew begins the next epoch."""
+
+    input_data: Any
+
+    def __init__(  # noqa: PLR0913 - what the two loaders have in common
+        self,
+        kind: str,
+        dataset: RemoteDistDataset,
+        *,
+        num_neighbors: NumNeighbors,
+        sampler_options: SamplerOptions | None,
+        batch_size: int,
+        shuffle: bool,
+        drop_last: bool,
+        with_weight: bool,
+        num_workers: int,
+        worker_concurrency: int,
+        channel_size: int | str,
+        prefetch_size: int | None,
+        pin_memory_device: torch.device | None,
+        non_blocking_transfers: bool,
+        rng_seed: int,
+    ) -> None:
+        """Check what the loaders share, and connect to the servers."""
+        if not isinstance(dataset, RemoteDistDataset):
+            raise SettingsError(
+                f"dataset is a {type(dataset).__name__}; give a RemoteDistDataset. For a dataset in this process use "
+                "hopstream.NeighborLoader"
+            )
+        self._options = resolve_sampler_options(num_neighbors, sampler_options)
+        if with_weight and isinstance(self._options, PPRSamplerOptions):
+            raise NotImplementedError("with_weight is not for PPRSamplerOptions; PageRank takes all edges alike")
+        self.edge_dir = dataset.fetch_edge_dir()
+        if with_weight and not dataset.fetch_edge_weights_registered():
+            raise SettingsError("with_weight is True, and the dataset has no weights; write it with weight_attr")
+        self.worker_key = f"{kind}_{_NUMBERS[kind]}_compute_rank_{_rank()}"
+        _NUMBERS[kind] += 1
+        self.worker_options = RemoteDistSamplingWorkerOptions(
+            server_rank=list(range(session().num_servers)), num_workers=num_workers,
+            worker_concurrency=worker_concurrency, buffer_size=channel_size,
+            prefetch_size=DEFAULT_PREFETCH if prefetch_size is None else prefetch_size, worker_key=self.worker_key,
+        )  # fmt: skip
+        self.sampling_type = SamplingType.NODE
+        self.sampling_config = SamplingConfig(
+            self.sampling_type, num_neighbors, batch_size, shuffle, drop_last, True, True, False, with_weight,
+            self.edge_dir, rng_seed,
+        )  # fmt: skip
+        self.num_neighbors, self.batch_size = num_neighbors, batch_size
+        self.shuffle, self.drop_last, self.with_edge, self.with_weight = shuffle, drop_last, True, with_weight
+        self.to_device = pin_memory_device or get_available_device(dataset.local_rank)
+        self._is_blocking = not non_blocking_transfers
+        self._graph = session().graph()
+        self._loader: SubgraphLoader | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    def _open(self, make: Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader]) -> None:
+        """Make the loader below; the graph is closed where that fails."""
+        num_servers = session().num_servers
+        consuming = {"num_threads": num_servers, "prefetch": self.worker_options.prefetch_size * num_servers}
+        try:
+            self._loader = make(self._graph, GraphFacts(self._graph.fetch_schema()), consuming)
+        except BaseException:
+            self._graph.close()
+            raise
+
+    def _how(self, facts: GraphFacts) -> dict[str, Any]:
+        """What ``make_loader`` takes beside the configuration."""
+        options = self._options
+        ppr = None
+        if isinstance(options, PPRSamplerOptions):
+            ppr = options.ppr_settings(self.edge_dir, facts.message_types)
+        return {
+            "ppr": ppr,
+            "weight_attr": self._graph.fetch_weight_attr() if self.with_weight else None,
+        }
+
+    def __iter__(self) -> Self:
+        """Begin the next epoch."""
+        if self._loader is None:
+            raise RuntimeError("the loader was shut down; make another one")
+        self._batches = iter(self._loader)
+        return self
+
+    def __next__(self) -> Data | HeteroData:
+        """The next batch, on ``to_device``.
+
+        Raises:
+            StopIteration: The epoch has ended.
+        """
+        batch: Data | HeteroData = next(self._batches)
+        return batch if self.to_device.type == "cpu" else batch.to(self.to_device, non_blocking=not self._is_blocking)
+
+    def __len__(self) -> int:
+        """Batches of an epoch of this rank."""
+        return 0 if self._loader is None else len(self._loader)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Where the loader is; ``load_state_dict`` of an equal loader goes on there."""
+        return self._opened().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader was."""
+        self._opened().load_state_dict(dict(state))
+
+    def shutdown(self) -> None:
+        """Give up the channels on all servers; a second call does nothing."""
+        loader, self._loader = self._loader, None
+        self._batches = iter(())
+        if loader is not None:
+            loader.close()
+            self._graph.close()
+
+    def _opened(self) -> SubgraphLoader:
+        if self._loader is None:
+            raise RuntimeError("the loader was shut down; make another one")
+        return self._loader
+
+
+def check_servers(given: Mapping[int, Any], what: str) -> None:
+    """Check that inputs are named by servers.
+
+    Raises:
+        SettingsError: They are no mapping, or name a server that is not there.
+    """
+    num_servers = session().num_servers
+    if not isinstance(given, Mapping):
+        raise SettingsError(
+            f"input_nodes is a {type(given).__name__}; in graph-store mode give {what}, as RemoteDistDataset fetches it"
+        )
+    unknown = [server for server in given if not isinstance(server, int) or not 0 <= server < num_servers]
+    if unknown:
+        raise SettingsError(f"input_nodes names servers {unknown}; servers are numbered 0..{num_servers - 1}")
+
+
+def joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """int64[n], ids of several servers, ascending, so that batches do not depend on the number of servers."""
+    return torch.sort(torch.cat([torch.empty(0, dtype=torch.int64), *rows])).values
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

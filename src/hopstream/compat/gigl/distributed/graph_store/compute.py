@@ -1,0 +1,149 @@
+"""Compute process of graph-store mode: joins the servers and the process group of compute ranks, and leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store.dist_server import METHODS
+from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
+from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed.session import Session
+from hopstream.compat.glt.distributed.storage import Meeting
+from hopstream.errors import SettingsError, StateError
+from hopstream.store.settings import StoreSettings
+
+_SESSION: Session | None = None
+
+
+def session() -> Session:
+    """The session of this process.
+
+    Raises:
+        RuntimeError: ``init_compute_process`` was not called.
+    """
+    if _SESSION is None:
+        raise RuntimeError("this process has no session with storage servers; call init_compute_process first")
+    return _SESSION
+
+
+def init_compute_process(
+    local_rank: int,
+    cluster_info: GraphStoreInfo,
+    compute_world_backend: str | None = None,
+    rpc_timeout: int = 300,
+    *,
+    store_settings: StoreSettings | None = None,
+) -> None:
+    """Find the storage servers, and make the process group of all compute ranks.
+
+    Args:
+        local_rank: This process among those of its machine.
+        cluster_info: The cluster; ``RANK`` of the environment is this machine among the compute machines.
+        compute_world_backend: Of torch's process group; None for torch's default.
+        rpc_timeout: Seconds to wait for servers and for their answers.
+        store_settings: Token and roots, where servers ask for them.
+
+    Raises:
+        ValueError: A process group exists, a session exists, or the rank is none.
+        TimeoutError: The storage servers did not become ready.
+        StoreUnavailable: Server 0 cannot be reached.
+    """
+    global _SESSION
+    if torch.distributed.is_initialized():
+        raise SettingsError(
+            "a process group exists already; init_compute_process makes the one of compute ranks: do not call "
+            "init_process_group, or destroy its group first"
+        )
+    if _SESSION is not None:
+        raise StateError("this process has a session already; call shutdown_compute_process first")
+    if not 0 <= local_rank < cluster_info.num_processes_per_compute:
+        raise SettingsError(
+            f"local_rank is {local_rank}; a machine has processes 0..{cluster_info.num_processes_per_compute - 1}"
+        )
+    rank = cluster_info.compute_node_rank * cluster_info.num_processes_per_compute + local_rank
+    wait_for_readiness_signal(cluster_info.readiness_uri, timeout=rpc_timeout, poll_interval=0.2)
+    meeting = Meeting(
+        master_addr=cluster_info.storage_cluster_master_ip, master_port=cluster_info.rpc_master_port,
+        timeout_s=rpc_timeout, settings=store_settings,
+    )  # fmt: skip
+    found = Session(meeting, rank, cluster_info.compute_cluster_world_size)
+    try:
+        torch.distributed.init_process_group(
+            backend=compute_world_backend,
+            world_size=cluster_info.compute_cluster_world_size,
+            rank=rank,
+            init_method=f"tcp://{cluster_info.compute_cluster_master_ip}:{cluster_info.compute_cluster_master_port}",
+        )
+    except BaseException:
+        found.close()
+        raise
+    _SESSION = found
+
+
+def shutdown_compute_process() -> None:
+    """Leave with the other compute ranks, after all loaders were shut down; rank 0 tells the servers to end.
+
+    Raises:
+        RuntimeError: There is no session.
+        StoreTimeout: Some ranks did not leave in time; servers were told to end all the same.
+    """
+    global _SESSION
+    leaving = session()
+    _SESSION = None
+    try:
+        leaving.leave()
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def async_request_server(
+    server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
+) -> torch.futures.Future[Any]:
+    """Call a method of a server by name; a future of its answer.
+
+    Args:
+        server_rank: The server.
+        func: A method of ``DistServer`` that clients may call, or its name.
+        *args: Its arguments, without the server.
+        **kwargs: Its arguments by name.
+
+    Raises:
+        ValueError: ``func`` is no such method: other functions are never sent, as that would need pickle.
+    """
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    asked = session().submit(server_rank, method_name(func), *args, **kwargs)
+
+    def tell(done: Any) -> None:
+        error = done.exception()
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(error)
+
+    asked.add_done_callback(tell)
+    return future
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a server by name and wait; as ``async_request_server``."""
+    return session().request(server_rank, method_name(func), *args, **kwargs)
+
+
+def method_name(func: Callable[..., Any] | str) -> str:
+    """The name of a method of ``DistServer``.
+
+    Raises:
+        SettingsError: It is no method that clients may call.
+    """
+    name = func if isinstance(func, str) else getattr(func, "__name__", repr(func))
+    owner = "DistServer" if isinstance(func, str) else getattr(func, "__qualname__", "").rpartition(".")[0]
+    if owner != "DistServer" or name not in METHODS:
+        raise SettingsError(
+            f"{func!r} is no method of DistServer that clients may call; these are {', '.join(METHODS)}. Other "
+            "functions are not sent: that would need pickle"
+        )
+    return name

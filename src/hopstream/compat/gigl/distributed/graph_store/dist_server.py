@@ -1,0 +1,683 @@
+"""Storage server: answers questions about its parts of a dataset, and samples for the loaders of compute processes.
+
+Teardown has three phases. Every loader gives up its channels (``destroy_sampling_input``). Then every compute process
+calls ``shutdown_compute_process``, and the first of them tells all servers to end. Then every server, which waits in
+``wait_and_shutdown_server``, leaves with the others. A compute process that crashed holds up nobody; servers on which
+it left channels end with a RuntimeError.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store.messages import (
+    FetchABLPInputRequest,
+    FetchNodesRequest,
+    InitSamplingBackendRequest,
+    RegisterBackendRequest,
+)
+from hopstream.compat.gigl.distributed.graph_store.records import outgoing
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
+    QueueChannel,
+    SampleMessage,
+    SharedDistSamplingBackend,
+)
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType, Relation
+from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
+from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
+from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
+from hopstream.errors import SettingsError
+from hopstream.schema import EdgeType as Types
+from hopstream.store.requests import check_split
+from hopstream.store.security import ServerSecurity
+from hopstream.store.settings import StoreSettings
+
+logger = logging.getLogger(__name__)
+SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
+"""Seconds after which a waiting server looks again whether it is to end."""
+FETCH_SLOW_LOG_SECS = 1.0
+"""Seconds after which a fetch is reported as slow."""
+FETCH_POLL_S = 0.1
+FETCH_S = 600.0
+"""How long one fetch waits for a batch."""
+INIT_WAIT_S = 60.0
+EMPTY_CAPACITY = 1
+
+
+@dataclass(slots=True, eq=False)
+class ChannelState:
+    """One input of one compute rank.
+
+    Attributes:
+        backend_id: The backend that samples it.
+        worker_key: What the compute rank calls it.
+        channel: Where messages wait to be fetched.
+        epoch: The last epoch that was started; -1 before the first.
+        lock: Held while the channel is changed.
+        tombstoned: It was destroyed; a fetch that still waits ends.
+    """
+
+    backend_id: int
+    worker_key: str
+    channel: QueueChannel
+    epoch: int = -1
+    lock: Any = field(default_factory=threading.RLock)
+    tombstoned: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SamplingBackendState:
+    """One sampling backend.
+
+    Attributes:
+        backend_id: Its number.
+        backend_key: What loaders call it.
+        runtime: What samples.
+        active_channels: Numbers of its channels.
+        lock: Held while it is made or torn down.
+        init_complete: It can be used.
+        init_error: Why it could not be made.
+        tearing_down: It is being shut down.
+    """
+
+    backend_id: int
+    backend_key: str
+    runtime: SharedDistSamplingBackend
+    active_channels: set[int] = field(default_factory=set)
+    lock: Any = field(default_factory=threading.RLock)
+    init_complete: bool = False
+    init_error: BaseException | None = None
+    tearing_down: bool = False
+
+
+class DistServer:
+    """Answers for the parts of one server. Safe to use from many threads."""
+
+    def __init__(self, dataset: DistDataset, log_every_n: int = 50) -> None:
+        """Answer for ``dataset``.
+
+        Args:
+            dataset: The parts.
+            log_every_n: Fetches of a channel after which their times are logged.
+        """
+        self.dataset = dataset
+        self._log_every_n = log_every_n
+        self._lock = threading.RLock()
+        self._backends: dict[int, SamplingBackendState] = {}
+        self._channels: dict[int, ChannelState] = {}
+        self._ever: set[int] = set()
+        self._num_fetches: dict[int, tuple[int, float]] = {}
+        self._next_id = 0
+        self._exit = threading.Event()
+
+    # --- Life -----------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Forget all channels and backends, and warn of those that were not destroyed; they are ended."""
+        with self._lock:
+            left = sorted(self._channels), sorted(self._backends)
+            backends = list(self._backends.values())
+            self._channels.clear()
+            self._backends.clear()
+            self._num_fetches.clear()
+        if any(left):
+            logger.warning("channels %s and backends %s were left by loaders that were not shut down", *left)
+        for backend in backends:
+            backend.runtime.shutdown()
+
+    @property
+    def left(self) -> list[int]:
+        """Numbers of the channels that are registered."""
+        with self._lock:
+            return sorted(self._channels)
+
+    def wait_for_exit(self) -> None:
+        """Return when ``exit`` was called."""
+        while not self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL):
+            logger.debug("waiting for exit")
+
+    def exit(self) -> bool:
+        """Let ``wait_for_exit`` return."""
+        self._exit.set()
+        return True
+
+    # --- Facts and rows -------------------------------------------------------------------------------------------
+
+    def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
+        """Number of partitions, this one, node types and edge types."""
+        return self.dataset.num_partitions, self.dataset.partition_idx, self.get_node_types(), self.get_edge_types()
+
+    def get_node_types(self) -> list[NodeType] | None:
+        """Node types; None for a homogeneous dataset."""
+        found = self.dataset.facts.node_types()
+        return None if found is None else [NodeType(one) for one in found]
+
+    def get_edge_types(self) -> list[EdgeType] | None:
+        """Edge types; None for a homogeneous dataset."""
+        found = self.dataset.facts.edge_types()
+        return None if found is None else [_edge_type(one) for one in found]
+
+    def get_edge_dir(self) -> Literal["in", "out"]:
+        """The direction in which edges are followed."""
+        return self.dataset.edge_dir
+
+    def get_edge_weights_registered(self) -> bool:
+        """Whether edges can be drawn by weights."""
+        return self.dataset.store.weight_attr is not None
+
+    def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor | None:
+        """int64[n], the partition of each node.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one.
+        """
+        name = self.dataset.facts.node_type(node_type)
+        return to_torch(self.dataset.partition_of(name, _ids(index)))
+
+    def get_node_partition_book(self, node_type: NodeType | None) -> PartitionBook | None:
+        """The partition of every node of a type.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one.
+        """
+        name = self.dataset.facts.node_type(node_type)
+        num_nodes = self.dataset.store.book.num_ids(name)
+        return self._book(self.dataset.partition_of(name, np.arange(num_nodes, dtype=np.int64)))
+
+    def get_edge_partition_book(self, edge_type: EdgeType | None) -> PartitionBook | None:
+        """The partition of every edge of a type by its key; None where the dataset keeps no keys of edges.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one.
+        """
+        from hopstream.store.whole import read_edges
+
+        name = self.dataset.facts.edge_type(edge_type)
+        edges = read_edges(self.dataset.graph(), name, self.dataset.edge_dir)
+        if edges.edge_keys is None:
+            return None
+        src, dst = edges.ends()
+        near, near_type = (src, name[0]) if self.dataset.edge_dir == "out" else (dst, name[2])
+        owners = np.empty(len(near), np.int64)
+        owners[edges.edge_keys] = self.dataset.partition_of(near_type, near)
+        return self._book(owners)
+
+    def _book(self, owners: np.ndarray[Any, np.dtype[np.int64]]) -> PartitionBook:
+        """Ranges where partitions follow each other, else a table."""
+        if len(owners) and (np.diff(owners) >= 0).all():
+            stops = np.searchsorted(owners, np.arange(self.dataset.num_partitions), "right")
+            ranges = [(int(a), int(b)) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
+            return RangePartitionBook(ranges, self.dataset.partition_idx)
+        return GLTPartitionBook(to_torch(owners))
+
+    def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """[n, dim], features of nodes given by id, of any partition.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+        """
+        return self.dataset.node_tensor(self.dataset.facts.node_type(node_type), _ids(index))
+
+    def get_tensor_size(self, node_type: NodeType | None) -> torch.Size:
+        """Nodes of this partition, and numbers per node.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+        """
+        name = self.dataset.facts.node_type(node_type)
+        info = self._node_info(name)
+        if info is None:
+            raise SettingsError(f"node type {name!r} has no features")
+        return torch.Size([len(self.dataset.own_keys(name)), info.dim])
+
+    def get_node_label(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """[n], labels of nodes given by id, of any partition.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no labels.
+        """
+        return self.dataset.label_tensor(self.dataset.facts.node_type(node_type), _ids(index))
+
+    def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[n] sources and destinations of the edges of this partition.
+
+        Raises:
+            ValueError: The layout is not ``coo``, or the type is missing or too much.
+        """
+        _check_layout(layout)
+        src, dst = self.dataset.own_edges(self.dataset.facts.edge_type(edge_type))
+        return to_torch(src), to_torch(dst)
+
+    def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
+        """Numbers of nodes of the type's ends: the size of its adjacency matrix.
+
+        Raises:
+            ValueError: The layout is not ``coo``, or the type is missing or too much.
+        """
+        _check_layout(layout)
+        src, _, dst = self.dataset.facts.edge_type(edge_type)
+        book = self.dataset.store.book
+        return book.num_ids(src), book.num_ids(dst)
+
+    def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
+        """Width and dtype of features: of the only type, or by type; None where there are none."""
+        facts = self.dataset.facts
+        found = {NodeType(facts.shown_node(t)): info for t in facts.schema.nodes if (info := self._node_info(t))}
+        return _only(found) if facts.kind == "homogeneous" else found or None
+
+    def get_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
+        """Width and dtype of features of edges: of the only type, or by type; None where there are none."""
+        facts = self.dataset.facts
+        found = {
+            _edge_type(facts.shown_edge(t)): FeatureInfo(*info)
+            for t, features in facts.schema.edges.items()
+            if (info := width_and_dtype(dict(features), facts.edge_columns(t)))
+        }
+        return _only(found) if facts.kind == "homogeneous" else found or None
+
+    def get_node_quantization_metadata(self) -> dict[NodeType, FeatureQuantizationMetadata] | None:
+        """None: no features are quantised."""
+        return None
+
+    def get_edge_quantization_metadata(self) -> dict[EdgeType, FeatureQuantizationMetadata] | None:
+        """None: no features are quantised."""
+        return None
+
+    def _node_info(self, node_type: str) -> FeatureInfo | None:
+        facts = self.dataset.facts
+        info = width_and_dtype(dict(facts.schema.nodes[node_type]), facts.node_columns(node_type))
+        return None if info is None else FeatureInfo(*info)
+
+    # --- Inputs ---------------------------------------------------------------------------------------------------
+
+    def get_node_ids(self, request: FetchNodesRequest) -> torch.Tensor:
+        """int64[n], ids of nodes of this partition, ascending.
+
+        Raises:
+            ValueError: There is no such split, or the type is missing or too much.
+        """
+        facts = self.dataset.facts
+        if facts.kind == "labeled" and request.node_type is None:
+            name = next(iter(facts.schema.nodes))
+        else:
+            name = facts.node_type(request.node_type)
+        keys = self.dataset.own_keys(name)
+        if request.split is not None:
+            if request.split not in facts.schema.splits.get(name, ()):
+                known = ", ".join(facts.schema.splits.get(name, ())) or "none"
+                raise SettingsError(f"split is {request.split!r}; {name!r} has the splits: {known}")
+            check_split(self.dataset.store, name, request.split)
+            keys = keys[np.isin(keys, self.dataset.graph().split(name, request.split))]
+        found = to_torch(keys)
+        return found if request.server_slice is None else request.server_slice.slice_tensor(found)
+
+    def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Anchors of this partition with their labels: int64[n], int64[n, M] and int64[n, K], rows padded with -1.
+
+        Raises:
+            ValueError: There is no such split, or the types do not belong together.
+        """
+        facts = self.dataset.facts
+        supervision = self._supervision(request.supervision_edge_type)
+        positive, negative = facts.label_types_of(supervision)
+        direction = self._label_direction(positive)
+        anchor_type = positive[0] if direction == "out" else positive[2]
+        name = next(iter(facts.schema.nodes)) if facts.kind != "typed" else request.node_type
+        if name != anchor_type:
+            raise SettingsError(f"node_type is {request.node_type!r}; anchors of {supervision} are {anchor_type!r}")
+        asked_type = None if facts.kind == "homogeneous" else request.node_type
+        anchors = self.get_node_ids(FetchNodesRequest(request.split, asked_type, request.server_slice))
+        positives = self._labels(positive, direction, anchor_type, anchors)
+        return anchors, positives, None if negative is None else self._labels(negative, direction, anchor_type, anchors)
+
+    def _supervision(self, given: EdgeType | None) -> Types:
+        """The dataset's edge type of a supervision edge type in outward form, or its reverse where edges are turned."""
+        facts = self.dataset.facts
+        if facts.kind == "homogeneous":
+            return next(iter(facts.schema.edges))
+        known = {facts.shown_edge(t): t for t in facts.schema.edges} | {t: t for t in facts.schema.edges}
+        wanted = cast(Types, tuple(given or ()))
+        if len(wanted) == 3:
+            src, relation, dst = wanted
+            for found in (wanted, (dst, relation, src)):
+                if found in known:
+                    return known[found]
+                if (found[0], found[1] + POSITIVE, found[2]) in known:
+                    return found
+        raise SettingsError(f"supervision_edge_type is {given}; the dataset has {', '.join(map(str, known))}")
+
+    def _label_direction(self, positive: Types) -> Literal["in", "out"]:
+        directions = self.dataset.store.directions
+        return "out" if "out" in directions else "in"
+
+    def _labels(
+        self, edge_type: Types, direction: Literal["in", "out"], anchor_type: str, anchors: torch.Tensor
+    ) -> torch.Tensor:
+        """int64[n, M], the label nodes of anchors in stored order, padded with -1."""
+        from hopstream.compat.glt.distributed.dist_dataset import key_column
+        from hopstream.store.contract import SampleRequest
+
+        graph = self.dataset.graph()
+        ids = graph.lookup(anchor_type, _ids(anchors))
+        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=-1)
+        reply = graph.sample([request])[0]
+        far_type = edge_type[2] if direction == "out" else edge_type[0]
+        keys = key_column(graph, far_type, reply.neighbor_ids.astype(np.int64))
+        counts = reply.counts.astype(np.int64)
+        padded = np.full((len(ids), int(counts.max(initial=0))), -1, np.int64)
+        padded[np.arange(padded.shape[1]) < counts[:, None]] = keys
+        return to_torch(padded)
+
+    # --- Sampling -------------------------------------------------------------------------------------------------
+
+    def init_sampling_backend(self, opts: InitSamplingBackendRequest) -> int:
+        """Make a backend, or find the one of this key, and wait until it can be used; its number.
+
+        Raises:
+            RuntimeError: Another caller's making of it failed, or it is being torn down.
+        """
+        with self._lock:
+            state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
+            is_first = state is None
+            if state is None:
+                runtime = SharedDistSamplingBackend(
+                    data=self.dataset, worker_options=opts.worker_options, sampling_config=opts.sampling_config,
+                    sampler_options=opts.sampler_options, degree_tensors=None,
+                )  # fmt: skip
+                state = SamplingBackendState(self._new_id(), opts.backend_key, runtime)
+                self._backends[state.backend_id] = state
+                state.lock.acquire()  # before anybody else finds it
+        if is_first:
+            try:
+                state.runtime.init_backend()
+                state.init_complete = True
+            except BaseException as error:
+                state.init_error = error
+                with self._lock:
+                    self._backends.pop(state.backend_id, None)
+                raise
+            finally:
+                state.lock.release()
+            return state.backend_id
+        if not state.lock.acquire(timeout=INIT_WAIT_S):
+            raise RuntimeError(
+                f"backend {opts.backend_key!r} is being made by another caller, for {INIT_WAIT_S:g} s by now"
+            )
+        try:
+            if state.init_error is not None:
+                raise RuntimeError(
+                    f"another caller's making of backend {opts.backend_key!r} failed: {state.init_error}"
+                ) from state.init_error
+            if state.tearing_down or not state.init_complete:
+                raise RuntimeError(f"backend {opts.backend_key!r} is being torn down; ask again")
+            return state.backend_id
+        finally:
+            state.lock.release()
+
+    def register_sampling_input(self, opts: RegisterBackendRequest) -> int:
+        """Make a channel on a backend; its number.
+
+        Raises:
+            KeyError: There is no such backend.
+            Exception: What the backend says of the input; nothing is left of the channel.
+        """
+        with self._lock:
+            backend = self._backends.get(opts.backend_id)
+        if backend is None:
+            raise KeyError(f"there is no backend {opts.backend_id}; call init_sampling_backend first")
+        with backend.lock:
+            if backend.tearing_down:
+                raise KeyError(f"backend {opts.backend_id} was torn down; call init_sampling_backend again")
+            capacity = opts.buffer_capacity if len(opts.sampler_input) else EMPTY_CAPACITY
+            with self._lock:
+                channel_id = self._new_id()
+                state = ChannelState(opts.backend_id, opts.worker_key, QueueChannel(capacity))
+                self._channels[channel_id] = state
+                self._ever.add(channel_id)
+                backend.active_channels.add(channel_id)
+            try:
+                backend.runtime.register_input(
+                    channel_id, opts.worker_key, opts.sampler_input, opts.sampling_config, state.channel
+                )
+            except BaseException:
+                with self._lock:
+                    self._channels.pop(channel_id, None)
+                    self._ever.discard(channel_id)
+                    backend.active_channels.discard(channel_id)
+                raise
+        return channel_id
+
+    def destroy_sampling_input(self, channel_id: int) -> None:
+        """Give a channel up; the last one of a backend takes the backend along. Unknown ones are gone already."""
+        with self._lock:
+            state = self._channels.pop(channel_id, None)
+            backend = None if state is None else self._backends.get(state.backend_id)
+            self._num_fetches.pop(channel_id, None)
+        if state is None:
+            return
+        with state.lock:
+            state.tombstoned = True
+        if backend is None:
+            return
+        with backend.lock:
+            backend.runtime.unregister_input(channel_id)
+            backend.active_channels.discard(channel_id)
+            if backend.active_channels or backend.tearing_down:
+                return
+            backend.tearing_down = True
+            with self._lock:
+                self._backends.pop(backend.backend_id, None)
+            backend.runtime.shutdown()
+
+    def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
+        """Start an epoch of a channel; one that is no later than the last, or of a destroyed channel, does nothing.
+
+        Raises:
+            RuntimeError: There never was such a channel.
+        """
+        with self._lock:
+            state = self._channels.get(channel_id)
+            if state is None:
+                if channel_id in self._ever:
+                    return
+                raise RuntimeError(f"there is no channel {channel_id}; call register_sampling_input first")
+            backend = self._backends.get(state.backend_id)
+        with state.lock:
+            if state.tombstoned or epoch <= state.epoch or backend is None:
+                return
+            try:
+                backend.runtime.start_new_epoch_sampling(channel_id, epoch)
+            except (KeyError, RuntimeError):
+                with self._lock:
+                    if channel_id in self._channels:
+                        raise
+                return  # it was destroyed meanwhile
+            state.epoch = epoch
+
+    def fetch_one_sampled_message(self, channel_id: int) -> tuple[SampleMessage | None, bool]:
+        """Wait for the next message of a channel, and whether the epoch has ended: then there is none.
+
+        Raises:
+            RuntimeError: No batch came in ten minutes.
+        """
+        started = time.monotonic()
+        with self._lock:
+            state = self._channels.get(channel_id)
+        if state is None or state.epoch < 0:
+            return None, True
+        while time.monotonic() - started < FETCH_S:
+            if state.tombstoned:
+                return None, True
+            message = state.channel.recv(FETCH_POLL_S)
+            if message is not None:
+                self._log_fetch(channel_id, time.monotonic() - started)
+                return message, False
+            with self._lock:
+                backend = self._backends.get(state.backend_id)
+            try:
+                is_done = backend is None or backend.runtime.is_channel_epoch_done(channel_id, state.epoch)
+            except KeyError:
+                is_done = True
+            if is_done and state.channel.empty():
+                return None, True
+        raise RuntimeError(f"no batch of channel {channel_id} came in {FETCH_S:g} s")
+
+    def _log_fetch(self, channel_id: int, seconds: float) -> None:
+        with self._lock:
+            number, total = self._num_fetches.get(channel_id, (0, 0.0))
+            self._num_fetches[channel_id] = number + 1, total + seconds
+        if seconds > FETCH_SLOW_LOG_SECS:
+            logger.warning("a fetch of channel %d took %.1f s", channel_id, seconds)
+        if (number + 1) % self._log_every_n == 0:
+            logger.info("%d fetches of channel %d took %.3f s each", number + 1, channel_id, total / (number + 1))
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """What clients may call, by name; answers are as they travel."""
+
+        def sending(method: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *args, **kwargs: outgoing(method(*args, **kwargs))
+
+        return {name: sending(getattr(self, name)) for name in METHODS}
+
+
+METHODS = (
+    "exit", "get_dataset_meta", "get_node_types", "get_edge_types", "get_edge_dir", "get_edge_weights_registered",
+    "get_node_partition_id", "get_node_partition_book", "get_edge_partition_book", "get_node_feature",
+    "get_tensor_size", "get_node_label", "get_edge_index", "get_edge_size", "get_node_feature_info",
+    "get_edge_feature_info", "get_node_quantization_metadata", "get_edge_quantization_metadata", "get_node_ids",
+    "get_ablp_input", "init_sampling_backend", "register_sampling_input", "destroy_sampling_input",
+    "start_new_epoch_sampling", "fetch_one_sampled_message",
+)  # fmt: skip
+"""Methods that clients may call: all but ``shutdown`` and ``wait_for_exit``, which are the server's own."""
+_SERVER: DistServer | None = None
+_STORAGE: StorageServer | None = None
+_LEAVE_S = 180.0
+
+
+def get_server() -> DistServer:
+    """The server of this process.
+
+    Raises:
+        RuntimeError: ``init_server`` was not called.
+    """
+    if _SERVER is None:
+        raise RuntimeError("DistServer not initialized! Call init_server() first.")
+    return _SERVER
+
+
+def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str,
+    master_port: int,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: int = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    security: ServerSecurity | None = None,
+    store_settings: StoreSettings | None = None,
+) -> None:
+    """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
+
+    Args:
+        num_servers: How many servers there are.
+        server_rank: Which one this is.
+        dataset: Its parts.
+        master_addr: A host name or IP address of the machine of server 0.
+        master_port: A free port there, at which server 0 listens.
+        num_clients: No effect: servers count no clients.
+        num_rpc_threads: No effect: the transport has threads of its own.
+        request_timeout: Seconds to wait for the other servers, and for their answers.
+        server_group_name: No effect.
+        is_dynamic: No effect: clients are never counted.
+        security: TLS and token of this server; needed where ``master_addr`` is not loopback.
+        store_settings: What this server shows to others, and trusts.
+
+    Raises:
+        RuntimeError: This process has a server already.
+        ValueError: The ranks are not those of the dataset's partitions.
+        StoreTimeout: Some servers did not come in time.
+        StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
+        AccessDenied: Others could reach the server, and TLS or a token is missing.
+    """
+    global _SERVER, _STORAGE
+    if _SERVER is not None:
+        raise RuntimeError("this process has a server already; call wait_and_shutdown_server first")
+    if (num_servers, server_rank) != (dataset.num_partitions, dataset.partition_idx):
+        raise SettingsError(
+            f"server {server_rank} of {num_servers} has partition {dataset.partition_idx} of {dataset.num_partitions}; "
+            "build the dataset with the same rank and number"
+        )
+    server = DistServer(dataset)
+    meeting = Meeting(
+        master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
+        settings=store_settings,
+    )  # fmt: skip
+    _STORAGE = StorageServer(dataset, server.methods(), meeting)
+    _SERVER = server
+
+
+def wait_and_shutdown_server() -> None:
+    """Wait until ``exit`` is called, end the server, and leave with the other servers.
+
+    Raises:
+        RuntimeError: Loaders left channels; it is raised when the other servers can end.
+    """
+    global _SERVER, _STORAGE
+    if _SERVER is None or _STORAGE is None:
+        logger.warning("there is no server in this process; nothing to shut down")
+        return
+    server, storage = _SERVER, _STORAGE
+    server.wait_for_exit()
+    left, failure = server.left, None
+    try:
+        server.shutdown()
+    except Exception as error:  # the other servers end whatever happened here
+        failure = error
+    try:
+        storage.leave(_LEAVE_S)
+    finally:
+        abandoned = storage.close()
+        _SERVER = _STORAGE = None
+    if failure is not None:
+        raise failure
+    if left or abandoned:
+        keys = ", ".join(str(one["worker_key"]) for one in abandoned)
+        raise RuntimeError(
+            f"loaders that were not shut down left channels {left or ''} {keys}; call shutdown() of every loader "
+            "before shutdown_compute_process(), or see what ended their processes"
+        )
+
+
+def _ids(index: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(torch.as_tensor(index).cpu().numpy(), np.int64).reshape(-1)
+
+
+def _check_layout(layout: str) -> None:
+    if layout != "coo":
+        raise SettingsError(f"layout is {layout!r}; only 'coo' is known")
+
+
+def _edge_type(given: Types) -> EdgeType:
+    return EdgeType(NodeType(given[0]), Relation(given[1]), NodeType(given[2]))
+
+
+def _only(found: dict[Any, FeatureInfo]) -> FeatureInfo | None:
+    return next(iter(found.values()), None)

@@ -1,0 +1,97 @@
+"""Receiving end of channels on storage servers: fetches messages ahead, from several servers at once."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store.compute import session
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SampleMessage
+from hopstream.errors import SettingsError
+
+RECV_S = 660.0
+"""How long to wait for a message: longer than a server waits for a batch."""
+
+
+class RemoteReceivingChannel:
+    """Messages of one epoch of channels on servers, in the order in which they arrive."""
+
+    def __init__(
+        self,
+        server_rank: int | Sequence[int],
+        channel_id: int | Sequence[int],
+        prefetch_size: int = 2,
+        active_mask: Sequence[bool] | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        """Fetch nothing before ``recv``.
+
+        Args:
+            server_rank: The server, or several.
+            channel_id: The channel on each of them.
+            prefetch_size: Fetches under way per server.
+            active_mask: Which of them have messages; None for all.
+            pin_memory: Put tensors into page-locked memory.
+
+        Raises:
+            ValueError: The lists differ in length, or there is no GPU to pin memory for.
+        """
+        self._servers = [server_rank] if isinstance(server_rank, int) else list(server_rank)
+        self._ids = [channel_id] if isinstance(channel_id, int) else list(channel_id)
+        mask = [True] * len(self._servers) if active_mask is None else list(active_mask)
+        if not len(self._servers) == len(self._ids) == len(mask):
+            raise SettingsError(
+                f"there are {len(self._servers)} servers, {len(self._ids)} channels and {len(mask)} marks; give as many"
+            )
+        if pin_memory and not torch.cuda.is_available():
+            raise SettingsError("pin_memory needs a GPU, and torch finds none; leave it out")
+        self._mask, self._prefetch, self._is_pinned = mask, prefetch_size, pin_memory
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an epoch; messages of the last one that have not come are dropped."""
+        self._arrived: queue.SimpleQueue[tuple[int, Future[tuple[SampleMessage | None, bool]]]] = queue.SimpleQueue()
+        self._has_ended = [not is_active for is_active in self._mask]
+        self._num_pending = [0] * len(self._servers)
+        self._has_begun = False
+
+    def send(self, message: SampleMessage) -> None:
+        """Messages are only received here.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError("RemoteReceivingChannel only receives; servers send")
+
+    def recv(self) -> SampleMessage:
+        """The next message.
+
+        Raises:
+            StopIteration: All channels have ended their epochs.
+            Exception: What a fetch raised.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            for place, has_ended in enumerate(self._has_ended):
+                for _ in range(0 if has_ended else self._prefetch):
+                    self._ask(place)
+        while any(self._num_pending) or not all(self._has_ended):
+            place, asked = self._arrived.get(timeout=RECV_S)
+            self._num_pending[place] -= 1
+            message, is_done = asked.result()
+            if message is not None:
+                self._ask(place)
+                return {name: value.pin_memory() for name, value in message.items()} if self._is_pinned else message
+            self._has_ended[place] = self._has_ended[place] or is_done
+        raise StopIteration
+
+    def _ask(self, place: int) -> None:
+        if self._has_ended[place]:
+            return
+        arrived = self._arrived
+        asked = session().submit(self._servers[place], "fetch_one_sampled_message", self._ids[place])
+        self._num_pending[place] += 1
+        asked.add_done_callback(lambda done: arrived.put((place, done)))

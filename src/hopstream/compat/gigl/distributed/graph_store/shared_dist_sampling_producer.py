@@ -1,0 +1,456 @@
+"""Shared sampling backend: samples for many channels with one pool of threads, which all channels share fairly.
+
+Threads of Hopstream's scheduler stand in for worker processes: a batch is a pure function of its number, so nothing is
+lost where they are fewer or more. What a channel is ahead of its consumer is bounded, so a consumer that does not read
+holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+
+from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
+from hopstream.compat.glt.distributed.batches import BatchForm, message_of
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.loading import form_of, make_loader
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from hopstream.errors import ChannelLost, StoreTimeout
+from hopstream.load.setup import SubgraphLoader
+from hopstream.sample.ppr_settings import PPRSettings
+from hopstream.store.wire import Bytes
+from hopstream.stream.channel import Share
+from hopstream.stream.scheduler import Scheduler
+from hopstream.stream.settings import SamplingLimits
+
+logger = logging.getLogger(__name__)
+SampleMessage = dict[str, torch.Tensor]
+SamplerInput = NodeSamplerInput | EdgeSamplerInput
+EPOCH_DONE_EVENT = "EPOCH_DONE"
+SCHEDULER_TICK_SECS = 0.05
+SCHEDULER_STATE_LOG_INTERVAL_SECS = 300.0
+SCHEDULER_STATE_MAX_CHANNELS = 6
+SCHEDULER_SLOW_SUBMIT_SECS = 1.0
+SAMPLING_ERROR = "#SAMPLING_ERROR"
+"""The key of a message that tells of a failure: uint8[n], the traceback."""
+JOIN_S = 5.0
+LEASE_S = 1e6
+"""Channels end when they are unregistered, and not by themselves."""
+
+
+class SharedMpCommand(Enum):
+    """What a backend tells its workers; kept for the record, as threads are told nothing by queues."""
+
+    REGISTER_INPUT = 1
+    UNREGISTER_INPUT = 2
+    START_EPOCH = 3
+    STOP = 4
+
+
+class Channel(Protocol):
+    """Where messages go: a ``QueueChannel``, or anything with ``send``."""
+
+    def send(self, message: SampleMessage) -> None:
+        """Take a message; waits for room."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterInputCmd:
+    """What registers a channel.
+
+    Attributes:
+        channel_id: Its number.
+        worker_key: What the compute rank calls it.
+        sampler_input: All its seeds.
+        sampling_config: How it is sampled.
+        channel: Where its messages go.
+    """
+
+    channel_id: int
+    worker_key: str
+    sampler_input: SamplerInput
+    sampling_config: SamplingConfig
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class StartEpochCmd:
+    """What starts an epoch.
+
+    Attributes:
+        channel_id: The channel.
+        epoch: Its number, ascending.
+        seeds_index: int64[n], places among the channel's seeds; None for all in order.
+    """
+
+    channel_id: int
+    epoch: int
+    seeds_index: torch.Tensor | None
+
+
+CommandPayload = RegisterInputCmd | StartEpochCmd | int | None
+
+
+@dataclass(slots=True)
+class ActiveEpochState:
+    """How far an epoch of a channel is.
+
+    Attributes:
+        channel_id: The channel.
+        epoch: Its number.
+        input_len: Seeds.
+        batch_size: Seeds per batch.
+        drop_last: A last batch with fewer seeds is left out.
+        seeds_index: int64[n], places among the channel's seeds; None for all in order.
+        total_batches: Batches of the epoch.
+        submitted_batches: Batches that were asked for.
+        completed_batches: Batches that were sent to the channel.
+        cancelled: The channel was unregistered meanwhile.
+    """
+
+    channel_id: int
+    epoch: int
+    input_len: int
+    batch_size: int
+    drop_last: bool
+    seeds_index: torch.Tensor | None
+    total_batches: int
+    submitted_batches: int = 0
+    completed_batches: int = 0
+    cancelled: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Every batch was sent."""
+        return self.completed_batches == self.total_batches
+
+
+class QueueChannel:
+    """Queue of messages in one process, of bounded length. Safe to use from many threads."""
+
+    def __init__(self, capacity: int = 16) -> None:
+        """Hold at most ``capacity`` messages."""
+        self._capacity = capacity
+        self._messages: list[SampleMessage] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def send(self, message: SampleMessage) -> None:
+        """Add a message; waits for room.
+
+        Raises:
+            ChannelLost: The channel was closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._messages) < self._capacity)
+            if self._is_closed:
+                raise ChannelLost("the channel was closed")
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def recv(self, timeout_s: float | None = None) -> SampleMessage | None:
+        """Take the first message; None where none came in time, or the channel was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or bool(self._messages), timeout_s)
+            if not self._messages:
+                return None
+            message = self._messages.pop(0)
+            self._changed.notify_all()
+            return message
+
+    def empty(self) -> bool:
+        """Whether no message waits."""
+        return not self._messages
+
+    def close(self) -> None:
+        """Let go of all messages; who waits hears of it."""
+        with self._changed:
+            self._is_closed = True
+            self._messages.clear()
+            self._changed.notify_all()
+
+
+@dataclass(slots=True, eq=False)
+class _Registered:
+    """One channel of a backend.
+
+    Attributes:
+        command: What registered it.
+        loader: What makes its batches; None where there are no seeds.
+        epoch: The epoch under way; -1 before the first.
+        state: How far it is.
+        pumps: Threads that send its batches.
+    """
+
+    command: RegisterInputCmd
+    loader: SubgraphLoader | None
+    epoch: int = -1
+    state: ActiveEpochState | None = None
+    pumps: list[threading.Thread] = field(default_factory=list)
+
+
+class SharedDistSamplingBackend:
+    """Samples a dataset for many channels. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        *,
+        data: DistDataset,
+        worker_options: RemoteDistSamplingWorkerOptions,
+        sampling_config: SamplingConfig,
+        sampler_options: SamplerOptions,
+        degree_tensors: torch.Tensor | Mapping[Any, torch.Tensor] | None = None,
+    ) -> None:
+        """Keep what is sampled and how; no thread is started before ``init_backend``.
+
+        Args:
+            data: What is sampled.
+            worker_options: ``num_workers`` threads, each of ``worker_concurrency`` batches ahead per channel.
+            sampling_config: How all channels are sampled.
+            sampler_options: Hop by hop, or by personalised PageRank.
+            degree_tensors: No effect; degrees are asked of the dataset.
+        """
+        self.data, self.worker_options = data, worker_options
+        self.num_workers = worker_options.num_workers
+        self._config, self._options = sampling_config, sampler_options
+        self._lock = threading.RLock()
+        self._channels: dict[int, _Registered] = {}
+        self._scheduler: Scheduler | None = None
+        self._is_shut_down = False
+
+    def init_backend(self) -> None:
+        """Start the threads; a second call does nothing.
+
+        Raises:
+            RuntimeError: Parts of the dataset are elsewhere and no server is known for them, or the backend was shut
+                down.
+        """
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("the backend was shut down; make another one")
+            if not self.data.has_graph:
+                raise RuntimeError("parts of the dataset are on other servers; call init_server first")
+            if self._scheduler is None:
+                self.data.graph()
+                credit = self.worker_options.buffer_capacity
+                limits = SamplingLimits(threads=self.num_workers, credit=credit, lease_s=LEASE_S)
+                self._scheduler = Scheduler(limits)
+
+    def register_input(
+        self,
+        channel_id: int,
+        worker_key: str,
+        sampler_input: SamplerInput,
+        sampling_config: SamplingConfig,
+        channel: Channel,
+    ) -> None:
+        """Take a channel on.
+
+        Args:
+            channel_id: Its number.
+            worker_key: What the compute rank calls it.
+            sampler_input: Its seeds.
+            sampling_config: Equal to the backend's.
+            channel: Where its messages go.
+
+        Raises:
+            RuntimeError: ``init_backend`` was not called.
+            ValueError: The number is taken, or the configuration is another one.
+        """
+        scheduler = self._running()
+        with self._lock:
+            self._check_new(channel_id, sampling_config)
+        loader = self._new_loader(sampler_input) if len(sampler_input) else None
+        command = RegisterInputCmd(channel_id, worker_key, sampler_input, sampling_config, channel)
+        with self._lock:
+            self._check_new(channel_id, sampling_config)
+            num_batches = 0 if loader is None else len(loader)
+            scheduler.add(
+                channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
+                credit=self.worker_options.buffer_capacity, loader=type(loader).__name__, payer=worker_key,
+                new_job=lambda: _Job(cast(SubgraphLoader, loader), form_of(self.data.facts, self._config, self._ppr())),
+            )  # fmt: skip
+            self._channels[channel_id] = _Registered(command, loader)
+
+    def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
+        """Start an epoch of a channel; one that is no later than the last changes nothing.
+
+        Raises:
+            KeyError: There is no such channel.
+        """
+        scheduler = self._running()
+        with self._lock:
+            known = self._known(channel_id)
+            if epoch <= known.epoch:
+                return
+            given = known.command.sampler_input
+            known.epoch = epoch
+            state = known.state = ActiveEpochState(
+                channel_id,
+                epoch,
+                len(given),
+                self._config.batch_size,
+                self._config.drop_last,
+                None,
+                0 if known.loader is None else len(known.loader),
+            )
+            scheduler.begin(channel_id, 0, epoch, 0)
+            known.pumps = [one for one in known.pumps if one.is_alive()]
+            pump = threading.Thread(
+                target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}", daemon=True
+            )
+            known.pumps.append(pump)
+            pump.start()
+
+    def unregister_input(self, channel_id: int) -> None:
+        """Give a channel up, and close what its messages go to; unknown ones are gone already."""
+        with self._lock:
+            known = self._channels.pop(channel_id, None)
+            if known is None or self._scheduler is None:
+                return
+            if known.state is not None and not known.state.is_done:
+                known.state.cancelled = True
+            self._scheduler.remove(channel_id)
+        if isinstance(known.command.channel, QueueChannel):
+            known.command.channel.close()
+        if known.loader is not None:
+            known.loader.close()
+
+    def is_channel_epoch_done(self, channel_id: int, epoch: int) -> bool:
+        """Whether every batch of an epoch of a channel was sent, or a later one has begun.
+
+        Raises:
+            KeyError: There is no such channel.
+        """
+        with self._lock:
+            known = self._known(channel_id)
+            return known.epoch > epoch or (known.epoch == epoch and known.state is not None and known.state.is_done)
+
+    def describe_channel(self, channel_id: int) -> dict[str, Any]:
+        """What is known of a channel: ``epoch``, ``input_sizes`` per worker, and ``completed_workers``.
+
+        Workers share batches as they come, so sizes are what an even share would be.
+
+        Raises:
+            KeyError: There is no such channel.
+        """
+        with self._lock:
+            known = self._known(channel_id)
+            num_seeds = len(known.command.sampler_input)
+            bounds = [num_seeds * worker // self.num_workers for worker in range(self.num_workers + 1)]
+            is_done = known.state is not None and known.state.is_done
+            return {
+                "epoch": known.epoch,
+                "input_sizes": [stop - start for start, stop in pairwise(bounds)],
+                "completed_workers": self.num_workers if is_done else 0,
+            }
+
+    def shutdown(self) -> None:
+        """Give up all channels and end the threads; a second call does nothing.
+
+        Raises:
+            StoreTimeout: A batch under way did not end in time.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            scheduler, known = self._scheduler, list(self._channels.values())
+        for one in known:
+            self.unregister_input(one.command.channel_id)
+        if scheduler is not None:
+            scheduler.close(JOIN_S)
+        ends = time.monotonic() + JOIN_S
+        for pump in (pump for one in known for pump in one.pumps):
+            pump.join(max(0.0, ends - time.monotonic()))
+
+    def _check_new(self, channel_id: int, config: SamplingConfig) -> None:
+        if channel_id in self._channels:
+            raise ValueError(
+                f"channel {channel_id} is registered already; unregister it first, or choose another number"
+            )
+        if config != self._config:
+            raise ValueError(f"channel {channel_id} has {config}; its backend samples with {self._config}")
+
+    def _known(self, channel_id: int) -> _Registered:
+        if channel_id not in self._channels:
+            raise KeyError(f"channel {channel_id} is not registered; call register_input first")
+        return self._channels[channel_id]
+
+    def _running(self) -> Scheduler:
+        with self._lock:
+            if self._scheduler is None or self._is_shut_down:
+                raise RuntimeError("the backend is not running; call init_backend first")
+            return self._scheduler
+
+    def _new_loader(self, given: SamplerInput) -> SubgraphLoader:
+        graph = self.data.graph()
+        return make_loader(
+            graph, self.data.facts, self._config, given, weight_attr=graph.weight_attr, ppr=self._ppr(), num_threads=0
+        )
+
+    def _ppr(self) -> PPRSettings | None:
+        if not isinstance(self._options, PPRSamplerOptions):
+            return None
+        return self._options.ppr_settings(self._config.edge_dir, self.data.facts.message_types)
+
+    def _pump(self, scheduler: Scheduler, known: _Registered, state: ActiveEpochState) -> None:
+        """Send the batches of an epoch to the channel, in order; the life of a thread."""
+        channel_id, channel = state.channel_id, known.command.channel
+        with suppress(ChannelLost):  # the channel was given up, or a later epoch began
+            for step in range(state.total_batches):
+                state.submitted_batches = step + 1
+                message = _wait_for(scheduler, state, channel_id, step)
+                if known.epoch != state.epoch or state.cancelled:
+                    return
+                channel.send(message)
+                with self._lock:
+                    state.completed_batches = step + 1
+
+
+class _Message:
+    """A message as the scheduler keeps it, which counts its bytes."""
+
+    def __init__(self, message: SampleMessage) -> None:
+        self.message = message
+        self._num_bytes = sum(tensor.nbytes for tensor in message.values())
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+
+class _Job:
+    """Makes the batches of a loader as messages, in one thread."""
+
+    def __init__(self, loader: SubgraphLoader, form: BatchForm) -> None:
+        self._maker, self._form, self.stage = loader.maker(), form, "sampling"
+
+    def __call__(self, epoch: int, step: int) -> Bytes:
+        try:
+            message = message_of(self._form(self._maker.make(epoch, step)))
+        except Exception:
+            lines = f"batch {step} of epoch {epoch}:\n{traceback.format_exc()}".encode()
+            logger.exception("a batch failed")
+            message = {SAMPLING_ERROR: torch.from_numpy(np.frombuffer(lines, np.uint8).copy())}
+        return cast(Bytes, _Message(message))
+
+
+def _wait_for(scheduler: Scheduler, state: ActiveEpochState, channel_id: int, step: int) -> SampleMessage:
+    while True:
+        with (
+            suppress(StoreTimeout),
+            scheduler.fetched(channel_id, step, SCHEDULER_SLOW_SUBMIT_SECS, turn=0, epoch=state.epoch) as made,
+        ):
+            assert made is not None  # noqa: S101 - the step is one of the epoch
+            return cast(_Message, made.message).message

@@ -1,0 +1,122 @@
+"""Storage machine: opens its parts of a dataset, and serves them for one or several runs of compute processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store.dist_server import init_server, wait_and_shutdown_server
+from hopstream.compat.gigl.distributed.utils.networking import write_readiness_signal
+from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.errors import SettingsError
+from hopstream.store.security import ServerSecurity
+from hopstream.store.settings import StoreSettings
+
+DEFAULT_TIMEOUT_S = 180
+
+
+def build_storage_dataset(
+    source: str | os.PathLike[str],
+    sample_edge_direction: str,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> DistDataset:
+    """Open the parts of a dataset that this storage machine serves.
+
+    Args:
+        source: The folder of a Hopstream dataset, which all storage machines can read, with at least as many parts as
+            there are machines; ``hopstream prepare TABLES --parts N`` makes one of tables.
+        sample_edge_direction: ``in`` or ``out``; the dataset must hold that direction.
+        rank: This machine among the storage machines; None: its rank in torch's process group.
+        world_size: How many these are; None: the size of torch's process group.
+
+    Raises:
+        ValueError: The direction is none or not held, the dataset has too few parts, or there is no process group and
+            no rank.
+    """
+    if rank is None or world_size is None:
+        if not torch.distributed.is_initialized():
+            raise SettingsError("there is no process group of storage machines; make one, or give rank and world_size")
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return DistDataset(source, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank)
+
+
+def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
+    storage_rank: int,
+    cluster_info: GraphStoreInfo,
+    dataset: DistDataset,
+    num_server_sessions: int,
+    timeout_seconds: float | None = None,
+    num_rpc_threads: int = 16,
+    rpc_timeout: int | None = None,
+    *,
+    security: ServerSecurity | None = None,
+    store_settings: StoreSettings | None = None,
+) -> None:
+    """Serve a dataset for some sessions, one after the other; each is a process of its own.
+
+    A session ends when compute rank 0 calls ``shutdown_compute_process``.
+
+    Args:
+        storage_rank: This machine among the storage machines; 0 says when all can be asked.
+        cluster_info: The cluster.
+        dataset: Its parts.
+        num_server_sessions: How many sessions.
+        timeout_seconds: How long one session may take; None for as long as it takes.
+        num_rpc_threads: No effect.
+        rpc_timeout: Seconds to wait for other servers; None for 180.
+        security: TLS and token; needed where the address is not loopback.
+        store_settings: What this server shows to others.
+
+    Raises:
+        RuntimeError: A session's process failed, or took too long.
+    """
+    dataset.close()  # each session opens it in its own process
+    context = multiprocessing.get_context("spawn")
+    for number in range(num_server_sessions):
+        arguments = {
+            "storage_rank": storage_rank, "num_servers": cluster_info.num_storage_nodes, "folder": str(dataset.folder),
+            "edge_dir": dataset.edge_dir, "master_addr": cluster_info.storage_cluster_master_ip,
+            "master_port": cluster_info.rpc_master_port, "timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
+            "readiness_uri": str(cluster_info.readiness_uri), "security": security, "store_settings": store_settings,
+        }  # fmt: skip
+        process = context.Process(target=_run_session, kwargs=arguments, name=f"storage-{storage_rank}-{number}")
+        process.start()
+        try:
+            process.join(timeout_seconds)
+            if process.exitcode is None:
+                raise RuntimeError(f"session {number} of storage server {storage_rank} took over {timeout_seconds:g} s")
+        finally:
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        if process.exitcode:
+            raise RuntimeError(f"session {number} of storage server {storage_rank} ended with {process.exitcode}")
+
+
+def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
+    *,
+    storage_rank: int,
+    num_servers: int,
+    folder: str,
+    edge_dir: str,
+    master_addr: str,
+    master_port: int,
+    timeout: int,
+    readiness_uri: str,
+    security: Any,
+    store_settings: Any,
+) -> None:
+    dataset = DistDataset(folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=storage_rank)
+    init_server(
+        num_servers, storage_rank, dataset, master_addr, master_port, request_timeout=timeout, security=security,
+        store_settings=store_settings,
+    )  # fmt: skip
+    if storage_rank == 0:
+        write_readiness_signal(readiness_uri)
+    wait_and_shutdown_server()

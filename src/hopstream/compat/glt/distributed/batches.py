@@ -1,0 +1,148 @@
+"""Batches as GraphLearn-for-PyTorch and GiGL name their attributes, made of batches of Hopstream's loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.glt.distributed.graph_facts import (
+    LABEL,
+    GraphFacts,
+    join_columns,
+    reversed_type,
+    tensor_info,
+    torch_dtype,
+)
+from hopstream.sample.ppr_settings import PPR
+from hopstream.schema import Direction, EdgeType
+
+KEPT = frozenset({"ppr_edge_index", "ppr_edge_attr", "y_positive", "y_negative", "edge_label_index", "edge_label",
+                  "src_index", "dst_pos_index", "dst_neg_index"})  # fmt: skip
+"""Attributes of Hopstream's batches that keep their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchForm:
+    """Renames the attributes of one loader's batches; called with each, as a loader's ``transform``.
+
+    ``n_id`` becomes ``node``, ``e_id`` ``edge``; ``batch`` are the ids of the seeds; columns become ``x``,
+    ``edge_attr`` and ``y``. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are turned round, and
+    their types named so. Edge types that hold labels are left out.
+
+    Attributes:
+        facts: The graph.
+        edge_dir: The direction that was followed.
+        has_edges: Bring ids of edges where they have features.
+        is_ppr: Edges are those from seeds to their neighbourhoods.
+    """
+
+    facts: GraphFacts
+    edge_dir: Direction
+    has_edges: bool = True
+    is_ppr: bool = False
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors."""
+        if isinstance(data, Data):
+            made = Data()
+            (node_type,), edge_types = self.facts.schema.nodes, list(self.facts.schema.edges)
+            self._set_nodes(made, data, node_type)
+            has_own_edges = bool(edge_types) and not self.is_ppr
+            self._set_edges(made, data, edge_types[0] if has_own_edges else None, is_ppr=self.is_ppr)
+            self._set_seeds(made, data, data)
+            return made
+        typed = HeteroData()
+        for node_type in data.node_types:
+            self._set_nodes(typed[node_type], data[node_type], node_type)
+            self._set_seeds(typed[node_type], data[node_type], data[node_type])
+        for edge_type in data.edge_types:
+            if edge_type in self.facts.label_types or "edge_index" not in data[edge_type]:
+                continue
+            is_ppr = edge_type[1] == PPR
+            self._set_edges(
+                typed[self._shown(edge_type)], data[edge_type], None if is_ppr else edge_type, is_ppr=is_ppr
+            )
+        for name, value in data._global_store.items():
+            typed[name] = value
+        return self._untyped(typed) if self.facts.kind == "labeled" else typed
+
+    def _shown(self, edge_type: EdgeType) -> EdgeType:
+        return edge_type if self.edge_dir == "in" or edge_type[1] == PPR else reversed_type(edge_type)
+
+    def _set_nodes(self, made: Any, given: Any, node_type: str) -> None:
+        made["node"] = given["n_id"]
+        schema = self.facts.schema.nodes[node_type]
+        self._set_tensor(made, "x", given, schema, self.facts.node_columns(node_type), len(given["n_id"]))
+        if LABEL in schema and LABEL in given and "batch_size" in given:
+            made[LABEL] = given[LABEL]
+        made["num_sampled_nodes"] = torch.tensor(given["num_sampled_nodes"])
+
+    def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
+        edge_index = given["edge_index"]
+        made["edge_index"] = edge_index if self.edge_dir == "in" or is_ppr else edge_index.flip(0)
+        if edge_type is None:
+            if "edge_attr" in given:
+                made["edge_attr"] = given["edge_attr"]
+        else:
+            names = self.facts.edge_columns(edge_type)
+            self._set_tensor(made, "edge_attr", given, self.facts.schema.edges[edge_type], names, edge_index.size(1))
+            if names and self.has_edges and "e_id" in given:
+                made["edge"] = given["e_id"]
+        if "num_sampled_edges" in given:
+            made["num_sampled_edges"] = torch.tensor(given["num_sampled_edges"])
+        for name in KEPT & set(given.keys()):
+            made[name] = given[name]
+
+    def _set_seeds(self, made: Any, given: Any, nodes: Any) -> None:
+        if "batch_size" in given:
+            made["batch_size"] = int(given["batch_size"])
+            if "n_id" in nodes:
+                made["batch"] = nodes["n_id"][: int(given["batch_size"])]
+        for name in KEPT & set(given.keys()):
+            made[name] = given[name]
+
+    @staticmethod
+    def _set_tensor(made: Any, name: str, given: Any, schema: Any, names: Sequence[str], num_rows: int) -> None:
+        columns = [given[one] for one in names if one in given]
+        if columns:
+            made[name] = join_columns(columns)
+        elif (info := tensor_info(schema, names)) is not None:
+            made[name] = torch.empty((num_rows, info[0]), dtype=torch_dtype(info[1]))
+
+    def _untyped(self, typed: HeteroData) -> Data:
+        """The only types of a labeled graph, as a graph without types."""
+        data = Data(**typed._global_store)
+        for store in typed.stores[1:]:
+            for name, value in store.items():
+                data[name] = value
+        return data
+
+
+def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
+    """A batch as a flat dict of tensors, which a channel carries: names of attributes, with types in front.
+
+    ``"#IS_HETERO"`` says whether there are types; an attribute of a type is ``paper.node`` or
+    ``author__writes__paper.edge_index``.
+    """
+    message = {"#IS_HETERO": torch.tensor(isinstance(data, HeteroData))}
+    stores = [("", data)] if isinstance(data, Data) else [
+        *((f"{t}.", data[t]) for t in data.node_types), *(("__".join(t) + ".", data[t]) for t in data.edge_types)
+    ]  # fmt: skip
+    for prefix, store in stores:
+        for name, value in store.items() if isinstance(data, HeteroData) else data.to_dict().items():
+            if isinstance(value, torch.Tensor | int):
+                message[prefix + name] = torch.as_tensor(value)
+    return message
+
+
+def features_wanted(facts: GraphFacts) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:
+    """The columns that batches need, by node type and by edge type."""
+    nodes = {
+        node_type: [*facts.node_columns(node_type), *([LABEL] if facts.has_labels(node_type) else [])]
+        for node_type in facts.schema.nodes
+    }
+    return nodes, {edge_type: list(facts.edge_columns(edge_type)) for edge_type in facts.schema.edges}

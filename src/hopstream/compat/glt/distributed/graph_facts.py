@@ -1,0 +1,196 @@
+"""Facts of a graph as GraphLearn-for-PyTorch and GiGL state them: node and edge types, feature tensors, labels.
+
+There a type has one tensor of features, and here it has columns by name. The tensor is the column ``x`` of nodes or
+``edge_attr`` of edges where there is one; otherwise all columns of numbers of fixed width but ``y``, joined in the
+order of the schema. The column ``y`` holds labels of nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import torch
+
+from hopstream.arrays import Array
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
+
+NODE_FEATURE, EDGE_FEATURE, LABEL = "x", "edge_attr", "y"
+DEFAULT_NODE_TYPE = "default_homogeneous_node_type"
+DEFAULT_EDGE_TYPE: EdgeType = (DEFAULT_NODE_TYPE, "to", DEFAULT_NODE_TYPE)
+POSITIVE, NEGATIVE = "_gigl_positive", "_gigl_negative"
+"""Endings of the relations of edge types that hold labels."""
+Kind = Literal["homogeneous", "labeled", "typed"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """The types of a graph under both names.
+
+    A ``labeled`` graph has one node type and one edge type that is followed, and beside it edge types that hold labels.
+    It goes by the two default type names of GiGL; the names of the dataset are taken, too.
+
+    Attributes:
+        schema: The graph's types.
+    """
+
+    schema: GraphSchema
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the graph has types."""
+        if self.schema.is_homogeneous:
+            return "homogeneous"
+        return "labeled" if len(self.schema.nodes) == 1 and len(self.message_types) == 1 else "typed"
+
+    @property
+    def message_types(self) -> tuple[EdgeType, ...]:
+        """The edge types that are followed: all that hold no labels."""
+        return tuple(t for t in self.schema.message_types if not t[1].endswith((POSITIVE, NEGATIVE)))
+
+    @property
+    def label_types(self) -> tuple[EdgeType, ...]:
+        """The edge types that hold labels."""
+        return tuple(t for t in self.schema.edges if t not in self.message_types)
+
+    def node_types(self) -> list[str] | None:
+        """Names of the node types; None for a homogeneous graph."""
+        return None if self.kind == "homogeneous" else [self.shown_node(t) for t in self.schema.nodes]
+
+    def edge_types(self) -> list[EdgeType] | None:
+        """Names of the edge types; None for a homogeneous graph."""
+        return None if self.kind == "homogeneous" else [self.shown_edge(t) for t in self.schema.edges]
+
+    def shown_node(self, node_type: str) -> str:
+        """What users call a node type."""
+        return DEFAULT_NODE_TYPE if self.kind == "labeled" else node_type
+
+    def shown_edge(self, edge_type: EdgeType) -> EdgeType:
+        """What users call an edge type."""
+        if self.kind != "labeled":
+            return edge_type
+        own = self.message_types[0]
+        relation = edge_type[1].replace(own[1], DEFAULT_EDGE_TYPE[1], 1) if edge_type != own else DEFAULT_EDGE_TYPE[1]
+        return (DEFAULT_NODE_TYPE, relation, DEFAULT_NODE_TYPE)
+
+    def node_type(self, given: str | None) -> str:
+        """The dataset's name of a node type.
+
+        Raises:
+            SettingsError: A type was given for a homogeneous graph, or none for another one.
+            UnknownNameError: The graph has no such type.
+        """
+        if self.kind == "homogeneous":
+            if given is not None:
+                raise SettingsError(f"node_type is {given!r}; the dataset is homogeneous: leave node_type out")
+            return next(iter(self.schema.nodes))
+        if given is None:
+            raise SettingsError(f"node_type is missing; the dataset has the types {', '.join(self.schema.nodes)}")
+        if self.kind == "labeled" and given == DEFAULT_NODE_TYPE:
+            return next(iter(self.schema.nodes))
+        self.schema.check_node_type(given)
+        return given
+
+    def edge_type(self, given: Sequence[str] | None) -> EdgeType:
+        """The dataset's name of an edge type.
+
+        Raises:
+            SettingsError: A type was given for a homogeneous graph, or none for another one.
+            UnknownNameError: The graph has no such type.
+        """
+        if self.kind == "homogeneous":
+            if given is not None:
+                raise SettingsError(f"edge_type is {given!r}; the dataset is homogeneous: leave edge_type out")
+            return next(iter(self.schema.edges))
+        if given is None:
+            names = ", ".join(map(type_label, self.schema.edges))
+            raise SettingsError(f"edge_type is missing; the dataset has the types {names}")
+        wanted = cast(EdgeType, tuple(given))
+        for edge_type in self.schema.edges:
+            if wanted in (edge_type, self.shown_edge(edge_type)):
+                return edge_type
+        self.schema.check_edge_type(wanted)
+        raise UnknownNameError(f"the graph has no edge type {wanted}")  # pragma: no cover - the check has raised
+
+    def label_types_of(self, supervision: EdgeType) -> tuple[EdgeType, EdgeType | None]:
+        """The edge types that hold the positive and the negative labels of a supervision edge type.
+
+        They are those whose relations end in ``_gigl_positive`` and ``_gigl_negative``; else positives are in the edge
+        type that was taken from the supervision type, as ``hold_out_links`` does, and else in the type itself.
+        """
+        src, relation, dst = supervision
+        positive, negative = (src, relation + POSITIVE, dst), (src, relation + NEGATIVE, dst)
+        found = negative if negative in self.schema.edges else None
+        if positive in self.schema.edges:
+            return positive, found
+        taken = [label for label, of in self.schema.label_types.items() if of[0] == supervision]
+        return (taken[0] if taken else supervision), found
+
+    def node_columns(self, node_type: str) -> tuple[str, ...]:
+        """The columns of a node type that are its feature tensor."""
+        return tensor_columns(self.schema.nodes[node_type], NODE_FEATURE)
+
+    def edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
+        """The columns of an edge type that are its feature tensor."""
+        return tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
+
+    def has_labels(self, node_type: str) -> bool:
+        """Whether nodes of a type have labels."""
+        return LABEL in self.schema.nodes[node_type]
+
+
+def tensor_columns(features: Mapping[str, FeatureSchema], name: str) -> tuple[str, ...]:
+    """The columns that are the feature tensor of a type: one of a name, or all of numbers."""
+    if name in features and features[name].is_fixed_width:
+        return (name,)
+    return tuple(n for n, f in features.items() if f.is_fixed_width and n != LABEL and f.numpy_dtype.kind in "fiub")
+
+
+def tensor_info(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> tuple[int, np.dtype[np.generic]] | None:
+    """Width and dtype of the feature tensor that some columns are; None where there are none."""
+    if not names:
+        return None
+    dim = sum(math.prod(features[name].shape) for name in names)
+    return dim, features[names[0]].numpy_dtype if len(names) == 1 else np.dtype(np.float32)
+
+
+def join_columns(columns: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One tensor [n, dim] of some columns: the only one with its dtype, or several as float32."""
+    flat = [column.reshape(len(column), -1) for column in columns]
+    return flat[0] if len(flat) == 1 else torch.cat([column.to(torch.float32) for column in flat], dim=1)
+
+
+def to_torch(array: Array) -> torch.Tensor:
+    """A tensor of the values of an array, which it shares where they may be written."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
+    """Torch's dtype of one of numpy's."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def reversed_type(edge_type: EdgeType) -> EdgeType:
+    """The name of an edge type whose edges were turned round: ends swapped, ``rev_`` put before or taken away.
+
+    Between nodes of one type the name stays, as with GraphLearn-for-PyTorch.
+    """
+    src, relation, dst = edge_type
+    if src == dst:
+        return edge_type
+    return (dst, relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}", src)
+
+
+def edge_direction(given: str) -> Direction:
+    """Check a direction.
+
+    Raises:
+        SettingsError: It is neither ``in`` nor ``out``.
+    """
+    if given not in ("in", "out"):
+        raise SettingsError(f"the direction of sampling is {given!r}; it must be 'in' or 'out'")
+    return cast(Direction, given)

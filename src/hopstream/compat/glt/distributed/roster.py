@@ -1,0 +1,172 @@
+"""Finds the servers of one session: server 0 listens at an address that all know, the others and clients ask there.
+
+A server joins with its own address and waits until all have. A client asks for the addresses. Both say again and again
+that they are there, so that those who leave wait for nobody that has ended.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.store.answer import Operation
+from hopstream.store.channel import Channel
+from hopstream.store.wire import Bytes, Frame, encode_frame
+
+TURN_S = 1.0
+"""How long one call waits before it is made again."""
+SLACK_S = 5.0
+"""How much longer than its turn a call may take."""
+RETRY_S = 0.1
+PRESENT_S = 2.0
+"""How often a member says that it is there."""
+GONE_S = 20.0
+"""How long a member may say nothing until it counts as gone."""
+
+
+class Roster:
+    """What server 0 knows of the servers and clients of its session. Safe to use from many threads."""
+
+    def __init__(self, num_servers: int) -> None:
+        """Know of none yet."""
+        self._num_servers = num_servers
+        self._changed = threading.Condition()
+        self._locations: dict[int, str] = {}
+        self._seen: dict[tuple[str, int], float] = {}
+        self._left: dict[str, set[int]] = {"server": set(), "client": set()}
+        self.operations: Mapping[str, Operation] = {"roster": self._answer}
+        """Operations by name, for ``StoreServer``."""
+
+    def _answer(self, frame: Frame) -> Iterator[Bytes]:
+        ends = time.monotonic() + TURN_S
+        role, rank, step = frame.text("role"), int(frame.header["rank"]), frame.text("step")
+        with self._changed:
+            self._seen[role, rank] = time.monotonic()
+            if role == "server" and step == "join":
+                self._join(rank, frame.text("location"), int(frame.header["num_servers"]))
+            if step == "leave":
+                self._left[role].add(rank)
+            self._changed.notify_all()
+            if step == "join":
+                self._changed.wait_for(lambda: len(self._locations) == self._num_servers, ends - time.monotonic())
+            elif step == "leave":
+                self._changed.wait_for(lambda: not self._missing(role, frame), ends - time.monotonic())
+            missing = self._missing(role, frame) if step == "leave" else self._unjoined()
+            locations = [self._locations[r] for r in sorted(self._locations)]
+        yield encode_frame({"locations": locations, "missing": missing})
+
+    def _join(self, rank: int, location: str, num_servers: int) -> None:
+        if num_servers != self._num_servers or not 0 <= rank < self._num_servers:
+            raise SettingsError(
+                f"server {rank} of {num_servers} joined a session of {self._num_servers} servers; start all servers "
+                "with the same num_servers, and ranks from 0"
+            )
+        if self._locations.setdefault(rank, location) != location:
+            raise SettingsError(
+                f"two servers say that they are server {rank}: {self._locations[rank]} and {location}; give each a "
+                "rank of its own"
+            )
+
+    def _unjoined(self) -> list[int]:
+        return [rank for rank in range(self._num_servers) if rank not in self._locations]
+
+    def _missing(self, role: str, frame: Frame) -> list[int]:
+        """Who has not left yet, without those that are gone."""
+        wanted = range(self._num_servers) if role == "server" else range(int(frame.header["num_clients"]))
+        gone_before = time.monotonic() - GONE_S
+        return [
+            rank
+            for rank in wanted
+            if rank not in self._left[role] and self._seen.get((role, rank), -math.inf) > gone_before
+        ]
+
+
+class Member:
+    """One server or client of a session, as it asks server 0."""
+
+    def __init__(self, channel: Channel, role: str, rank: int) -> None:
+        """Ask over ``channel``, which the member closes."""
+        self.channel, self._role, self._rank = channel, role, rank
+        self._ending = threading.Event()
+        self._presence: threading.Thread | None = None
+
+    def join(self, timeout_s: float, **more: Any) -> list[str]:
+        """Wait until all servers are there; where they listen, in the order of ranks.
+
+        Raises:
+            StoreTimeout: Some servers did not come in time.
+            StoreUnavailable: Server 0 cannot be reached.
+            SettingsError: Servers disagree about their number, or two have one rank.
+        """
+        what = "for all servers to start"
+        return list(self._wait("join", timeout_s, what, **more)["locations"])
+
+    def leave(self, timeout_s: float, **more: Any) -> None:
+        """Say that this member leaves, and wait until all others of its role do or are gone.
+
+        Raises:
+            StoreTimeout: Some did not leave in time.
+            StoreUnavailable: Server 0 cannot be reached.
+        """
+        self._wait("leave", timeout_s, f"for the other {self._role}s to leave", **more)
+
+    def stay_present(self) -> None:
+        """Say again and again, in a thread, that this member is there."""
+        self._presence = threading.Thread(target=self._say, name="hopstream-presence", daemon=True)
+        self._presence.start()
+
+    def close(self) -> None:
+        """Ask nothing more; a second call does nothing."""
+        self._ending.set()
+        if self._presence is not None:
+            self._presence.join(TURN_S + SLACK_S)
+        self.channel.close()
+
+    def _say(self) -> None:
+        while not self._ending.wait(PRESENT_S):
+            try:
+                self._ask("present", TURN_S + SLACK_S)
+            except (StoreUnavailable, StoreTimeout):
+                continue  # whoever needs the server hears of it
+
+    def _wait(self, step: str, timeout_s: float, what: str, **more: Any) -> dict[str, Any]:
+        ends = time.monotonic() + timeout_s
+        missing: list[int] = []
+        has_met = False
+        while (left_s := ends - time.monotonic()) > 0:
+            try:
+                header = self._ask(step, min(left_s, TURN_S) + SLACK_S, **more)
+            except (StoreUnavailable, StoreTimeout):
+                if has_met or step == "leave" or left_s < RETRY_S:
+                    raise
+                self._ending.wait(RETRY_S)
+                continue
+            has_met, missing = True, list(header["missing"])
+            if not missing:
+                return header
+        raise StoreTimeout(
+            f"{self._role} {self._rank} waited {timeout_s:.3g} s {what}; missing: "
+            f"{', '.join(map(str, missing)) or 'all'}; server 0 is to listen at {self.channel.location}: start all "
+            "with the same master address and port"
+        )
+
+    def _ask(self, step: str, timeout_s: float, **more: Any) -> dict[str, Any]:
+        taken = _Taken()
+        request = encode_frame({"op": "roster", "role": self._role, "rank": self._rank, "step": step, **more})
+        self.channel.call(request, timeout_s, f"roster {step}", taken)
+        return taken.header
+
+
+class _Taken:
+    """Keeps the header of the only frame of an answer."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] = {}
+
+    def take(self, frame: Frame) -> None:
+        """Keep a frame's header."""
+        self.header = frame.header

@@ -1,0 +1,173 @@
+"""Shared sampling backend: its life cycle, its errors, and batches of the ring that are checked from ids alone."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
+    SAMPLING_ERROR,
+    QueueChannel,
+    SharedDistSamplingBackend,
+)
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_ring
+
+WAIT_S = 60.0
+CONFIG = SamplingConfig(SamplingType.NODE, [2, 2], 4, False, False, True, True, False, False, "in", 7)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ring(tmp_path_factory.mktemp("ring") / "ring", 2)
+
+
+@pytest.fixture
+def dataset(folder: Path):
+    dataset = DistDataset(folder)
+    yield dataset
+    dataset.close()
+
+
+def new_backend(dataset: DistDataset, options: object = None) -> SharedDistSamplingBackend:
+    return SharedDistSamplingBackend(
+        data=dataset, worker_options=RemoteDistSamplingWorkerOptions(num_workers=2), sampling_config=CONFIG,
+        sampler_options=options or KHopNeighborSamplerOptions([2, 2]), degree_tensors=None,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def backend(dataset: DistDataset):
+    backend = new_backend(dataset)
+    backend.init_backend()
+    yield backend
+    backend.shutdown()
+
+
+def read_epoch(backend: SharedDistSamplingBackend, channel: QueueChannel, num_batches: int) -> list[dict]:
+    found = []
+    for _ in range(num_batches):
+        message = channel.recv(WAIT_S)
+        assert message is not None
+        found.append(message)
+    return found
+
+
+def test_every_seed_comes_once_per_epoch_and_batches_are_right(backend: SharedDistSamplingBackend) -> None:
+    backend.init_backend()  # a second call does nothing
+    channel = QueueChannel(3)
+    backend.register_input(5, "rank 0", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
+    assert backend.describe_channel(5) == {"epoch": -1, "input_sizes": [20, 20], "completed_workers": 0}
+    for epoch in range(2):
+        backend.start_new_epoch_sampling(5, epoch)
+        backend.start_new_epoch_sampling(5, epoch)  # as does a second start
+        found = read_epoch(backend, channel, NUM_NODES // 4)
+        assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
+        for message in found:
+            check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
+        assert backend.is_channel_epoch_done(5, epoch) and channel.empty()
+        assert backend.describe_channel(5)["completed_workers"] == 2
+    assert backend.is_channel_epoch_done(5, 0) and not backend.is_channel_epoch_done(5, 2)
+
+
+def test_errors_are_those_of_the_page(dataset: DistDataset) -> None:
+    backend, given = new_backend(dataset), NodeSamplerInput([1, 2])
+    with pytest.raises(RuntimeError, match="call init_backend first"):
+        backend.register_input(1, "a", given, CONFIG, QueueChannel())
+    backend.init_backend()
+    backend.register_input(1, "a", given, CONFIG, QueueChannel())
+    with pytest.raises(ValueError, match="channel 1 is registered already"):
+        backend.register_input(1, "a", given, CONFIG, QueueChannel())
+    other = SamplingConfig(SamplingType.NODE, [2, 2], 8, False, False, True, True, False, False, "in", 7)
+    with pytest.raises(ValueError, match="its backend samples with"):
+        backend.register_input(2, "b", given, other, QueueChannel())
+    for ask in (lambda: backend.start_new_epoch_sampling(9, 0), lambda: backend.is_channel_epoch_done(9, 0)):
+        with pytest.raises(KeyError, match="channel 9 is not registered"):
+            ask()
+    with pytest.raises(KeyError, match="channel 9"):
+        backend.describe_channel(9)
+    backend.unregister_input(9)
+    backend.unregister_input(1)
+    backend.unregister_input(1)
+    backend.shutdown()
+    backend.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        backend.init_backend()
+
+
+def test_a_part_of_a_dataset_alone_needs_its_servers(folder: Path) -> None:
+    part = DistDataset(folder, num_partitions=2, partition_idx=1)
+    with pytest.raises(RuntimeError, match="call init_server first"):
+        new_backend(part).init_backend()
+    part.close()
+
+
+def test_a_consumer_that_does_not_read_holds_up_no_other(backend: SharedDistSamplingBackend) -> None:
+    parked, read = QueueChannel(1), QueueChannel(2)
+    for channel_id, channel in ((1, parked), (2, read)):
+        backend.register_input(channel_id, f"{channel_id}", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
+        backend.start_new_epoch_sampling(channel_id, 0)
+    assert len(read_epoch(backend, read, NUM_NODES // 4)) == NUM_NODES // 4
+    assert not backend.is_channel_epoch_done(1, 0)
+    assert len(read_epoch(backend, parked, NUM_NODES // 4)) == NUM_NODES // 4
+
+
+def test_a_channel_that_is_given_up_in_the_middle_leaves_no_thread(backend: SharedDistSamplingBackend) -> None:
+    channel = QueueChannel(1)
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
+    backend.start_new_epoch_sampling(1, 0)
+    assert channel.recv(WAIT_S) is not None
+    backend.unregister_input(1)
+    assert channel.recv(0.0) is None
+    with pytest.raises(KeyError):
+        backend.describe_channel(1)
+
+
+def test_a_batch_that_fails_comes_as_a_message(backend: SharedDistSamplingBackend, monkeypatch) -> None:
+    channel = QueueChannel(20)
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
+    monkeypatch.setattr(backend._channels[1].loader, "maker", lambda: None)
+    backend.start_new_epoch_sampling(1, 0)
+    for message in read_epoch(backend, channel, 2):
+        assert "NoneType" in bytes(message[SAMPLING_ERROR].tolist()).decode()
+
+
+def test_pagerank(dataset: DistDataset) -> None:
+    backend = new_backend(dataset, PPRSamplerOptions(max_ppr_nodes=4))
+    backend.init_backend()
+    channel = QueueChannel(20)
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
+    backend.start_new_epoch_sampling(1, 0)
+    for message in read_epoch(backend, channel, 2):
+        assert message["edge_index"].shape[1] == 4 * len(message["batch"]) == len(message["edge_attr"])
+        assert (message["x"][:, 0] == message["node"]).all()
+    backend.shutdown()
+
+
+def test_many_threads_use_one_backend(backend: SharedDistSamplingBackend) -> None:
+    errors: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            for turn in range(5):
+                channel, name = QueueChannel(2), 100 * number + turn
+                backend.register_input(name, f"{name}", NodeSamplerInput(torch.arange(12)), CONFIG, channel)
+                backend.start_new_epoch_sampling(name, 0)
+                found = read_epoch(backend, channel, 3)
+                assert torch.cat([m["batch"] for m in found]).tolist() == list(range(12))
+                backend.unregister_input(name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not errors and not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,310 @@
+"""DistServer: every method of its documentation, in its process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store import dist_server
+from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer, get_server, wait_and_shutdown_server
+from hopstream.compat.gigl.distributed.graph_store.messages import (
+    FetchABLPInputRequest,
+    FetchNodesRequest,
+    InitSamplingBackendRequest,
+    RegisterBackendRequest,
+)
+from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SharedDistSamplingBackend
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
+from hopstream.compat.gigl.types.graph import FeatureInfo
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
+from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.ingest.build import graph_from_arrays
+from hopstream.partition.layout import write_parts
+from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
+
+WAIT_S = 60.0
+CONFIG = SamplingConfig(SamplingType.NODE, [2, 2], 4, False, False, True, True, False, False, "in", 7)
+OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=2)
+BUYS, LIKED, DISLIKED = ("user", "buys", "item"), ("user", "buys_gigl_positive", "item"), (
+    "user", "buys_gigl_negative", "item",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ring(tmp_path_factory.mktemp("ring") / "ring", 2)
+
+
+@pytest.fixture
+def server(folder: Path):
+    server = DistServer(DistDataset(folder))
+    yield server
+    server.shutdown()
+    server.dataset.close()
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory):
+    """Six users with labels of their own edge types, four items."""
+    graph = graph_from_arrays(
+        {BUYS: np.array([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]]), LIKED: np.array([[0, 0, 2], [2, 3, 1]]),
+         DISLIKED: np.array([[1], [3]])},
+        num_nodes={"user": 6, "item": 4},
+        node_features={"user": {"x": np.arange(12, dtype=np.float32).reshape(6, 2)},
+                       "item": {"a": np.arange(4), "b": np.ones((4, 2), np.float32)}},
+        splits={"user": {"train": [0, 1, 2], "val": [3], "test": [4, 5]}},
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("typed") / "typed"
+    write_parts(graph, folder, num_parts=2, method="hash", direction="both")
+    server = DistServer(DistDataset(folder))
+    yield server
+    server.dataset.close()
+
+
+def test_facts_of_a_homogeneous_dataset(server: DistServer) -> None:
+    assert server.get_dataset_meta() == (1, 0, None, None)
+    assert server.get_node_types() is None and server.get_edge_types() is None
+    assert server.get_edge_dir() == "in" and not server.get_edge_weights_registered()
+    assert server.get_node_feature_info() == FeatureInfo(8, torch.float32)
+    assert server.get_edge_feature_info() == FeatureInfo(2, torch.float32)
+    assert server.get_node_quantization_metadata() is None and server.get_edge_quantization_metadata() is None
+    assert server.get_tensor_size(None) == torch.Size([NUM_NODES, 8])
+    index = torch.tensor([7, 3, 7])
+    assert server.get_node_feature(None, index)[:, 0].tolist() == [7, 3, 7]
+    assert server.get_node_label(None, index).tolist() == [3, 3, 3]
+    src, dst = server.get_edge_index(None, "coo")
+    assert sorted(zip(src.tolist(), dst.tolist(), strict=True)) == sorted(
+        (v, (v + step) % NUM_NODES) for v in range(NUM_NODES) for step in (1, 2)
+    )
+    assert server.get_edge_size(None, "coo") == (NUM_NODES, NUM_NODES)
+    for ask in (server.get_edge_index, server.get_edge_size):
+        with pytest.raises(ValueError, match="layout is 'csr'"):
+            ask(None, "csr")
+
+
+def test_facts_of_a_typed_dataset(typed: DistServer) -> None:
+    assert typed.get_node_types() == ["user", "item"] and typed.get_edge_types() == [BUYS, LIKED, DISLIKED]
+    assert typed.get_node_feature_info() == {
+        "user": FeatureInfo(2, torch.float32), "item": FeatureInfo(3, torch.float32)
+    }  # fmt: skip
+    assert typed.get_edge_feature_info() is None
+    assert typed.get_node_feature("item", torch.tensor([3])).tolist() == [[3, 1, 1]]
+    with pytest.raises(ValueError, match="node_type is missing"):
+        typed.get_node_feature(None, torch.tensor([0]))
+    with pytest.raises(ValueError, match="has no labels"):
+        typed.get_node_label("user", torch.tensor([0]))
+    with pytest.raises(ValueError, match="node_type is missing"):
+        typed.get_node_ids(FetchNodesRequest(split="train"))
+
+
+def test_partition_books(folder: Path, tmp_path: Path) -> None:
+    for path, kind in ((folder, GLTPartitionBook), (write_range_ring(tmp_path / "range", 2), RangePartitionBook)):
+        parts = [DistDataset(path, num_partitions=2, partition_idx=rank) for rank in range(2)]
+        whole = DistDataset(path)
+        for part in parts:
+            part.attach(whole.graph)
+        ids = torch.arange(NUM_NODES)
+        servers = [DistServer(part) for part in parts]
+        book = servers[0].get_node_partition_book(None)
+        assert isinstance(book, kind)
+        owners = servers[1].get_node_partition_id(None, ids)
+        assert owners is not None and book[ids].tolist() == owners.tolist() and set(owners.tolist()) == {0, 1}
+        for rank, server in enumerate(servers):
+            own = server.get_node_ids(FetchNodesRequest())
+            assert own.tolist() == ids[owners == rank].tolist()
+            assert server.get_tensor_size(None)[0] == len(own)
+            _, dst = server.get_edge_index(None, "coo")
+            assert (owners[dst] == rank).all() and len(dst) == 2 * len(own)
+            edges = server.get_edge_partition_book(None)
+            assert edges is not None and (edges[torch.arange(2 * NUM_NODES)] == rank).sum() == len(dst)
+            with pytest.raises(ValueError, match="is homogeneous"):
+                server.get_node_partition_id("node", ids)
+            with pytest.raises(ValueError, match="is homogeneous"):
+                server.get_edge_partition_book(("a", "to", "b"))
+        for part in (*parts, whole):
+            part._graph = None if part is not whole else part._graph
+            part.close()
+
+
+def test_node_ids_by_split_and_slice(server: DistServer) -> None:
+    ids = server.get_node_ids(FetchNodesRequest(split="train"))
+    assert ids.tolist() == list(range(0, NUM_NODES, 2))
+    sliced = [server.get_node_ids(FetchNodesRequest("train", None, ServerSlice(0, r, r + 1, 3))) for r in range(3)]
+    assert torch.cat(sliced).tolist() == ids.tolist()
+    with pytest.raises(ValueError, match="split is 'later'"):
+        server.get_node_ids(FetchNodesRequest(split="later"))
+    with pytest.raises(ValueError, match="is homogeneous"):
+        server.get_node_ids(FetchNodesRequest(node_type="node"))
+
+
+def test_anchors_and_labels(typed: DistServer) -> None:
+    anchors, positives, negatives = typed.get_ablp_input(FetchABLPInputRequest("train", "user", BUYS))
+    assert anchors.tolist() == [0, 1, 2]
+    assert [sorted(row) for row in positives.tolist()] == [[2, 3], [-1, -1], [-1, 1]]
+    assert negatives is not None and negatives.tolist() == [[-1], [3], [-1]]
+    with pytest.raises(ValueError, match="split is 'later'"):
+        typed.get_ablp_input(FetchABLPInputRequest("later", "user", BUYS))
+    with pytest.raises(ValueError, match="supervision_edge_type is"):
+        typed.get_ablp_input(FetchABLPInputRequest("train", "user", ("user", "sells", "item")))
+    with pytest.raises(ValueError, match="anchors of"):
+        typed.get_ablp_input(FetchABLPInputRequest("train", "item", BUYS))
+
+
+def init(server: DistServer, key: str = "loader_0") -> int:
+    return server.init_sampling_backend(
+        InitSamplingBackendRequest(key, OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
+    )
+
+
+def register(server: DistServer, backend: int, nodes: Any, key: str = "rank_0") -> int:
+    given = NodeSamplerInput(torch.as_tensor(nodes, dtype=torch.int64))
+    return server.register_sampling_input(RegisterBackendRequest(backend, key, given, CONFIG, 4, "1MB"))
+
+
+def read_epoch(server: DistServer, channel: int) -> list[dict[str, torch.Tensor]]:
+    found = []
+    while True:
+        message, is_done = server.fetch_one_sampled_message(channel)
+        if is_done:
+            assert message is None
+            return found
+        assert message is not None
+        found.append(message)
+
+
+def test_epochs_of_one_channel(server: DistServer) -> None:
+    channel = register(server, init(server), range(NUM_NODES))
+    assert server.fetch_one_sampled_message(channel) == (None, True)  # no epoch was started
+    for epoch in (0, 1, 5):
+        server.start_new_epoch_sampling(channel, epoch)
+        server.start_new_epoch_sampling(channel, epoch)
+        server.start_new_epoch_sampling(channel, epoch - 1)
+        found = read_epoch(server, channel)
+        assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
+        for message in found:
+            check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
+        assert server.fetch_one_sampled_message(channel) == (None, True)
+    server.destroy_sampling_input(channel)
+    assert server.left == [] and not server._backends
+
+
+def test_backends_are_shared_by_key_and_end_with_their_last_channel(server: DistServer) -> None:
+    backend = init(server)
+    assert init(server) == backend and init(server, "loader_1") != backend
+    channels = [register(server, backend, range(rank, NUM_NODES, 3), f"rank_{rank}") for rank in range(3)]
+    empty = register(server, backend, [], "rank_3")
+    for channel in (*channels, empty):
+        server.start_new_epoch_sampling(channel, 0)
+    found = torch.cat([m["batch"] for channel in channels for m in read_epoch(server, channel)])
+    assert sorted(found.tolist()) == list(range(NUM_NODES)) and read_epoch(server, empty) == []
+    for channel in channels:
+        server.destroy_sampling_input(channel)
+        assert backend in server._backends
+    server.destroy_sampling_input(empty)
+    assert backend not in server._backends
+    with pytest.raises(KeyError, match=f"no backend {backend}"):
+        register(server, backend, [1])
+    assert init(server) != backend
+
+
+def test_what_is_unknown_or_gone(server: DistServer) -> None:
+    with pytest.raises(RuntimeError, match="there is no channel 99"):
+        server.start_new_epoch_sampling(99, 0)
+    assert server.fetch_one_sampled_message(99) == (None, True)
+    server.destroy_sampling_input(99)
+    channel = register(server, init(server), [1, 2])
+    server.destroy_sampling_input(channel)
+    server.destroy_sampling_input(channel)
+    server.start_new_epoch_sampling(channel, 0)
+    assert server.fetch_one_sampled_message(channel) == (None, True)
+
+
+def test_a_registration_that_fails_leaves_nothing(server: DistServer) -> None:
+    backend = init(server)
+    with pytest.raises(IndexError):
+        register(server, backend, [NUM_NODES])
+    other = SamplingConfig(SamplingType.NODE, [2, 2], 8, False, False, True, True, False, False, "in", 7)
+    with pytest.raises(ValueError, match="its backend samples with"):
+        server.register_sampling_input(RegisterBackendRequest(backend, "a", NodeSamplerInput([1]), other, 4, "1MB"))
+    assert server.left == [] and server._backends[backend].active_channels == set()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, monkeypatch, fails: bool) -> None:
+    num_made, go, is_failing = [], threading.Event(), []
+    real = SharedDistSamplingBackend.init_backend
+
+    def slow(backend: SharedDistSamplingBackend) -> None:
+        num_made.append(backend)
+        assert go.wait(WAIT_S)
+        if is_failing[0]:
+            raise OSError("no threads are left")
+        real(backend)
+
+    monkeypatch.setattr(SharedDistSamplingBackend, "init_backend", slow)
+    is_failing.append(fails)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(init(server))
+        except Exception as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    if not fails:
+        assert len(num_made) == 1 and len(set(answers)) == 1
+    else:
+        assert all("no threads are left" in str(answer) for answer in answers) and len(answers) == 4
+        kinds = {type(answer) for answer in answers}
+        assert OSError in kinds and kinds <= {OSError, RuntimeError}
+
+
+def test_a_fetch_ends_when_its_channel_is_destroyed(server: DistServer, monkeypatch) -> None:
+    channel = register(server, init(server), range(NUM_NODES))
+    server.start_new_epoch_sampling(channel, 0)
+    state = server._channels[channel]
+    monkeypatch.setattr(state.channel, "recv", lambda timeout_s: None)
+    monkeypatch.setattr(state.channel, "empty", lambda: False)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))
+    thread.start()
+    server.destroy_sampling_input(channel)
+    thread.join(WAIT_S)
+    assert answers == [(None, True)]
+
+
+def test_shutdown_warns_of_what_is_left(server: DistServer, caplog) -> None:
+    register(server, init(server), [1])
+    assert server.left
+    server.shutdown()
+    assert "were left by loaders that were not shut down" in caplog.text and server.left == []
+
+
+def test_exit_ends_the_wait(server: DistServer) -> None:
+    thread = threading.Thread(target=server.wait_for_exit)
+    thread.start()
+    assert server.exit() is True
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_without_a_server(caplog) -> None:
+    with pytest.raises(RuntimeError, match=r"DistServer not initialized! Call init_server\(\) first\."):
+        get_server()
+    wait_and_shutdown_server()
+    assert "no server in this process" in caplog.text
+    assert dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL == 5.0 and dist_server.FETCH_SLOW_LOG_SECS == 1.0
