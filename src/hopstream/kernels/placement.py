@@ -123,17 +123,15 @@ def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def count_and_add(keys: np.ndarray, amount: np.int64, counts: np.ndarray, sums: np.ndarray) -> None:
-    """Add to ``counts[key]`` how often a key occurs, and as many times the amount to ``sums[key]``.
+def add_amount(keys: np.ndarray, amount: np.int64, sums: np.ndarray) -> None:
+    """Add to ``sums[key]`` the amount as many times as a key occurs.
 
     Args:
         keys: integer[n], in range.
         amount: What each occurrence adds.
-        counts: int64[num_nodes], raised.
         sums: int64[num_nodes], raised.
     """
     for i in range(len(keys)):
-        counts[keys[i]] += 1
         sums[keys[i]] += amount
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,10 @@ from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked import ChunkedGraph
+
+BLOCK_NODES = 1 << 18
+SORTED_BITS = 3
+"""Of hashes, that nodes have in common which are put in order at once."""
 
 OwnersSource = str | Path | ArrayLike | Mapping[str, ArrayLike]
 """A folder with one file per node type, or node type to the part of each node."""
@@ -198,10 +202,15 @@ def assign_nodes(
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
     """int32[num_nodes], a hash of each key: type, key, rng_seed, number and weights of parts decide, nothing else."""
-    high_bits = _hashes("hash", node_type, num_nodes, settings) >> np.uint64(32)
-    if settings.part_weights:
-        return _parts_of_shares(high_bits / 2.0**32, settings)
-    return (high_bits * np.uint64(settings.num_parts) >> np.uint64(32)).astype(np.int32)
+    owner, rng_seed = np.empty(num_nodes, np.int32), derive_seed("hash", node_type, settings.rng_seed)
+    for start in range(0, num_nodes, BLOCK_NODES):
+        stop = min(start + BLOCK_NODES, num_nodes)
+        high_bits = _hashes(np.arange(start, stop), rng_seed) >> np.uint64(32)
+        if settings.part_weights:
+            owner[start:stop] = _parts_of_shares(high_bits / 2.0**32, settings)
+        else:
+            owner[start:stop] = high_bits * np.uint64(settings.num_parts) >> np.uint64(32)
+    return owner
 
 
 def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
@@ -210,17 +219,17 @@ def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -
     The nodes are dealt out in the order of a hash of their keys. The part that is dealt to first differs between types,
     so that many small types do not all end up in part 0.
     """
-    order = np.argsort(
-        _hashes("random", node_type, num_nodes, settings)
-    )  # a bijection of the key, so there are no ties
     first = derive_seed("first part", node_type, settings.rng_seed) % settings.num_parts
-    owner = np.empty(num_nodes, np.int32)
-    if settings.part_weights:
-        # The middles of n equal steps: each part's count is its share rounded, up or down.
-        turned = (np.arange(num_nodes) + 0.5) / max(1, num_nodes) + first / settings.num_parts
-        owner[order] = _parts_of_shares(turned % 1.0, settings)
-        return owner
-    owner[order] = (np.arange(num_nodes, dtype=np.int64) + first) % settings.num_parts
+    owner, num_dealt = np.empty(num_nodes, np.int32), 0
+    for keys in _shuffled(num_nodes, derive_seed("random", node_type, settings.rng_seed)):
+        places = np.arange(num_dealt, num_dealt + len(keys))
+        num_dealt += len(keys)
+        if settings.part_weights:
+            # The middles of n equal steps: each part's count is its share rounded, up or down.
+            turned = (places + 0.5) / num_nodes + first / settings.num_parts
+            owner[keys] = _parts_of_shares(turned % 1.0, settings)
+        else:
+            owner[keys] = (places + first) % settings.num_parts
     return owner
 
 
@@ -230,25 +239,54 @@ def _parts_of_shares(places: NDArray[np.float64], settings: PartitionSettings) -
     return parts.astype(np.int32)
 
 
-def _hashes(purpose: str, node_type: str, num_nodes: int, settings: PartitionSettings) -> NDArray[np.uint64]:
-    hashes = np.empty(num_nodes, np.uint64)
-    rng_seed = derive_seed(purpose, node_type, settings.rng_seed)
-    hash_keys(np.arange(num_nodes, dtype=np.int64), np.uint64(rng_seed), hashes)
+def _shuffled(num_nodes: int, rng_seed: int, owner: OwnerArray | None = None) -> Iterator[IntArray]:
+    """Blocks of all keys, or of those with owner -1, in the order of their hashes.
+
+    [Cost] Memory: 4 bytes per key. An eighth of the keys is sorted at a time, so each is hashed eight times.
+    """
+    bits = SORTED_BITS if num_nodes > BLOCK_NODES else 0
+    for number in range(1 << bits):
+        chosen_keys, chosen_hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for start in range(0, num_nodes, BLOCK_NODES):
+            keys = np.arange(start, min(start + BLOCK_NODES, num_nodes))
+            if owner is not None:
+                keys = keys[owner[start : start + BLOCK_NODES] < 0]
+            hashes = _hashes(keys, rng_seed)
+            if bits:
+                is_chosen = hashes >> np.uint64(64 - bits) == number
+                keys, hashes = keys[is_chosen], hashes[is_chosen]
+            chosen_keys.append(keys)
+            chosen_hashes.append(hashes)
+        order = np.argsort(np.concatenate(chosen_hashes))  # hashes are a bijection of the key, so there are no ties
+        of_turn = np.concatenate(chosen_keys)
+        del chosen_keys, chosen_hashes
+        for start in range(0, len(order), BLOCK_NODES):
+            yield of_turn[order[start : start + BLOCK_NODES]]
+
+
+def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
+    hashes = np.empty(len(keys), np.uint64)
+    hash_keys(keys, np.uint64(rng_seed), hashes)
     return hashes
 
 
 def _mend(
     source: AssignSource, settings: PartitionSettings, classes: NodeClasses | None, owners: dict[str, OwnerArray]
 ) -> Assignment:
-    """Move as few nodes as it takes to give each part its share of what is asked, whatever edges that cuts."""
+    """Move as few nodes as it takes to give each part its share of what is asked, whatever edges that cuts.
+
+    ``owners`` are taken over: they are empty afterwards.
+    """
     degrees = None
     if settings.balance_edges:
-        counter = LoadCounter(source, settings)
+        counter = LoadCounter(source, replace(settings, balance="edges"))  # which takes no other weights
         for edge_type, edges in source.edges.items():
             for block in edges.blocks():
                 counter.add(edge_type, *block)
-        degrees = np.concatenate(list(counter.degrees().values()))
-    owner = np.concatenate(list(owners.values()))
+        degrees = counter.degrees()
+        del counter
+    owner = next(iter(owners.values())) if len(owners) == 1 else np.concatenate(list(owners.values()))
+    owners.clear()
     constraints = make_constraints(source, settings, None, degrees, classes)
     refine_owners(Adjacency.empty(len(owner)), constraints, owner)
     largest = constraints.largest_over_share(constraints.loads_of(owner), settings.shares)
@@ -263,6 +301,7 @@ def _cut(
     graph, weights, degrees = _survey(source, settings, scratch, memory_bytes, progress)
     with graph:
         constraints = make_constraints(source, settings, weights, degrees, classes)
+        weights = constraints.amounts[0]
         del degrees
         owner = np.full(len(weights), -1, np.int32)
         if settings.method in ("ldg", "fennel"):
@@ -271,7 +310,7 @@ def _cut(
             progress(settings.method, 0, 1)
             _cut_with_library(graph, weights, settings, scratch, owner)
             progress(settings.method, 1, 1)
-        _fill_up(owner, weights, settings)
+        _fill_up(owner, weights, settings, constraints.loads_of(owner)[0])
         if len(constraints.names) > 1:
             progress("balance", 0, 1)
             refine_owners(graph, constraints, owner)
@@ -289,15 +328,18 @@ def _cut(
 
 def _survey(
     source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int, progress: Progress
-) -> tuple[Adjacency, IntArray, IntArray]:
-    """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes."""
+) -> tuple[Adjacency, IntArray, IntArray | None]:
+    """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes.
+
+    Edges are None where the settings do not ask for them.
+    """
     counter = LoadCounter(source, settings)
     num_nodes = sum(source.num_nodes.values())
     with AdjacencyBuilder(
         num_nodes, source.num_edges, memory_bytes=memory_bytes, num_threads=settings.num_threads, scratch=scratch
     ) as builder:
         _take_edges(source, settings.num_threads, counter, builder, progress)
-        weights, degrees = (np.concatenate(list(of.values())) for of in (counter.weights(), counter.degrees()))
+        weights, degrees = counter.weights(), counter.degrees()
         del counter
         progress("group", 0, 1)
         grouped = builder.finish()
@@ -336,10 +378,13 @@ def _cut_with_library(
     positions = graph.connected()
     if len(positions) <= settings.num_parts:
         return
+    of_connected = weights if len(positions) == len(weights) else weights[positions]
+    del positions  # the libraries need the room
     if settings.method == "kaminpar":
-        owner[positions] = cut_with_kaminpar(graph, weights[positions], settings, scratch)
+        parts = cut_with_kaminpar(graph, of_connected, settings, scratch)
     else:
-        owner[positions] = cut_with_metis(graph, weights[positions], settings)
+        parts = cut_with_metis(graph, of_connected, settings)
+    owner[graph.connected()] = parts
 
 
 def _by_type(source: AssignSource, owner: OwnerArray) -> dict[str, OwnerArray]:
@@ -347,26 +392,26 @@ def _by_type(source: AssignSource, owner: OwnerArray) -> dict[str, OwnerArray]:
     return dict(zip(source.num_nodes, np.split(owner, stops[:-1]), strict=True))
 
 
-def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings) -> None:
+def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings, loads: IntArray) -> None:
     """Give every node without a part (-1) to one, in place: as many to each part as the imbalance allows.
+
+    ``loads`` are int64[num_parts], the weight that each part has.
 
     Filling the lightest parts first would even out the weights a little more, and give nearly all nodes to one part.
     """
-    free = np.flatnonzero(owner < 0)
-    if not len(free):
+    total = int(weights.sum())
+    free = total - int(loads.sum())  # a node weighs 1 at least
+    if not free:
         return
-    order = np.empty(len(free), np.uint64)
-    hash_keys(free, np.uint64(derive_seed("isolated", settings.rng_seed)), order)
-    free = free[np.argsort(order)]
-    is_owned = owner >= 0
-    loads = np.bincount(owner[is_owned], weights=weights[is_owned], minlength=settings.num_parts)
-    free_weights = weights[free].astype(np.float64)
     part_weights = np.array(settings.part_weights or (1.0,) * settings.num_parts)
-    limits = (1 + settings.imbalance) * float(weights.sum()) * part_weights / part_weights.sum()
-    shares = even_shares(np.maximum(limits - loads, 0.0), float(free_weights.sum()), part_weights)
-    middles = np.cumsum(free_weights) - free_weights / 2
-    parts = np.searchsorted(np.cumsum(shares), middles, side="right")
-    owner[free] = np.minimum(parts, settings.num_parts - 1)
+    limits = (1 + settings.imbalance) * float(total) * part_weights / part_weights.sum()
+    ends = np.cumsum(even_shares(np.maximum(limits - loads, 0.0), float(free), part_weights))
+    given = 0
+    for nodes in _shuffled(len(owner), derive_seed("isolated", settings.rng_seed), owner):
+        of_nodes = weights[nodes]
+        middles = given + np.cumsum(of_nodes) - of_nodes / 2
+        given += int(of_nodes.sum())
+        owner[nodes] = np.minimum(np.searchsorted(ends, middles, side="right"), settings.num_parts - 1)
 
 
 def even_shares(

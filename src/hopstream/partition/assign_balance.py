@@ -7,8 +7,9 @@ are one number for each row and part, and so are their limits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,11 @@ from hopstream.errors import FormatError, SchemaError, UnknownNameError
 from hopstream.kernels.placement import add_loads
 from hopstream.kernels.refinement import move_nodes
 from hopstream.partition.assign_source import AssignSource
-from hopstream.partition.flatten import Adjacency
+from hopstream.partition.flatten import Adjacency, type_offsets
 from hopstream.partition.settings import PartitionSettings
 from hopstream.uris import local_path
 
+BLOCK_NODES = 1 << 20
 MAX_CLASSES = 4096
 """Values of a feature that parts can be given shares of."""
 CLASS_FILES = (".npy", ".txt")
@@ -32,6 +34,8 @@ PRICES = tuple(4.0**power for power in range(-4, 8))
 CUT_SWEEPS = 2
 MAX_SWEEPS_PER_PRICE = 3
 
+Members = tuple[str, int, Callable[[], Iterator[IntArray]]]
+"""A name, the position of the first node of a type, and what reads the keys of the members, in blocks."""
 NodeClasses = Mapping[str, ArrayLike | str | Path | None]
 """Node type to the class of each node, or the file or feature that says it, or None for one class."""
 
@@ -73,34 +77,69 @@ class Constraints:
 
 
 class ConstraintBuilder:
-    """Collects groups; those with amounts first."""
+    """Collects groups; those with amounts first.
 
-    def __init__(self, num_nodes: int, settings: PartitionSettings) -> None:
-        """Start with none."""
+    [Cost] Memory: 4 bytes per node and group, and 8 where two groups or more have amounts.
+    """
+
+    def __init__(self, num_nodes: int, settings: PartitionSettings, max_groups: int) -> None:
+        """Start with none; memory is taken by those that come."""
         self._num_nodes = num_nodes
         self._settings = settings
         self._names: list[str] = []
-        self._rows: list[NDArray[np.int32]] = []
+        self._rows = np.empty((max_groups, num_nodes), np.int32)
+        self._num_groups = 0
+        self._has_members = False
         self._amounts: list[IntArray] = []
 
-    def add(self, names: list[str], classes: NDArray[np.int32], amounts: IntArray | None = None) -> None:
+    def add(self, names: list[str], classes: NDArray[np.int32] | None, amounts: IntArray | None = None) -> None:
         """Add a group.
 
         Args:
             names: The name of each row.
-            classes: int32[num_nodes], a row of the group, or -1.
+            classes: int32[num_nodes], a row of the group, or -1; None where all nodes count for the first.
             amounts: int64[num_nodes], or None where each node counts 1.
         """
-        self._rows.append(np.where(classes >= 0, classes + np.int32(len(self._names)), np.int32(-1)))
+        rows = self._next_group(len(self._names))
+        if classes is not None:
+            for start in range(0, self._num_nodes, BLOCK_NODES):
+                block = classes[start : start + BLOCK_NODES]
+                rows[start : start + BLOCK_NODES] = np.where(block >= 0, block + np.int32(len(self._names)), -1)
         self._names += names
         if amounts is not None:
             self._amounts.append(amounts)
 
+    def add_members(self, members: list[Members]) -> None:
+        """Add a row for the members of some stretches of nodes each.
+
+        They share a group with those before them, where no node is in both: a group takes memory.
+        """
+        rows = self._rows[self._num_groups - 1]
+        has_room = self._has_members and not any(
+            (rows[first:][keys] >= 0).any() for _, first, blocks in members for keys in blocks()
+        )
+        if not has_room:
+            rows, self._has_members = self._next_group(-1), True
+        for name, first, blocks in members:
+            for keys in blocks():
+                rows[first:][keys] = len(self._names)
+            self._names.append(name)
+
+    def _next_group(self, row: int) -> NDArray[np.int32]:
+        self._num_groups += 1
+        rows: NDArray[np.int32] = self._rows[self._num_groups - 1]
+        rows[:] = row
+        return rows
+
     def build(self) -> Constraints:
         """The groups with their limits: the share, and what ``imbalance`` allows on top, at least to the next node."""
         num_rows, num_nodes = len(self._names), self._num_nodes
-        rows = np.array(self._rows, np.int32).reshape(len(self._rows), num_nodes)
-        amounts = np.array(self._amounts, np.int64).reshape(len(self._amounts), num_nodes)
+        rows = self._rows[: self._num_groups]
+        amounts = (
+            self._amounts[0].reshape(1, num_nodes)  # the array itself
+            if len(self._amounts) == 1
+            else np.array(self._amounts, np.int64).reshape(len(self._amounts), num_nodes)
+        )
         totals = np.zeros((num_rows, 1), np.int64)
         add_loads(np.zeros(num_nodes, np.int32), rows, amounts, totals)
         shares = np.array(self._settings.shares)
@@ -128,18 +167,20 @@ def make_constraints(
         UnknownNameError: A node type or feature is not there.
         SchemaError: A class is not one integer per node, or there are too many classes.
     """
-    builder = ConstraintBuilder(sum(source.num_nodes.values()), settings)
+    splits = dict.fromkeys(name for of_type in source.schema.splits.values() for name in of_type)
+    builder = ConstraintBuilder(sum(source.num_nodes.values()), settings, 3 + len(splits))
     names, of_node = _read_classes(source, {**_asked(settings, source), **(classes or {})})
     if weights is not None:
-        builder.add([settings.balance], np.zeros(len(weights), np.int32), weights)
+        builder.add([settings.balance], None, weights)
     if settings.balance_edges and degrees is not None:
         edge_names = [f"edges {name}" for name in names] or ["edges"]
-        builder.add(edge_names, of_node if names else np.zeros(len(degrees), np.int32), degrees)
+        builder.add(edge_names, of_node, degrees)
     if names:
         builder.add(names, of_node)
+    del of_node
     if settings.balance_splits:
-        for split in dict.fromkeys(name for splits in source.splits.values() for name in splits):
-            builder.add(*_members(source, split))
+        for split in splits:
+            builder.add_members(_members(source, split))
     return builder.build()
 
 
@@ -166,49 +207,64 @@ def _asked(settings: PartitionSettings, source: AssignSource) -> dict[str, str |
     return found
 
 
-def _members(source: AssignSource, split: str) -> tuple[list[str], NDArray[np.int32]]:
-    """A row for each node type that has a split, and int32[num_nodes], the row of each of its nodes."""
-    names: list[str] = []
-    found = []
-    for node_type, num_nodes in source.num_nodes.items():
-        of_type = np.full(num_nodes, -1, np.int32)
-        keys = source.splits.get(node_type, {}).get(split)
-        if keys is not None:
-            of_type[keys] = len(names)
-            names.append(f"{split} {node_type}")
-        found.append(of_type)
-    return names, np.concatenate(found)
+def _members(source: AssignSource, split: str) -> list[Members]:
+    """For each node type that has a split: its name, the position of the type's first node, and what reads the keys."""
+    firsts = type_offsets(source.num_nodes)
+    return [
+        (f"{split} {t}", firsts[t], partial(source.split, t, split))
+        for t in source.num_nodes
+        if split in source.schema.splits.get(t, ())
+    ]
 
 
-def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], NDArray[np.int32]]:
-    """The name of each class, and int32[num_nodes], the class of each node, -1 for none."""
+def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], NDArray[np.int32] | None]:
+    """The name of each class, and int32[num_nodes], the class of each node, -1 for none; None if there are none."""
     for node_type in asked:
         if node_type not in source.num_nodes:
             raise UnknownNameError(
                 f"balance_ntypes name node type {node_type!r}; {known_names(node_type, source.num_nodes)}"
             )
+    if not asked:
+        return [], None
     names: list[str] = []
-    found = []
-    for node_type, num_nodes in source.num_nodes.items():
-        of_type = np.full(num_nodes, -1, np.int32)
-        if node_type in asked:
-            where, values = _class_values(source, node_type, asked[node_type])
-            distinct, ranks = np.unique(values, return_inverse=True)
-            if len(distinct) > MAX_CLASSES:
-                raise SchemaError(f"{where} has {len(distinct)} values; parts can be given shares of {MAX_CLASSES}")
-            of_type = ranks.astype(np.int32) + np.int32(len(names))
-            is_one = asked[node_type] is None
-            names += [node_type if is_one else f"{node_type} {value}" for value in distinct.tolist()]
-        found.append(of_type)
-    return names, np.concatenate(found) if found else np.empty(0, np.int32)
+    found = np.full(sum(source.num_nodes.values()), -1, np.int32)
+    for node_type, first in type_offsets(source.num_nodes).items():
+        num_nodes = source.num_nodes[node_type]
+        if node_type not in asked:
+            continue
+        what = asked[node_type]
+        if what is None:
+            found[first : first + num_nodes] = len(names)
+            names += [node_type] * (num_nodes > 0)
+            continue
+        where, values = _class_values(source, node_type, what)
+        distinct = _distinct(where, values)
+        for start in range(0, num_nodes, BLOCK_NODES):
+            block = values[start : start + BLOCK_NODES]
+            found[first + start : first + start + len(block)] = len(names) + np.searchsorted(distinct, block)
+        names += [f"{node_type} {value}" for value in distinct.tolist()]
+    return names, found if names else None
 
 
-def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | Path | None) -> tuple[str, Array]:
+def _distinct(where: str, values: Array) -> Array:
+    """The distinct values, ascending.
+
+    Raises:
+        SchemaError: There are too many.
+    """
+    distinct = values[:0]
+    for start in range(0, len(values), BLOCK_NODES):
+        distinct = np.union1d(distinct, values[start : start + BLOCK_NODES])
+        if len(distinct) > MAX_CLASSES:
+            num_distinct = len(np.unique(values))
+            raise SchemaError(f"{where} has {num_distinct} values; parts can be given shares of {MAX_CLASSES}")
+    return distinct
+
+
+def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | Path) -> tuple[str, Array]:
     """What the classes of a node type are called in errors, and integer[num_nodes], the class of each node."""
     num_nodes = source.num_nodes[node_type]
     where = f"balance_ntypes of {node_type!r}"
-    if what is None:
-        return where, np.zeros(num_nodes, np.int8)
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith(CLASS_FILES)):
         where, values = str(what), _open_numbers(local_path(what))
     elif isinstance(what, str):

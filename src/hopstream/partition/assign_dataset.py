@@ -6,7 +6,7 @@ order. Methods that look at edges group them by node first, so the parts that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def open_dataset_source(root: str | Path) -> AssignSource:
 def source_of_rows(rows: DatasetRows) -> AssignSource:
     """A dataset as assignment sees it.
 
-    [Cost] Memory for the keys of all ids, 4 bytes each, for splits, and for sizes of nodes' rows where they differ.
+    [Cost] Memory for the keys of all ids, 4 bytes each, and for sizes of nodes' rows where they differ.
     """
     schema, book = rows.contents.schema, rows.book
     keys: dict[str, Array] = {}
@@ -82,20 +82,13 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
 
     return AssignSource(
         num_nodes={t: book.num_ids(t) for t in schema.nodes},
-        node_bytes={t: node_bytes(t) for t in schema.nodes},
+        node_bytes=node_bytes,
         edges={t: rows_of(t) for t in schema.edges},
-        splits={
-            t: {name: _joined(rows.splits(t, name, BLOCK_EDGES)) for name in names}
-            for t, names in schema.splits.items()
-        },
+        split=lambda node_type, name: rows.splits(node_type, name, BLOCK_EDGES),
         schema=schema,
         feature=lambda node_type, name: _feature(rows, node_type, name, keys_of(node_type)),
         folder=rows.root,
     )
-
-
-def _joined(blocks: Iterator[IntArray]) -> IntArray:
-    return np.concatenate([np.empty(0, np.int64), *blocks])
 
 
 def _keys_of_ids(rows: DatasetRows, node_type: str) -> Array:

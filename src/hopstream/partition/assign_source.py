@@ -17,6 +17,7 @@ import numpy as np
 from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.chunked import ChunkedGraph, FeatureSource, RaggedSource, fixed_features, ragged_features
+from hopstream.ingest.chunked.sources import keys_of_mask
 from hopstream.schema import EdgeType, GraphSchema
 
 BLOCK_EDGES = 1 << 20
@@ -57,18 +58,18 @@ class AssignSource:
 
     Attributes:
         num_nodes: Node type to its number of nodes.
-        node_bytes: Node type to the bytes of the features of one node, or int64[num_nodes] where they differ.
+        node_bytes: Says the bytes of the features of one node of a type, or int64[num_nodes] where they differ.
         edges: Edge type to its edges.
-        splits: Node type to split name to int64 keys.
+        split: Reads the int64 keys of a split, by node type and name, in blocks.
         schema: The types and features.
         feature: Reads the whole of a node feature, by type and name.
         folder: Where it is read from; None for a graph in memory.
     """
 
     num_nodes: Mapping[str, int]
-    node_bytes: Mapping[str, int | IntArray]
+    node_bytes: Callable[[str], int | IntArray]
     edges: Mapping[EdgeType, EdgeRows]
-    splits: Mapping[str, Mapping[str, IntArray]]
+    split: Callable[[str, str], Iterator[IntArray]]
     schema: GraphSchema
     feature: Callable[[str, str], Column]
     folder: Path | None = None
@@ -96,11 +97,15 @@ def folder_of(graph: Graph | ChunkedGraph | AssignSource) -> Path | None:
 
 
 def _source_of_graph(graph: Graph) -> AssignSource:
+    def split(node_type: str, name: str) -> Iterator[IntArray]:
+        keys = graph.splits[node_type][name]
+        return (keys[start : start + BLOCK_EDGES] for start in range(0, len(keys), BLOCK_EDGES))
+
     return AssignSource(
         num_nodes={t: table.num_nodes for t, table in graph.nodes.items()},
-        node_bytes={t: _sum_bytes([*table.features.values()]) for t, table in graph.nodes.items()},
+        node_bytes=lambda node_type: _sum_bytes([*graph.nodes[node_type].features.values()]),
         edges={t: _rows_of_table(edges) for t, edges in graph.edges.items()},
-        splits=graph.splits,
+        split=split,
         schema=graph.schema,
         feature=lambda node_type, name: graph.nodes[node_type].features[name],
     )
@@ -143,18 +148,19 @@ def _source_of_chunked(graph: ChunkedGraph) -> AssignSource:
             ragged_bytes=ragged_bytes if ragged else None, pieces=pieces,
         )  # fmt: skip
 
+    def node_bytes(node_type: str) -> int | IntArray:
+        nodes = graph.nodes[node_type]
+        return sum(_source_row_bytes(source, 0, nodes.num_nodes) for source in nodes.features.values())
+
     def feature(node_type: str, name: str) -> Column:
         source = graph.nodes[node_type].features[name]
         return source.read(0, source.num_rows)
 
     return AssignSource(
         num_nodes={t: nodes.num_nodes for t, nodes in graph.nodes.items()},
-        node_bytes={
-            t: sum(_source_row_bytes(source, 0, nodes.num_nodes) for source in nodes.features.values())
-            for t, nodes in graph.nodes.items()
-        },
+        node_bytes=node_bytes,
         edges={t: rows(t) for t in graph.edges},
-        splits=graph.splits,
+        split=lambda node_type, name: keys_of_mask(graph.nodes[node_type].masks[name]),
         schema=graph.schema,
         feature=feature,
     )

@@ -60,7 +60,8 @@ class EdgeBuckets:
         bounds = np.append(starts[cells[:, 0]], starts[-1])
         pairs = self._deal(cells, bounds)
         self._ends = np.empty((2, 0), np.uint32)
-        degrees, neighbors = np.zeros(self._num_nodes, np.int64), np.empty(len(pairs), np.uint32)
+        indptr, neighbors = np.zeros(self._num_nodes + 1, np.int64), np.empty(len(pairs), np.uint32)
+        degrees = indptr[1:]
         of_thread = threading.local()
         most = int(np.diff(bounds).max(initial=0))
 
@@ -86,7 +87,7 @@ class EdgeBuckets:
             neighbors[num_ends : num_ends + num_distinct] = neighbors[begin : begin + num_distinct]
             num_ends += num_distinct
         neighbors.resize(num_ends, refcheck=False)  # gives the memory of duplicates back
-        return offsets_of(degrees), neighbors
+        return np.cumsum(indptr, out=indptr), neighbors
 
     def _deal(self, cells: IntArray, bounds: IntArray) -> NDArray[np.uint64]:
         """uint64[num_ends], both directions of every edge, bucket after bucket."""

@@ -58,7 +58,7 @@ class Adjacency:
 
     def connected(self) -> IntArray:
         """int64[num_connected], the positions of nodes with neighbours."""
-        return np.flatnonzero(np.diff(self.indptr))
+        return np.flatnonzero(self.indptr[1:] != self.indptr[:-1])
 
     def blocks(self, max_ends: int | None = None) -> Iterator[tuple[int, int, NDArray[np.uint32]]]:
         """Stretches of nodes, in order: the first node, one past the last, and their neighbours, ascending per node.
@@ -129,7 +129,8 @@ class AdjacencyBuilder:
         if num_edges * EdgeBuckets.BYTES_PER_EDGE <= memory_bytes:
             self._buckets = EdgeBuckets(num_nodes, num_edges, num_threads)
             return
-        self._degrees = np.zeros(num_nodes, np.int64)
+        self._starts = np.zeros(num_nodes + 1, np.int64)
+        self._degrees = self._starts[1:]
         self._end = 0
         self._capacity = max(1, memory_bytes // (4 * PAIR_BYTES))
         self._pairs: Pairs = np.empty(self._capacity, np.uint64)
@@ -171,8 +172,8 @@ class AdjacencyBuilder:
         self._spill_run()
         capacity, self._pairs = self._capacity, np.empty(0, np.uint64)
         out = self._temporary_file()
-        starts = offsets_of(self._degrees)
-        del self._degrees
+        starts = np.cumsum(self._starts, out=self._starts)
+        del self._starts, self._degrees
         for first, stop in stretches(starts, capacity):
             pairs = _distinct_pairs(self._cut_out(first, stop, int(starts[stop] - starts[first])))
             bounds = np.arange(first, stop + 1, dtype=np.uint64) << HALF

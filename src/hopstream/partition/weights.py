@@ -6,13 +6,16 @@ node weighs, unless asked otherwise, the bytes that its part stores for it: its 
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.graph.graph import Graph
-from hopstream.kernels.placement import add_amounts, count_and_add, count_keys
+from hopstream.kernels.placement import add_amount, add_amounts, count_keys
 from hopstream.partition.assign_source import OFFSET_BYTES, AssignSource, source_of
 from hopstream.partition.book import ends_of, neighbor_dtype
+from hopstream.partition.flatten import type_offsets
 from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -29,21 +32,31 @@ def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> di
         for edge_type, edges in counter.source.edges.items():
             for first, src_keys, dst_keys in edges.blocks():
                 counter.add(edge_type, first, src_keys, dst_keys)
-    return counter.weights()
+    return _by_type(counter.source, counter.weights())
 
 
 class LoadCounter:
-    """Adds up what each node weighs, and how many edges its part holds for it, while edges go by.
+    """Adds up what each node weighs, and how many edges its part holds for it where that matters, while edges go by.
 
-    [Cost] 16 bytes per node, or 8 where edges are what balances.
+    [Cost] 8 bytes per node; 16 where edges are to be even beside something else.
     """
 
     def __init__(self, source: AssignSource, settings: PartitionSettings) -> None:
         """Start with what nodes weigh without edges."""
         self.source = source
         self._settings = settings
-        self._weights = {t: self._own_weight(t) for t in source.num_nodes}
-        self._degrees = {t: np.zeros(n, np.int64) for t, n in source.num_nodes.items()}
+        num_nodes = sum(source.num_nodes.values())
+        counts_edges = settings.balance == "edges" or settings.balance_edges
+        self._weights = None if settings.balance == "edges" else np.ones(num_nodes, np.int64)
+        self._degrees = np.zeros(num_nodes, np.int64) if counts_edges else None
+        self._weights_of, self._degrees_of = (
+            {} if of is None else _by_type(source, of) for of in (self._weights, self._degrees)
+        )
+        if settings.balance == "bytes":
+            for node_type, weights in self._weights_of.items():
+                owned = [1 for t in source.edges for d in settings.directions if ends_of(t, d)[0] == node_type]
+                weights[:] = source.node_bytes(node_type)
+                weights += KEY_BYTES + OFFSET_BYTES * len(owned)  # the starts of its rows count
         self._edge_bytes = {(t, d): self._bytes_of_edge(t, d) for t in source.edges for d in settings.directions}
 
     def add(self, edge_type: EdgeType, first: int, src_keys: IntArray, dst_keys: IntArray) -> None:
@@ -51,33 +64,28 @@ class LoadCounter:
         for direction in self._settings.directions:
             owner_type, _ = ends_of(edge_type, direction)
             own_keys = dst_keys if direction == "in" else src_keys
-            degrees, weights = self._degrees[owner_type], self._weights[owner_type]
+            if self._degrees is not None:
+                count_keys(own_keys, self._degrees_of[owner_type])
             if self._settings.balance != "bytes":
-                count_keys(own_keys, degrees)
                 continue
-            count_and_add(own_keys, self._edge_bytes[edge_type, direction], degrees, weights)
+            weights = self._weights_of[owner_type]
+            add_amount(own_keys, self._edge_bytes[edge_type, direction], weights)
             ragged_bytes = self.source.edges[edge_type].ragged_bytes
             if ragged_bytes is not None:
                 add_amounts(own_keys, ragged_bytes(first, first + len(own_keys)), weights)
 
-    def degrees(self) -> dict[str, IntArray]:
-        """Node type to int64[num_nodes], the edges that a node's part holds for it, over all types and directions."""
-        return self._degrees
+    def degrees(self) -> IntArray | None:
+        """int64[num_nodes] of all types, the edges that a node's part holds for it, over all types and directions.
 
-    def weights(self) -> dict[str, IntArray]:
-        """Node type to int64[num_nodes], the weight of each node, at least 1."""
-        of = self._degrees if self._settings.balance == "edges" else self._weights
-        return {t: np.maximum(w, 1) for t, w in of.items()}
+        None where the settings do not ask for them.
+        """
+        return self._degrees if self._settings.balance_edges else None
 
-    def _own_weight(self, node_type: str) -> IntArray:
-        """int64[num_nodes], what a node weighs without its edges: with bytes, the starts of its rows count."""
-        num_nodes, settings = self.source.num_nodes[node_type], self._settings
-        if settings.balance != "bytes":
-            return np.full(num_nodes, int(settings.balance == "nodes"), np.int64)
-        owned = [1 for t in self.source.edges for d in settings.directions if ends_of(t, d)[0] == node_type]
-        weights = np.full(num_nodes, KEY_BYTES + OFFSET_BYTES * len(owned), np.int64)
-        weights += self.source.node_bytes[node_type]
-        return weights
+    def weights(self) -> IntArray:
+        """int64[num_nodes] of all types, the weight of each node, at least 1."""
+        if self._weights is not None:
+            return np.maximum(self._weights, 1, out=self._weights)
+        return np.maximum(cast(IntArray, self._degrees), 1)
 
     def _bytes_of_edge(self, edge_type: EdgeType, direction: Direction) -> int:
         """Bytes of one edge in a direction, without ragged features."""
@@ -88,3 +96,9 @@ class LoadCounter:
         num_bytes += TIME_BYTES * (edge_type in timed_edge_types(source.schema, settings.time_attr, direction))
         num_bytes += WEIGHT_BYTES * (settings.weight_attr in source.schema.edges[edge_type])
         return num_bytes + source.edges[edge_type].row_bytes
+
+
+def _by_type(source: AssignSource, of_nodes: IntArray) -> dict[str, IntArray]:
+    """Node type to its stretch of an array of all nodes."""
+    firsts = type_offsets(source.num_nodes)
+    return {t: of_nodes[firsts[t] : firsts[t] + num_nodes] for t, num_nodes in source.num_nodes.items()}

@@ -214,7 +214,9 @@ class ChunkedGraph:
     def splits(self) -> Mapping[str, Mapping[str, IntArray]]:
         """Node type to split name to keys, ascending; masks are read when this is first asked for."""
         return {
-            node_type: {name: _keys_of_mask(mask) for name, mask in nodes.masks.items()}
+            node_type: {
+                name: np.concatenate([np.empty(0, np.int64), *keys_of_mask(mask)]) for name, mask in nodes.masks.items()
+            }
             for node_type, nodes in self.nodes.items()
             if nodes.masks
         }
@@ -262,11 +264,11 @@ def _edge_table(edges: ChunkedEdges) -> EdgeTable:
     return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=_read_all(edges.features))
 
 
-def _keys_of_mask(mask: ColumnSource) -> IntArray:
+def keys_of_mask(mask: ColumnSource) -> Iterator[IntArray]:
+    """The keys of a split, in blocks."""
     step = 8 * BLOCK_ROWS
-    starts = range(0, mask.num_rows, step)
-    found = [start + np.flatnonzero(mask.read(start, min(start + step, mask.num_rows))) for start in starts]
-    return np.concatenate(found).astype(np.int64, copy=False) if found else np.empty(0, np.int64)
+    for start in range(0, mask.num_rows, step):
+        yield start + np.flatnonzero(mask.read(start, min(start + step, mask.num_rows))).astype(np.int64, copy=False)
 
 
 def checked_mask(where: str, column: FeatureSource) -> ColumnSource:
