@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
@@ -43,6 +45,7 @@ VALUES = st.recursive(
         | st.lists(inner, max_size=4).map(tuple)
         | st.dictionaries(KEYS, inner, max_size=4)
         | st.builds(Links, src_keys=inner, dst_keys=inner, times=inner)
+        | st.builds(RaggedArray, values=inner, offsets=inner)
     ),
     max_leaves=12,
 )
@@ -66,8 +69,8 @@ def same(one: Any, other: Any) -> bool:
         )
     if type(one) is not type(other):
         return False
-    if isinstance(one, Links):
-        return all(same(getattr(one, name), getattr(other, name)) for name in ("src_keys", "dst_keys", "times"))
+    if isinstance(one, Links | RaggedArray):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
@@ -118,6 +121,8 @@ RECORDS = [
     NegativeSampling("triplet", 3, strict=True),
     NegativeSampling("binary", 0.5, np.array([0.5, 0.0, 2.0]), [1, 2]),
     NegativeSampling("binary", in_batch=True),
+    RaggedArray(np.arange(4), np.array([0, 1, 1, 4])),
+    RaggedArray.from_strings(["a", "bc"]),
     PPRSettings(),
     PPRSettings(alpha=0.25, max_fetch_iterations=3, edge_types=[("a", "to", "b")], direction="out"),
     PPRSettings(typed_channel_ratios={("a", "to", "b"): 0.5, (("b", "to", "a"), ("b", "of", "a")): 0.5}),
@@ -128,7 +133,7 @@ RECORDS = [
 def test_records_arrive_as_they_were(record: Any) -> None:
     got = sent({"settings": record})["settings"]
     assert type(got) is type(record)
-    if isinstance(record, Links):
+    if isinstance(record, Links | RaggedArray):
         assert same(got, record)
     elif isinstance(record, NegativeSampling):
         assert got.facts() == record.facts()
@@ -287,4 +292,4 @@ def test_a_recipe_is_split_into_how_and_from_what() -> None:
     config, inputs = split_recipe(Recipe("NeighborLoader", {"num_neighbors": [3], "seeds": "train", "rank": 1}))
     assert (config.loader, dict(config.options)) == ("NeighborLoader", {"num_neighbors": [3]})
     assert (inputs.loader, dict(inputs.options)) == ("NeighborLoader", {"seeds": "train", "rank": 1})
-    assert {"seeds", "anchors", "rank", "world_size"} < INPUT_OPTIONS
+    assert {"seeds", "anchors", "labels", "rank", "world_size"} < INPUT_OPTIONS

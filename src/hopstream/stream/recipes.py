@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, to_array
+from hopstream.arrays import Array, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
@@ -27,13 +27,13 @@ from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
 
 RECORDS: dict[str, Callable[..., Any]] = {
-    "Links": Links, "NegativeSampling": NegativeSampling, "PPRSettings": PPRSettings,
-}  # fmt: skip
+    one.__name__: one for one in (Links, NegativeSampling, PPRSettings, RaggedArray)
+}
 """Records that may travel: the name of a dataclass to what makes one of its fields. Doors add their own."""
 INPUT_OPTIONS = frozenset(
     {
-        "seeds", "anchors", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank", "world_size",
-        "num_batches",
+        "seeds", "anchors", "labels", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank",
+        "world_size", "num_batches",
     }
 )  # fmt: skip
 """Options that say what one compute rank starts from; all others are how it is sampled, and shared by a backend."""
