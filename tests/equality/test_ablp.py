@@ -44,12 +44,21 @@ def _graph() -> Graph:
 LABELS = {"supervision": [BUYS, KNOWS], "negatives": {BUYS: RETURNS}, "max_labels": 2}
 BACKWARDS = {"supervision": [BUYS], "negatives": RETURNS, "label_direction": "in"}
 WEIGHTED = {"weight_attr": "weight"}
+GIVEN_ROWS = np.random.default_rng(22).integers(-1, 60, (66, 3))
+GIVEN = {
+    "anchors": ("user", np.random.default_rng(23).permutation(66)),
+    "supervision": [BUYS, ("user", "likes", "user")],
+    "labels": {BUYS: (GIVEN_ROWS, GIVEN_ROWS[:, :1]), ("user", "likes", "user"): GIVEN_ROWS[::-1]},
+}
 MODES: dict[str, dict] = {
     "uniform": LABELS,
     "with replacement": {**LABELS, "replace": True},
     "labels at the sources": {**BACKWARDS, "max_labels": 3},
     "labels at the sources, outwards": {**BACKWARDS, "direction": "out"},
     "labels of a split": {**BACKWARDS, "label_split": "train", "max_labels": 2},
+    "labels given": GIVEN,
+    "labels given, drawn": {**GIVEN, "max_labels": 1},
+    "labels given, followed": {**GIVEN, "exclude_labels": False},
     "by weight": {**LABELS, **WEIGHTED},
     "heaviest": {**LABELS, **WEIGHTED, "sampling": "top_k"},
     "labor": {**LABELS, "sampling": "labor"},
@@ -86,7 +95,7 @@ def batches_of(places: Places, mode: str, topology: str, num_threads: int, rng_s
 def _loader(store: Store, mode: str, common: dict) -> SubgraphLoader:
     if mode in RANDOM_MODES:
         return RandomNodeLoader(store, [3, 2], "item", **common, **RANDOM_MODES[mode])
-    return ABLPLoader(store, anchors=None, shuffle=True, **{"num_neighbors": [3, 2], **common, **MODES[mode]})
+    return ABLPLoader(store, shuffle=True, **{"num_neighbors": [3, 2], **common, **MODES[mode]})
 
 
 @pytest.mark.parametrize(("mode", "topology", "num_threads"), [*in_places([*MODES, *RANDOM_MODES])])

@@ -34,6 +34,7 @@ COMMON = {"shuffle": True, "collate": "numpy"}
 RNG = np.random.default_rng(3)
 PAIRS = np.stack([RNG.integers(0, 50, 40), RNG.integers(0, 118, 40)])
 MASK = np.arange(120) % 3 > 0
+LABELS = np.arange(-1, 119).reshape(40, 3)
 
 
 def nodes(source: Any, **options: Any) -> SubgraphLoader:
@@ -47,7 +48,8 @@ def links(source: Any, **options: Any) -> SubgraphLoader:
 
 
 def anchored(source: Any, **options: Any) -> SubgraphLoader:
-    return ABLPLoader(source, [3, 2], ("user", None), supervision=RATES, batch_size=13, **options)
+    options = {"anchors": ("user", None), "batch_size": 13, **options}
+    return ABLPLoader(source, [3, 2], supervision=RATES, **options)
 
 
 def ranked(source: Any, **options: Any) -> SubgraphLoader:
@@ -92,6 +94,9 @@ WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
         },
     ),
     "anchors": (anchored, {"negatives": None, "max_labels": 2}),
+    "anchors, labels given": (
+        anchored, {"anchors": ("user", np.arange(40)), "labels": {RATES: (LABELS, [[7], []] * 20)}},
+    ),
     "ppr": (ranked, {}),
     "ppr, channels": (
         ranked, {"typed_channel_ratios": {(CITES,): 0.5, (RATED_BY, RATES, KNOWS): 0.5}, "eps": 1e-3},

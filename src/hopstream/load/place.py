@@ -23,6 +23,7 @@ FINGERPRINTS: Mapping[str, str] = {
     "seeds": "other seeds=",
     "examples": "other files=",
     "anchors": "other anchors=",
+    "labels": "other labels=",
     "input_time": "other times of its seeds (input_time=)",
     "links": "other links (edge_label_index=)",
     "edge_label": "other edge_label=",

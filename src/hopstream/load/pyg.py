@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SettingsError
-from hopstream.load.batch import MiniBatch
+from hopstream.load.batch import Attributes, MiniBatch
 from hopstream.load.columns import ColumnChoice
 from hopstream.schema import (
     EDGE,
@@ -86,8 +86,9 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
     Returns:
         ``Data`` or ``HeteroData`` with ``n_id``, ``edge_index``, ``e_id`` where edge keys were asked for, ``input_id``
         and ``batch_size`` of the seeds, ``num_sampled_nodes``, ``num_sampled_edges`` where edges are in the order of
-        hops, ``batch`` where seeds grow trees of their own, what the loader attached, and each feature under its own
-        name: a tensor, a list of ``str``, or values and ``<name>_offsets`` where rows are ragged.
+        hops, ``batch`` where seeds grow trees of their own, what the loader attached (in ``Data`` a dict by edge type
+        where it is of several), and each feature under its own name: a tensor, a list of ``str``, or values and
+        ``<name>_offsets`` where rows are ragged.
     """
     data = Data() if is_homogeneous else HeteroData()
     for node_type, keys in batch.node_keys.items():
@@ -109,7 +110,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
         store = data if is_homogeneous else data[batch.seed_type]
         store["input_id"] = to_tensor(batch.input_ids, is_pinned)
         store["batch_size"] = batch.batch_size
-    for owner, attributes in batch.attributes.items():
+    for owner, attributes in _attached(batch, is_homogeneous).items():
         store = data if is_homogeneous or owner is None else data[owner]
         for name, value in attributes.items():
             if isinstance(value, RaggedArray):
@@ -117,6 +118,18 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
             else:
                 store[name] = _to_tensors(value, is_pinned)
     return data
+
+
+def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
+    """What the loader attached; ``Data`` has one place for what is of several edge types, so there it is by these."""
+    edge_types = [owner for owner in batch.attributes if isinstance(owner, tuple)]
+    if not is_homogeneous or len(edge_types) < 2:
+        return batch.attributes
+    shared: dict[str, dict[EdgeType, Any]] = {}
+    for edge_type in edge_types:
+        for name, value in batch.attributes[edge_type].items():
+            shared.setdefault(name, {})[edge_type] = value
+    return {**{owner: of for owner, of in batch.attributes.items() if owner not in edge_types}, None: shared}
 
 
 def _to_tensors(value: Any, is_pinned: bool) -> Any:

@@ -164,9 +164,14 @@ class Sampling:
     def places_of_links(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
         """Where links and their reverses (True) are: their own type first, its reverse, what ``label_types`` says."""
         found = [(edge_type, False), *self.schema.holders_of(edge_type)]
-        reverses = [(self.reverse_types.get(t), not is_back) for t, is_back in found]
+        reverses = [(self._reverse_of(t), not is_back) for t, is_back in found]
         found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
         return tuple(dict.fromkeys(found))
+
+    def _reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
+        """The edge type that holds reverses; of links that no edge type of the graph holds, names decide."""
+        is_known = edge_type in self.schema.edges
+        return self.reverse_types.get(edge_type) if is_known else reverse_by_name(edge_type, self.schema.edges)
 
     def facts(self) -> dict[str, str | int | bool | dict[str, str] | None]:
         """What decides over batches, by the name of its option; JSON values only."""

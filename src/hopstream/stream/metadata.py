@@ -17,7 +17,7 @@ from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of, to_array
 from hopstream.checks import OfOneProcess, check_choice
 from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.graph.splits import only_of
-from hopstream.load.ablp import read_labels
+from hopstream.load.labels import read_labels
 from hopstream.load.options import MAX_RNG_SEED, read_integer, read_rank
 from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label

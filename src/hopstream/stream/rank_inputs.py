@@ -18,7 +18,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.load.ablp import Labels, read_labels
+from hopstream.load.labels import Labels, read_labels
 from hopstream.load.options import MAX_RNG_SEED, read_integer
 from hopstream.schema import EdgeType, type_label
 from hopstream.store.answer import Operation

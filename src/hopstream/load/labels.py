@@ -1,0 +1,263 @@
+"""Which label nodes do the anchors of a batch have, as edges of the store say?
+
+``LabelReader`` is what a loader asks; ``StoredLabels`` is one, and ``given_labels.GivenLabelReader`` is the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+
+from hopstream.arrays import IntArray, find_sorted, offsets_of
+from hopstream.checks import check_choice, read_integer
+from hopstream.errors import SettingsError
+from hopstream.kernels.hashing import derive_seed
+from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
+from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.whole import keeps_edge_keys
+
+Supervision = EdgeType | str | Sequence[EdgeType] | Sequence[str]
+Negatives = Mapping[EdgeType, EdgeType] | Mapping[str, str] | EdgeType | str | None
+LabelName = Literal["y_positive", "y_negative"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Labels:
+    """Where the label nodes of anchors come from.
+
+    Attributes:
+        positive: Supervision edge types.
+        negative: Supervision edge type to the edge type that holds its negatives, for those that have one.
+        direction: ``out``: anchors are sources of supervision edges; ``in``: they are destinations.
+        max_labels: Most labels of one anchor and edge type, drawn uniformly; -1 for all.
+        edge_keys: Supervision edge type to int64[n], the keys of those of its edges that are labels, ascending; none
+            of them where all are.
+    """
+
+    positive: tuple[EdgeType, ...]
+    negative: Mapping[EdgeType, EdgeType]
+    direction: Direction
+    max_labels: int
+    edge_keys: Mapping[EdgeType, IntArray] = field(default_factory=dict)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """Every edge type that holds labels, each once."""
+        return tuple(dict.fromkeys((*self.positive, *self.negative.values())))
+
+    def anchor_type(self, edge_type: EdgeType) -> str:
+        """The node type of anchors of an edge type."""
+        return edge_type[0] if self.direction == "out" else edge_type[2]
+
+    def label_type(self, edge_type: EdgeType) -> str:
+        """The node type of label nodes of an edge type."""
+        return edge_type[2] if self.direction == "out" else edge_type[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelNodes:
+    """Label nodes of the anchors of one batch.
+
+    Attributes:
+        edge_type: The supervision edge type.
+        name: Whether they are positives or negatives: the attribute of the batch.
+        held_in: The edge type that their links are of: the supervision edge type, or that of its negatives.
+        node_type: Their type.
+        counts: int[n], how many each anchor has.
+        ids: int64[counts.sum()], grouped by anchor.
+    """
+
+    edge_type: EdgeType
+    name: LabelName
+    held_in: EdgeType
+    node_type: str
+    counts: IntArray
+    ids: IntArray
+
+
+class LabelReader(Protocol):
+    """Finds the label nodes of anchors. One thread uses one reader."""
+
+    def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
+        """Label nodes of some anchors: positives of every supervision edge type, then negatives of those with any.
+
+        Args:
+            positions: int64[n], which anchors, by their places in what the loader was given.
+            anchor_ids: int64[n], their ids.
+            rng_seed: 64 bits; where labels are drawn, equal ones give equal draws.
+        """
+        ...
+
+
+class StoredLabels:
+    """Reads labels from edges of the store, all edge types in one call."""
+
+    def __init__(self, store: Store, labels: Labels) -> None:
+        """Read ``labels`` from ``store``."""
+        self._store = store
+        self._labels = labels
+
+    def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
+        """See ``LabelReader.read``; stored edges are those of an id, wherever that stands among the anchors."""
+        labels = self._labels
+        requests = [
+            SampleRequest(
+                edge_type=edge_type,
+                direction=labels.direction,
+                ids=anchor_ids,
+                count=-1 if edge_type in labels.edge_keys else labels.max_labels,
+                rng_seed=derive_seed("labels", rng_seed, type_label(edge_type)),
+                wants_edge_ids=edge_type in labels.edge_keys,
+            )
+            for edge_type in labels.edge_types
+        ]
+        replies = dict(zip(labels.edge_types, self._store.sample(requests), strict=True))
+        for request in requests:
+            if request.edge_type in labels.edge_keys:
+                replies[request.edge_type] = self._of_split(request, replies[request.edge_type])
+        positives: list[tuple[EdgeType, LabelName, EdgeType]] = [(t, "y_positive", t) for t in labels.positive]
+        negatives: list[tuple[EdgeType, LabelName, EdgeType]] = [
+            (t, "y_negative", held_in) for t, held_in in labels.negative.items()
+        ]
+        return [
+            LabelNodes(
+                edge_type=edge_type,
+                name=name,
+                held_in=held_in,
+                node_type=labels.label_type(held_in),
+                counts=replies[held_in].counts.astype(np.int64),
+                ids=replies[held_in].neighbor_ids.astype(np.int64),
+            )
+            for edge_type, name, held_in in (*positives, *negatives)
+        ]
+
+    def _of_split(self, request: SampleRequest, reply: SampleReply) -> SampleReply:
+        """The labels whose edges are in the split, up to ``max_labels`` per anchor, in stored order."""
+        labels = self._labels
+        wanted = labels.edge_keys[request.edge_type]
+        owner = (request.edge_type, request.direction)
+        fetch = FetchRequest(owner=owner, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
+        keys = np.asarray(self._store.fetch([fetch])[0][KEY])
+        kept = np.flatnonzero(find_sorted(wanted, keys) >= 0)
+        counts = np.bincount(np.repeat(np.arange(len(reply.counts)), reply.counts)[kept], minlength=len(reply.counts))
+        drawn, counts = draw_labels(counts, labels.max_labels, request.rng_seed)
+        return SampleReply(counts=counts.astype(np.int32), neighbor_ids=reply.neighbor_ids[kept[drawn]])
+
+
+def draw_labels(counts: IntArray, max_labels: int, rng_seed: int) -> tuple[IntArray, IntArray]:
+    """Which labels of each anchor are drawn, uniformly and without replacement, where it has too many.
+
+    Random numbers follow the order of anchors and of their labels, so that is to be the same on every topology.
+
+    Args:
+        counts: int64[n], labels of each anchor.
+        max_labels: Most labels of one anchor; -1 for all.
+        rng_seed: 64 bits.
+
+    Returns:
+        int64[m], ascending positions of the labels drawn among all of them, and int64[n], how many each anchor has.
+    """
+    num_labels = int(counts.sum())
+    if max_labels < 0:
+        return np.arange(num_labels), counts
+    anchors = np.repeat(np.arange(len(counts)), counts)
+    ranks = np.lexsort((np.random.default_rng(rng_seed).random(num_labels), anchors))
+    is_drawn = np.arange(num_labels) - offsets_of(counts)[anchors] < max_labels
+    return np.sort(ranks[is_drawn]), np.minimum(counts, max_labels)
+
+
+def read_labels(
+    store: Store, supervision: Supervision, negatives: Negatives, direction: Direction, max_labels: int
+) -> Labels:
+    """Check what the user says of labels against a store.
+
+    Raises:
+        SettingsError: Types do not belong together, a direction is not held, or ``max_labels`` is out of range.
+        UnknownNameError: The graph has no such edge type.
+    """
+    check_choice("label_direction", direction, ("in", "out"))
+    if direction not in store.directions:
+        raise SettingsError(
+            f"labels follow edges {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again "
+            "with direction 'both', or choose the other label_direction with anchors at the edges' other end"
+        )
+    labels = read_supervision(supervision, store.schema.edge_type_of, direction, max_labels)
+    positive = labels.positive
+    negative = _read_negatives(store.schema, positive, negatives)
+    for edge_type, other in negative.items():
+        if edge_type not in positive:
+            raise SettingsError(f"negatives names {edge_type!r}; the supervision edge types are {list(positive)}")
+        if (edge_type[0], edge_type[2]) != (other[0], other[2]) or other in positive:
+            raise SettingsError(f"negatives pairs {edge_type!r} with {other!r}; give another edge type between the two")
+    return replace(labels, negative=negative)
+
+
+def read_supervision(
+    supervision: Supervision, edge_type_of: Callable[[Any], EdgeType], direction: Direction, max_labels: int
+) -> Labels:
+    """Check what labels have in common, wherever they are.
+
+    Raises:
+        SettingsError: An edge type twice or none, different types of anchors, or ``max_labels`` is out of range.
+        UnknownNameError: ``edge_type_of`` knows no such edge type.
+    """
+    max_labels = read_integer("max_labels", max_labels, -1, MAX_COUNT)
+    if max_labels == 0:
+        raise SettingsError("max_labels is 0, so there would be no labels; give -1 for all, or 1 and above")
+    positive = tuple(map(edge_type_of, _as_list(supervision)))
+    if not positive or len(set(positive)) < len(positive):
+        raise SettingsError(f"supervision is {supervision!r}; give one edge type or several, each once")
+    labels = Labels(positive=positive, negative={}, direction=direction, max_labels=max_labels)
+    if len({labels.anchor_type(t) for t in positive}) > 1:
+        raise SettingsError(f"supervision edge types {list(positive)} have different types of anchors; use two loaders")
+    return labels
+
+
+def labels_of_split(store: Store, labels: Labels, split: str) -> Labels:
+    """Positive labels that are in an edge split, and no others.
+
+    Raises:
+        UnknownNameError: A supervision edge type has no such split.
+        SettingsError: The split is empty, or the dataset keeps no edge keys.
+    """
+    if not isinstance(split, str):
+        raise SettingsError(
+            f"label_split is {split!r}; give the name of a split of the supervision edge types, or None"
+        )
+    if not keeps_edge_keys(store, labels.direction):
+        raise SettingsError("label_split needs edge keys, and the dataset keeps none; write the parts again with them")
+    edge_keys = {t: np.asarray(store.edge_split(t, split), np.int64) for t in labels.positive}
+    for edge_type, keys in edge_keys.items():
+        if not len(keys):
+            raise SettingsError(f"split {split!r} of {type_label(edge_type)} is empty, so there would be no labels")
+    return replace(labels, edge_keys=edge_keys)
+
+
+def _read_negatives(
+    schema: GraphSchema, positive: tuple[EdgeType, ...], negatives: Negatives
+) -> dict[EdgeType, EdgeType]:
+    """Supervision edge type to the edge type of its negatives."""
+    if negatives is None:
+        return {}
+    if isinstance(negatives, Mapping):
+        return {schema.edge_type_of(t): schema.edge_type_of(other) for t, other in negatives.items()}
+    if len(positive) == 1:
+        return {positive[0]: schema.edge_type_of(negatives)}
+    raise SettingsError(f"negatives is {negatives!r}; with several supervision edge types give a mapping of them")
+
+
+def _as_list(supervision: Supervision) -> list[Any]:
+    """One edge type, or several: a tuple of three strings is one edge type.
+
+    Raises:
+        SettingsError: It is no edge type and no list of any.
+    """
+    if not isinstance(supervision, str | Sequence):
+        raise SettingsError(f"supervision is {supervision!r}; give the edge type, or types, whose edges are labels")
+    if isinstance(supervision, str):
+        return [supervision]
+    values = list(supervision)
+    return [supervision] if is_edge_type(supervision) else values
