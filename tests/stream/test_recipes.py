@@ -220,6 +220,7 @@ MALFORMED = [
     {"float": "1.5"}, {"float": 1}, {"float": []}, {"tuple": 5}, {"tuple": None}, {"map": [[1]]}, {"map": [[1, 2, 3]]},
     {"map": [[[1], 2]]}, {"map": [[{"map": []}, 2]]}, {"map": [[{"array": 0}, 2]]}, {"map": 5}, {"map": {"a": 1}},
     {"record": "Links"}, {"record": "Links", "fields": 5}, {"record": "Links", "fields": {"no": 1}},
+    {"record": "RaggedArray", "fields": {"values": {"array": 0}}},
     {"record": "Popen", "fields": {}}, {"record": ["Links"], "fields": {}}, {"record": {}, "fields": {}},
     {"record": "NegativeSampling", "fields": {"src_weight": [[1], 2]}}, {"fields": {}, "record": "Links"},
     {"tuple": [{}]}, [{}], {"map": [[{}, 1]]},
@@ -249,7 +250,7 @@ JSON = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(["tuple", "map", "array", "float", "record", "fields", "amount", "alpha"]),
-            inner | st.sampled_from(["Links", "NegativeSampling", "PPRSettings", "nan", 0]),
+            inner | st.sampled_from(["Links", "NegativeSampling", "PPRSettings", "RaggedArray", "nan", 0]),
             max_size=3,
         )
     ),

@@ -104,7 +104,7 @@ class ABLPLoader(SubgraphLoader):
             label_split: A split of the supervision edge types: positive labels are those of their edges that are in it.
                 None: all of their edges are. The dataset must keep edge keys.
             label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations. The dataset
-                must hold that direction.
+                must hold that direction, unless labels are given.
             max_labels: Most labels of one anchor and edge type, drawn uniformly anew in every batch; -1 for all.
                 Negatives are counted by themselves.
             exclude_labels: Do not follow edges between anchors and their labels in a batch, nor their reverses, in any
