@@ -105,7 +105,8 @@ class StoreAnswers:
         operation = self._operations.get(name) or more.get(name)
         if operation is None:
             raise FormatError(f"unknown operation {name[:50]!r}; known: {[*self._operations, *more]}")
-        if name != "hello" and frame.text("dataset") != self._store.dataset_id:
+        is_for_any = name == "hello" or (name in more and frame.header.get("dataset") is None)
+        if not is_for_any and frame.text("dataset") != self._store.dataset_id:
             raise VersionMismatch(
                 f"the server serves dataset {self._store.dataset_id}; the request is for "
                 f"{frame.text('dataset')[:100]}; restart the server with that dataset, or open the store again"

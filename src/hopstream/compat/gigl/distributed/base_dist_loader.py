@@ -84,11 +84,14 @@ class BaseDistLoader:
         self.to_device = pin_memory_device or get_available_device(dataset.local_rank)
         self._is_blocking = not non_blocking_transfers
         self._graph = session().graph()
-        self._loader: SubgraphLoader | None = None
+        self._loader: SubgraphLoader | None = None  # as long as there are no seeds
+        self._is_open = True
         self._batches: Iterator[Any] = iter(())
 
     def _open(self, make: Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader]) -> None:
-        """Make the loader below; the graph is closed where that fails."""
+        """Make the loader below, where there are seeds; the graph is closed where that fails."""
+        if not len(self.input_data):
+            return
         num_servers = session().num_servers
         consuming = {"num_threads": num_servers, "prefetch": self.worker_options.prefetch_size * num_servers}
         try:
@@ -110,9 +113,8 @@ class BaseDistLoader:
 
     def __iter__(self) -> Self:
         """Begin the next epoch."""
-        if self._loader is None:
-            raise RuntimeError("the loader was shut down; make another one")
-        self._batches = iter(self._loader)
+        self._check_open()
+        self._batches = iter(() if self._loader is None else self._loader)
         return self
 
     def __next__(self) -> Data | HeteroData:
@@ -130,24 +132,27 @@ class BaseDistLoader:
 
     def state_dict(self) -> Mapping[str, Any]:
         """Where the loader is; ``load_state_dict`` of an equal loader goes on there."""
-        return self._opened().state_dict()
+        self._check_open()
+        return {} if self._loader is None else self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another loader was."""
-        self._opened().load_state_dict(dict(state))
+        self._check_open()
+        if self._loader is not None:
+            self._loader.load_state_dict(dict(state))
 
     def shutdown(self) -> None:
         """Give up the channels on all servers; a second call does nothing."""
+        self._is_open = False
         loader, self._loader = self._loader, None
         self._batches = iter(())
         if loader is not None:
             loader.close()
-            self._graph.close()
+        self._graph.close()
 
-    def _opened(self) -> SubgraphLoader:
-        if self._loader is None:
+    def _check_open(self) -> None:
+        if not self._is_open:
             raise RuntimeError("the loader was shut down; make another one")
-        return self._loader
 
 
 def check_servers(given: Mapping[int, Any], what: str) -> None:

@@ -63,6 +63,8 @@ class BatchForm:
             if edge_type in self.facts.label_types or "edge_index" not in data[edge_type]:
                 continue
             is_ppr = edge_type[1] == PPR
+            if self.is_ppr and not is_ppr and not data[edge_type].edge_index.size(1):
+                continue
             self._set_edges(
                 typed[self._shown(edge_type)], data[edge_type], None if is_ppr else edge_type, is_ppr=is_ppr
             )

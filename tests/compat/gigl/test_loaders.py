@@ -1,0 +1,267 @@
+"""Loaders of graph-store mode over servers: the ring checked from ids alone, equality, shares, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+import hopstream
+from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
+from hopstream.compat.gigl.distributed.graph_store import compute
+from hopstream.compat.gigl.distributed.graph_store.compute import async_request_server, request_server
+from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
+from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
+from hopstream.compat.gigl.types.graph import FeatureInfo
+from hopstream.compat.gigl.utils.iterator import InfiniteIterator
+from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
+from hopstream.ingest.build import graph_from_arrays
+from hopstream.partition.layout import write_parts
+from tests.compat.gigl.conftest import Connect
+from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+
+
+@pytest.fixture(scope="module")
+def rings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("rings")
+    return {"hash": write_ring(folder / "hash", 4), "range": write_range_ring(folder / "range", 4)}
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(3)
+    graph = graph_from_arrays(
+        {WRITES: np.stack([rng.integers(0, 20, 90), rng.integers(0, 30, 90)]), CITES: rng.integers(0, 30, (2, 60))},
+        num_nodes={"author": 20, "paper": 30},
+        node_features={"author": {"x": np.arange(40, dtype=np.float32).reshape(20, 2)},
+                       "paper": {"x": np.arange(30, dtype=np.float32)[:, None], "y": np.arange(30) % 3}},
+        splits={"paper": {"train": np.arange(20), "val": np.arange(20, 25), "test": np.arange(25, 30)}},
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("typed") / "typed"
+    write_parts(graph, folder, num_parts=4, method="hash", direction="both")
+    return folder
+
+
+def as_lists(data: Data | HeteroData) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for store in data.stores:
+        for name, value in store.items():
+            found[f"{store._key}.{name}"] = value.tolist() if isinstance(value, torch.Tensor) else value
+    return found
+
+
+@pytest.mark.parametrize("method", ["hash", "range"])
+@pytest.mark.parametrize("num_servers", [1, 2, 4])
+def test_the_ring_from_ids_alone(connect: Connect, rings: dict[str, Path], num_servers: int, method: str) -> None:
+    dataset = connect(rings[method], num_servers)
+    ids = dataset.fetch_node_ids()
+    assert sorted(ids) == list(range(num_servers)) and sorted(torch.cat([*ids.values()]).tolist()) == list(range(40))
+    loader = DistNeighborLoader(dataset, [2, 1], ids, batch_size=7, shuffle=True)
+    for _ in range(2):
+        seen = []
+        for data in loader:
+            assert isinstance(data, Data) and data.batch_size == len(data.batch)
+            check_ring_batch(data.node, data.edge_index, data.x, data.batch)
+            assert (data.y == data.node % 4).all()
+            src, dst = data.edge_index
+            assert (data.edge_attr == torch.stack([data.node[src], data.node[dst]], dim=1)).all()
+            assert data.num_sampled_nodes.sum() == len(data.node) and len(data.edge) == data.edge_index.shape[1]
+            seen += data.batch.tolist()
+        assert sorted(seen) == list(range(NUM_NODES))
+    loader.shutdown()
+    loader.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        iter(loader)
+
+
+def test_batches_are_equal_on_any_number_of_servers(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+    for folder, node_type in ((rings["hash"], None), (typed, "paper")):
+        found = []
+        for num_servers in (1, 2, 4):
+            dataset = connect(folder, num_servers)
+            ids: Any = dataset.fetch_node_ids(split="train", node_type=node_type)
+            given = ids if node_type is None else (node_type, ids)
+            loader = DistNeighborLoader(dataset, [3, 2], given, batch_size=6, shuffle=True, rng_seed=5)
+            found.append([[as_lists(data) for data in loader] for _ in range(2)])
+            loader.shutdown()
+        assert found[0] == found[1] == found[2] and found[0][0] != found[0][1]
+        seeds = "train" if node_type is None else (node_type, "train")
+        with hopstream.NeighborLoader(folder, [3, 2], seeds, 6, shuffle=True, rng_seed=5) as ours:
+            wanted = [b.n_id if node_type is None else b[node_type].n_id for b in ours]
+        key = "None.node" if node_type is None else "paper.node"
+        assert [data[key] for data in found[0][0]] == [ids.tolist() for ids in wanted]
+
+
+def test_ranks_of_uneven_shares_have_every_node_once(connect: Connect, typed: Path) -> None:
+    for num_servers in (2, 4):
+        dataset = connect(typed, num_servers)
+        for world_size in (1, 2, 3):
+            seen = []
+            for rank in range(world_size):
+                ids = dataset.fetch_node_ids(rank, world_size, "train", "paper")
+                assert sorted(ids) == list(range(num_servers))
+                loader = DistNeighborLoader(dataset, [2], ("paper", ids), batch_size=4)
+                seen += [node for data in loader for node in data["paper"].batch.tolist()]
+                loader.shutdown()
+            assert sorted(seen) == list(range(20))
+
+
+def test_a_typed_batch(connect: Connect, typed: Path) -> None:
+    dataset = connect(typed, 2)
+    loader = DistNeighborLoader(
+        dataset, {WRITES: [2, 2], CITES: [3, 1]}, ("paper", dataset.fetch_node_ids(node_type="paper")), batch_size=5
+    )
+    for data in loader:
+        assert isinstance(data, HeteroData)
+        paper, author = data["paper"], data["author"]
+        assert paper.batch.tolist() == paper.node[: paper.batch_size].tolist()
+        assert (paper.x[:, 0] == paper.node).all() and (paper.y == paper.node % 3).all() and "y" not in author
+        assert (author.x[:, 0] == 2 * author.node).all() and "batch" not in author
+        assert set(data.edge_types) == {WRITES, CITES}
+        assert (data[WRITES].edge_index[1] < len(paper.node)).all()
+    loader.shutdown()
+
+
+def test_edges_that_were_followed_forwards_lead_to_seeds(connect: Connect, typed: Path, rings) -> None:
+    dataset = connect(rings["hash"], 2, "out")
+    loader = DistNeighborLoader(dataset, [2], dataset.fetch_node_ids(), batch_size=8)
+    for data in loader:
+        src, dst = data.node[data.edge_index]
+        assert (dst < NUM_NODES).all() and all(d in (1, 2) for d in ((src - dst) % NUM_NODES).tolist())
+        assert set(data.edge_index[1].tolist()) <= set(range(data.batch_size))
+    loader.shutdown()
+    dataset = connect(typed, 2, "out")
+    assert dataset.fetch_edge_dir() == "out"
+    loader = DistNeighborLoader(dataset, [2], ("author", dataset.fetch_node_ids(node_type="author")), batch_size=8)
+    data = next(iter(loader))
+    assert ("paper", "rev_writes", "author") in data.edge_types and CITES in data.edge_types
+    loader.shutdown()
+
+
+def test_facts(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+    dataset = connect(typed, 2)
+    assert dataset.fetch_node_types() == ["author", "paper"] and dataset.fetch_edge_types() == [WRITES, CITES]
+    assert dataset.fetch_node_feature_info() == {
+        "author": FeatureInfo(2, torch.float32), "paper": FeatureInfo(1, torch.float32)
+    }  # fmt: skip
+    assert dataset.fetch_edge_feature_info() is None and not dataset.fetch_edge_weights_registered()
+    assert dataset.fetch_node_quantization_metadata() is None and dataset.fetch_edge_quantization_metadata() is None
+    book = dataset.fetch_node_partition_book("paper")
+    assert isinstance(book, GLTPartitionBook)
+    ids = dataset.fetch_node_ids(node_type="paper")
+    for server, nodes in ids.items():
+        assert (book[nodes] == server).all()
+    with pytest.raises(ValueError, match="node_type is missing"):
+        dataset.fetch_node_ids()
+    dataset = connect(rings["range"], 2)
+    assert isinstance(dataset.fetch_node_partition_book(), RangePartitionBook)
+    assert isinstance(dataset.fetch_edge_partition_book(), GLTPartitionBook | RangePartitionBook)
+    assert dataset.fetch_node_feature_info() == FeatureInfo(8, torch.float32)
+    for ask in (lambda: dataset.fetch_node_ids(0), lambda: dataset.fetch_node_ids(world_size=2)):
+        with pytest.raises(ValueError, match="both rank and world_size"):
+            ask()
+    with pytest.raises(ValueError, match="compute_rank is 2"):
+        dataset.fetch_node_ids(2, 2)
+    with pytest.raises(ValueError, match="split is 'all'"):
+        dataset.fetch_node_ids(split="all")  # type: ignore[arg-type]
+
+
+def test_what_a_loader_refuses(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+    dataset = connect(rings["hash"], 2)
+    ids = dataset.fetch_node_ids()
+
+    def refused(message: str, error: type[Exception] = ValueError, **options: Any) -> None:
+        with pytest.raises(error, match=message):
+            DistNeighborLoader(**{"dataset": dataset, "num_neighbors": [2], "input_nodes": ids, **options})
+
+    refused("in graph-store mode give a mapping", input_nodes=None)
+    refused("in graph-store mode give a mapping", input_nodes=torch.arange(3))
+    refused("is homogeneous", input_nodes=("node", ids))
+    refused("names servers", input_nodes={2: torch.arange(3)})
+    refused("counts are integers from 0", num_neighbors=[-1])
+    refused("is a mapping", num_neighbors={CITES: [2]})
+    refused("has no weights", with_weight=True)
+    refused("with_weight is not for", NotImplementedError, with_weight=True, sampler_options=PPRSamplerOptions())
+    refused("give both the same", sampler_options=KHopNeighborSamplerOptions([3]))
+    refused("prefetch_size is 4", worker_concurrency=2)
+    refused("dataset is a str", dataset="parts/ring")
+    dataset = connect(typed, 2)
+    ids = dataset.fetch_node_ids(node_type="paper")
+    refused("node_type is missing", input_nodes=ids)
+    refused("must name exactly", input_nodes=("paper", ids), num_neighbors={CITES: [2]})
+    refused("different numbers of hops", input_nodes=("paper", ids), num_neighbors={CITES: [2], WRITES: [1, 1]})
+
+
+def test_pagerank(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+    dataset = connect(rings["hash"], 2)
+    options = PPRSamplerOptions(max_ppr_nodes=5)
+    loader = DistNeighborLoader(dataset, [1], dataset.fetch_node_ids(), batch_size=8, sampler_options=options)
+    for data in loader:
+        assert data.edge_index.shape[1] == 5 * data.batch_size == len(data.edge_attr)
+        assert (data.x == data.node[:, None]).all() and set(data.edge_index[0].tolist()) == set(range(data.batch_size))
+    loader.shutdown()
+    dataset = connect(typed, 2)
+    seeds = ("paper", dataset.fetch_node_ids(node_type="paper"))
+    loader = DistNeighborLoader(dataset, [1], seeds, batch_size=8, sampler_options=options)
+    assert {t[1] for t in next(iter(loader)).edge_types} == {"ppr"}
+    loader.shutdown()
+
+
+def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> None:
+    connect(rings["hash"], 2)
+    assert request_server(1, DistServer.get_dataset_meta) == (2, 1, None, None)
+    assert request_server(1, "get_edge_dir") == "in"
+    futures = [async_request_server(s, DistServer.get_node_ids, FetchNodesRequest(split="train")) for s in range(2)]
+    assert sorted(torch.cat([future.wait() for future in futures]).tolist()) == list(range(0, 40, 2))
+    for func in (len, "shutdown", lambda server: 1, dict.get):
+        with pytest.raises(ValueError, match="is no method of DistServer that clients may call"):
+            request_server(0, func)
+    with pytest.raises(ValueError, match="server_rank is 2"):
+        request_server(2, "get_edge_dir")
+    with pytest.raises(KeyError, match="there is no backend 5"):
+        request_server(0, DistServer.register_sampling_input, _registration(5))
+    with pytest.raises(RuntimeError, match="there is no channel 9"):
+        request_server(0, DistServer.start_new_epoch_sampling, 9, 0)
+    with pytest.raises(ValueError, match="layout is 'csc'"):
+        request_server(0, DistServer.get_edge_index, None, "csc")
+
+
+def _registration(backend: int) -> Any:
+    from tests.compat.gigl.test_dist_server import CONFIG, NodeSamplerInput, RegisterBackendRequest
+
+    return RegisterBackendRequest(backend, "a", NodeSamplerInput([1, 2]), CONFIG, 4, "1MB")
+
+
+def test_several_loaders_at_once_and_made_again(connect: Connect, rings: dict[str, Path]) -> None:
+    dataset = connect(rings["hash"], 2)
+    for _ in range(3):
+        train, val = (
+            DistNeighborLoader(dataset, [2, 2], dataset.fetch_node_ids(split=split), batch_size=4, shuffle=True)
+            for split in ("train", "val")
+        )
+        pairs = zip(train, InfiniteIterator(val), strict=False)
+        found = [(one.batch.tolist(), other.batch.tolist()) for one, other in pairs]
+        assert sorted(node for one, _ in found for node in one) == list(range(0, 40, 2))
+        assert {node for _, other in found for node in other} == set(range(1, 40, 4))
+        train.shutdown()
+        val.shutdown()
+
+
+def test_a_rank_without_seeds_has_no_batches(connect: Connect, rings: dict[str, Path]) -> None:
+    dataset = connect(rings["hash"], 2)
+    loader = DistNeighborLoader(dataset, [2], {0: torch.empty(0, dtype=torch.int64)}, batch_size=4)
+    assert list(loader) == [] and len(loader) == 0
+    loader.shutdown()
+
+
+def test_without_a_session() -> None:
+    assert compute._SESSION is None
+    with pytest.raises(RuntimeError, match="call init_compute_process first"):
+        request_server(0, "get_edge_dir")
