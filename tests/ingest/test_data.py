@@ -305,6 +305,33 @@ def test_what_may_be_a_split_is_said(caplog):
     assert graph.splits == {}
 
 
+NAMES_LIKE_SPLITS = (
+    "validation_mask", "dev_mask", "trn_mask", "mask_train", "train_masks", "is_train", "train_nodes", "test_idx_mask",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES_LIKE_SPLITS)
+def test_a_feature_that_may_be_a_split_is_said(name: str, caplog):
+    graph = graph_from_data(small_data(**{name: torch.tensor([True, False, True, False])}))
+    assert features(graph) == ({"x", name}, set())
+    assert len(caplog.messages) == 1
+    told = " may be splits and are features, which models see: keys of a split are called train_idx, "
+    assert caplog.messages[0].startswith(name + told)
+
+
+def test_features_that_may_be_splits_are_said_of_every_type(caplog):
+    graph_from_data(small_data(train_edge_mask=torch.ones(5, dtype=torch.bool), test_score=torch.ones(4)))
+    assert [message.partition(" may be")[0] for message in caplog.messages] == ["train_edge_mask"]
+    caplog.clear()
+    typed = HeteroData(author={"num_nodes": 2}, paper={"dev_masks": torch.ones(3, 2, dtype=torch.bool)})
+    typed[WRITES].edge_index = edge_index((0, 2))
+    typed[WRITES].is_test = torch.tensor([True])
+    graph_from_data(typed)
+    assert [message.partition(" may be")[0] for message in caplog.messages] == [
+        "paper.dev_masks, author__writes__paper.is_test"
+    ]
+
+
 def test_what_is_left_out_is_said(caplog):
     data = small_data(name="cora", scalar=3.0, u=torch.zeros(1, 7), nothing=None, classes=["x", "y"])
     graph_from_data(data)

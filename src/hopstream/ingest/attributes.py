@@ -24,7 +24,7 @@ from typing import cast
 
 import numpy as np
 
-from hopstream.arrays import Array, RaggedArray
+from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
@@ -43,6 +43,8 @@ INDEXES = {
     for name in ("train", "val", "valid", "test") for end in ("idx", "index")
 }  # fmt: skip
 """Keys of a split to its name, as PyG's users attach what OGB's ``get_idx_split`` returns."""
+WORDS_OF_SPLITS = frozenset({"train", "trn", "training", "val", "valid", "validation", "dev", "test", "tst", "testing"})
+"""What a word of a name is, between underscores, where the name may be that of a split."""
 SPLITS_ARE_CALLED = "keys of a split are called train_idx, val_idx or test_idx, a mask of bool train_mask and so on"
 TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
 SPLIT_IDX = "split_idx"
@@ -165,11 +167,20 @@ def left_out(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> l
 
 
 def is_like_split(name: str) -> bool:
-    """Whether an attribute's name has the name of a split in it, as ``idx_train`` and ``train_nodes`` have.
+    """Whether an attribute's name has a word for a split, as ``idx_train``, ``dev_mask`` and ``train_nodes`` have.
 
     Lists of edges do not count, such as the ``train_pos_edge_index`` of PyG's older ``train_test_split_edges``.
     """
-    return "edge_index" not in name and not {"train", "val", "valid", "test"}.isdisjoint(name.split("_"))
+    return "edge_index" not in name and not WORDS_OF_SPLITS.isdisjoint(name.split("_"))
+
+
+def features_like_splits(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> list[str]:
+    """Names of the attributes of some types that became features of bool and are called like splits."""
+    features: dict[str, Column] = {}
+    for owner in owners:
+        features |= (graph.nodes[owner] if isinstance(owner, str) else graph.edges[owner]).features
+    are_bool = {name for name, of in features.items() if not isinstance(of, RaggedArray) and of.dtype == np.bool_}
+    return [name for name in attributes if name in are_bool and is_like_split(name)]
 
 
 def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:

@@ -15,6 +15,7 @@ from hopstream.ingest.attributes import (
     SPLIT_IDX,
     SPLITS_ARE_CALLED,
     Attributes,
+    features_like_splits,
     graph_from_attributes,
     graph_from_typed_attributes,
     is_like_split,
@@ -69,7 +70,7 @@ def graph_from_data(data: DataObjects) -> Graph:
 
     A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,
     all others are shared with the data object. Attributes of the graph as a whole are left out, which a warning in the
-    log says, by name.
+    log says, by name. Another one names features of bool that are called like splits.
 
     Args:
         data: A ``Data`` or ``HeteroData``; or the three, for training, validation and testing, that PyG's
@@ -121,13 +122,15 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
 
 
 def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool = False) -> None:
-    """Name what is left out in the log."""
+    """Name in the log what is left out, and what may be splits but became features."""
     graph, attributes = found
     names: list[str] = []
+    features: list[str] = []
     for owner, of_owner in attributes.items():
         owners: list[Any] = [NODE, EDGE] if owner == EDGE and graph.schema.is_homogeneous else [owner] if owner else []
         label = f"{owner if isinstance(owner, str) else type_label(owner)}." if len(owners) == 1 else ""
         names += [label + name for name in left_out(graph, of_owner, *owners) if not (has_links and name in LINKS)]
+        features += [label + name for name in features_like_splits(graph, of_owner, *owners)]
     links = [name for name in names if name.rpartition(".")[2] in LINKS]
     if links:
         LOG.warning(
@@ -141,3 +144,5 @@ def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool =
     like_splits = [name for name in others if is_like_split(name.rpartition(".")[2])]
     if like_splits:
         LOG.warning("%s may be splits and are left out: %s", ", ".join(like_splits), SPLITS_ARE_CALLED)
+    if features:
+        LOG.warning("%s may be splits and are features, which models see: %s", ", ".join(features), SPLITS_ARE_CALLED)
