@@ -99,6 +99,7 @@ def test_from_tables_to_servers_and_back(processes, tables: Path, tmp_path: Path
     assert (result.status, result.err) == (0, "")
     stopped = result.fact("stage", "stop")
     # Two servers were greeted, asked for degrees, and asked for a split.
+    assert stopped["peak_bytes"] >= ready["peak_bytes"]  # also of servers that have ended
     assert (stopped["servers"], stopped["failures"]) == (2, 0) and stopped["requests"] >= 4 and stopped["bytes"] > 0
     assert not (parts / "cluster.json").exists()
     wait_until_gone([server["process"] for server in servers])

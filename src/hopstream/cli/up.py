@@ -27,6 +27,7 @@ from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.watching import WatchSettings
+from hopstream.engine.peak import watched
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.partition.roots import CLUSTER, ROOTS
 from hopstream.partition.spot_check import Verify
@@ -117,7 +118,7 @@ def run(
         grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None
     )
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
-    with stop_signals(children) as signals, children:
+    with watched(), stop_signals(children) as signals, children:
         fleet = _Fleet(opened, children, signals, flags, metrics_flags(watching, len(groups)))
         if fleet.start(groups, settings.start_timeout_s):
             _free_cluster_file(path)  # another may have been quicker
