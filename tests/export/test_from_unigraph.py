@@ -134,6 +134,17 @@ def test_the_schema_may_lie_elsewhere(shop: Path, capsys: pytest.CaptureFixture[
     assert wanted.num_seeds == NUM_USERS
 
 
+def test_node_sets_whose_ids_are_keys_have_no_ids_to_write(shop: Path, caplog: pytest.LogCaptureFixture):
+    keys = 'filename: "users.csv" extra { key: "hopstream_ids" value: "keys" }'
+    (shop / "schema.pbtxt").write_text(SCHEMA.replace('filename: "users.csv"', keys))
+    for path in shop.glob("*.csv*"):
+        path.write_text(path.read_text().replace("user ", ""))
+    exported(shop, shop, "out", node_ids=True)
+    assert [text for text in caplog.messages if "#id" in text] == [
+        "node_ids: no #id is written of user: the graph has no such feature of theirs"
+    ]
+
+
 def test_what_cannot_be_prepared_leaves_nothing(shop: Path):
     (shop / "seeds.csv").write_text("#id\nuser 1\nnobody\n")
     with pytest.raises(IdRangeError, match="seed 'nobody' is no user"):

@@ -110,6 +110,13 @@ def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, co
     assert len(digests(world / "out")) == 4
 
 
+def test_node_sets_of_which_no_ids_are_written_are_said(world: Path, caplog: pytest.LogCaptureFixture):
+    exported(world, "plain", node_ids=False)
+    assert caplog.messages == []
+    exported(world)
+    assert caplog.messages == ["node_ids: no #id is written of paper: the graph has no such feature of theirs"]
+
+
 def test_rng_seeds_differ(world: Path):
     same, other = exported(world, "same"), exported(world, "other", rng_seed=RNG_SEED + 1)
     assert records_of(same) != records_of(other)

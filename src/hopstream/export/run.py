@@ -28,7 +28,7 @@ from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError
 from hopstream.export.link_values import LinkValues, written_values
 from hopstream.export.plan import starts_from_links
 from hopstream.export.repeats import repeats_of
-from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples
+from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples, sets_without_ids
 from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
 from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
@@ -206,6 +206,10 @@ class _Run:
                 "ops that name no strategy, of edge sets without weights, draw with RANDOM_UNIFORM: %s",
                 ", ".join(uniform),
             )
+        without = sets_without_ids(plan, self.source.schema) if sampling.node_ids else []
+        if without:
+            told = ", ".join(without)
+            logger.warning("node_ids: no #id is written of %s: the graph has no such feature of theirs", told)
         if self.source.store is not None:
             SampleMaker(self.source.store, sampling)
         self._check_seeds(starts_from_links(plan))

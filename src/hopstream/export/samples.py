@@ -124,6 +124,12 @@ def features_of(schema: GraphSchema, sampling: SeedSampling) -> dict[str | EdgeT
     return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in left_out) for owner, of in owners}
 
 
+def sets_without_ids(plan: SamplePlan, schema: GraphSchema) -> list[str]:
+    """The node sets that a plan comes to and of which ``node_ids`` writes nothing: they have no feature ``#id``."""
+    reached = {*plan.seed_types, *(op.edge_type[2] for op in plan.ops)}
+    return sorted(t for t in reached if ID not in schema.nodes[t])
+
+
 def schema_of_samples(
     sampling: SeedSampling, schema: GraphSchema, link_values: Mapping[str, FeatureSchema] | None = None
 ) -> Any:
