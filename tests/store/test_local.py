@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import pytest
 
-from hopstream.errors import IdRangeError, UnknownNameError
+from hopstream.errors import FormatError, IdRangeError, UnknownNameError
 from hopstream.store.contract import KEY, FetchRequest, Store
 from tests.store.cases import Case
 from tests.store.contract import StoreContract
@@ -30,3 +30,11 @@ def test_ids_of_other_parts_are_refused(typed_case: Case) -> None:
 def test_unknown_parts_are_refused(typed_case: Case, parts: list[int]) -> None:
     with pytest.raises(UnknownNameError):
         typed_case.local(parts)
+
+
+def test_an_error_of_a_message_is_no_damage(typed_case: Case) -> None:
+    error = FormatError("header field 'worker_key' is ''; it must be printable characters")
+    with typed_case.local() as store:
+        assert store.explain_damage(error) is error
+        explained = store.explain_damage(IdRangeError("id 9 is outside 0..8"))
+    assert str(explained).startswith("id 9 is outside 0..8; the dataset is damaged: hopstream verify ")

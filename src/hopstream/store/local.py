@@ -305,10 +305,15 @@ class LocalStore(Store):
         )
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
-        """The error with the first damaged file of this store's parts, if it is soon found; see the contract."""
+        """The error with the first damaged file of this store's parts, if it is soon found; see the contract.
+
+        A ``FormatError`` says what is wrong, and may be of a message: it stays as it is where no file is damaged.
+        """
         if isinstance(self._dataset, MemoryDataset):
             return error
         found = self._dataset.find_damage(self.parts)
+        if found is None and isinstance(error, FormatError):
+            return error
         where = f"hopstream verify {self._root} tells where"
         return FormatError(f"{error}; the dataset is damaged: {found or where}")
 
