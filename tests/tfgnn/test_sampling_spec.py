@@ -66,6 +66,25 @@ def test_each_rule_has_its_error(text, match):
         check_spec(parse_spec(text), parse_schema(SCHEMA))
 
 
+LONG = "x" * 2_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SEED.replace("paper", LONG),
+        SEED.replace('"seed"', f'"{LONG}"') + op(),
+        SEED + op(LONG, edge_set=LONG, inputs=(LONG,), size=0),
+        SEED + op(LONG) + op(LONG),
+        SEED + op(LONG, "writes") + op("b", inputs=("b",)) + op("c", inputs=("d",)) + op("d", inputs=(LONG, "e")),
+    ],
+)
+def test_long_names_are_cut(text: str):
+    with pytest.raises(SchemaError, match=r"x'… \(2,000,000 characters\)") as caught:
+        check_spec(parse_spec(text), parse_schema(SCHEMA))
+    assert len(str(caught.value)) < 5000
+
+
 def test_right_specs_are_accepted():
     schema = parse_schema(SCHEMA)
     check_spec(parse_spec(SEED), schema)

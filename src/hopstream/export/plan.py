@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopstream.errors import SchemaError, SettingsError
+from hopstream.errors import SchemaError, SettingsError, quoted
 from hopstream.export.readout import declare_link_readout
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SubgraphType
 from hopstream.schema import EdgeType, GraphSchema
@@ -91,12 +91,13 @@ def _link_set(spec: Any, schema: Any) -> str:
     if not starts:
         known = ", ".join(sorted(schema.node_sets))
         raise SchemaError(
-            f"{LINK_SEEDS} {name!r}: no op follows it, so its node set is unknown; give link_set, one of {known}"
+            f"{LINK_SEEDS} {quoted(name)}: no op follows it, so its node set is unknown; give link_set, one of {known}"
         )
     if len(starts) > 1:
         raise SchemaError(
-            f"{LINK_SEEDS} {name!r}: ops that follow it start from {' and '.join(starts)}, so it is not known which "
-            f"of them holds the sources of links; give link_set, such as '{starts[0]},{starts[1]}': source, target"
+            f"{LINK_SEEDS} {quoted(name)}: ops that follow it start from {' and '.join(starts)}, so it is not known "
+            f"which of them holds the sources of links; give link_set, such as '{starts[0]},{starts[1]}': source, "
+            "target"
         )
     return str(starts[0])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from hopstream.errors import FormatError, SchemaError, SettingsError
+from hopstream.errors import MAX_QUOTED, FormatError, SchemaError, SettingsError, quoted
 from hopstream.tfgnn.graph_schema import message_text, parse_message, read_message
 from hopstream.tfgnn.messages import SAMPLING_SPEC, enum_names
 from hopstream.tfgnn.readout import READOUT
@@ -136,11 +136,11 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
             yield "the seed op has no op_name"
         unknown = [one for one in dict.fromkeys(seed_sets) if one not in schema.node_sets]
         for one in unknown:
-            yield f"seed op {seed_name!r}: unknown node set {one!r}; known: {_names(schema.node_sets)}"
+            yield f"seed op {quoted(seed_name)}: unknown node set {quoted(one)}; known: {_names(schema.node_sets)}"
         reached[seed_name] = () if unknown else seed_sets
     inputs = {op.op_name: tuple(op.input_op_names) for op in spec.sampling_ops}
     for number, op in enumerate(spec.sampling_ops):
-        what = f"op {op.op_name!r}" if op.op_name else f"sampling_ops[{number}]"
+        what = f"op {quoted(op.op_name)}" if op.op_name else f"sampling_ops[{number}]"
         if not op.op_name:
             yield f"{what} has no op_name"
         elif op.op_name in reached:
@@ -153,12 +153,12 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
 
 def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]:
     if edges is None:
-        yield f"{what}: unknown edge set {op.edge_set_name!r}; known: {_names(schema.edge_sets)}"
+        yield f"{what}: unknown edge set {quoted(op.edge_set_name)}; known: {_names(schema.edge_sets)}"
     if op.sample_size < 1:
         yield f"{what}: sample_size is {op.sample_size}; give 1 or more"
     strategy = None if edges is None else strategy_of(op, edges)
     if strategy in WEIGHTED and weight_feature(edges.features) is None:
-        lacks = f"edge set {op.edge_set_name!r} has no feature {' or '.join(WEIGHT_NAMES)}"
+        lacks = f"edge set {quoted(op.edge_set_name)} has no feature {' or '.join(WEIGHT_NAMES)}"
         yield f"{what}: {strategy_name(op.strategy)} needs weights; {lacks}; write RANDOM_UNIFORM"
 
 
@@ -169,12 +169,12 @@ def _input_problems(
         yield f"{what} has no input_op_names"
     for name in op.input_op_names:
         if name not in reached:
-            yield f"{what}: input op {name!r} {_why_not_reached(name, op.op_name, reached, inputs)}"
+            yield f"{what}: input op {quoted(name)} {_why_not_reached(name, op.op_name, reached, inputs)}"
         elif edges is not None and reached[name] and edges.source not in reached[name]:
-            sets = " and ".join(map(repr, dict.fromkeys(reached[name])))
+            sets = " and ".join(map(quoted, dict.fromkeys(reached[name])))
             yield (
-                f"{what}: input op {name!r} reaches node set {sets}; edge set {op.edge_set_name!r} starts from "
-                f"{edges.source!r}"
+                f"{what}: input op {quoted(name)} reaches node set {sets}; edge set {quoted(op.edge_set_name)} "
+                f"starts from {quoted(edges.source)}"
             )
 
 
@@ -226,4 +226,4 @@ def uniform_by_default(spec: Any, schema: Any) -> list[str]:
 
 
 def _names(known: Any) -> str:
-    return ", ".join(sorted(known)) or "none"
+    return ", ".join(name if len(name) <= MAX_QUOTED else quoted(name) for name in sorted(known)) or "none"
