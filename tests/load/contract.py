@@ -9,6 +9,7 @@ import pickle
 import threading
 
 import pytest
+from torch.utils.data import DataLoader
 
 from hopstream.errors import StateError
 from hopstream.load.batch import MiniBatch
@@ -123,6 +124,13 @@ class LoaderContract:
                 send(loader)
             with pytest.raises(TypeError, match="EpochIterator can be neither pickled nor copied: load the loader's"):
                 send(iter(loader))
+
+    def test_a_batch_by_number_says_what_to_do_instead(self, new_loader):
+        with new_loader() as loader:
+            name = type(loader).__name__
+            told = f"{name} is iterated, and gives no batch by number: make one in each process, .* of a DataLoader"
+            with pytest.raises(TypeError, match=told):
+                next(iter(DataLoader(loader, batch_size=None)))
 
     def test_a_second_iteration_closes_the_first(self, new_loader):
         with new_loader() as loader:

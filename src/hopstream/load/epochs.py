@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from hopstream.checks import OfOneProcess
 from hopstream.errors import FormatError, IdRangeError, StateError
@@ -116,6 +116,14 @@ class EpochLoader(OfOneProcess):
     def __len__(self) -> int:
         """Batches of one epoch on this rank."""
         return self._num_steps
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse to give a batch by its number, which is what a ``torch.utils.data.DataLoader`` asks for.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(f"{type(self).__name__} is iterated, and gives no batch by number: {self._remedy}")
 
     @property
     def epoch(self) -> int:
