@@ -144,6 +144,7 @@ def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str])
     ("given", "told"),
     [
         ("file:///data/mag", "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
+        (Path("file:///data/mag"), "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
         ("s3://me:hidden@bucket/mag", "s3://bucket/mag is not on this machine; "),
         (Path("grpc://host:7001"), "grpc://host:7001 is the address of a server; give it as a str, not as a Path"),
         ("memory:/x", "memory://x is not on this machine; "),

@@ -37,7 +37,8 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     is_collapsed = is_broken_uri(text)
     if not is_collapsed and not is_uri(text):
         return Path(given)
-    uri = text.replace(":/", "://", 1) if is_collapsed else text
+    slashes = ":///" if text.lower().startswith("file:") else "://"  # a file's URI names no machine
+    uri = text.replace(":/", slashes, 1) if is_collapsed else text
     scheme, _, rest = uri.partition("://")
     shown = shown_uri(uri)
     if scheme.lower() == "file":
