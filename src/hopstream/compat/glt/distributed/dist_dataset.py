@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import read_integer
 from hopstream.compat.glt.distributed.graph_facts import (
     LABEL,
     GraphFacts,
@@ -37,10 +38,17 @@ class DistDataset:
         num_partitions: Servers that share the parts.
         partition_idx: This one.
         parts: Its parts, a run of all parts of the dataset.
+        max_labels_per_anchor_node: Labels of one anchor and edge type, at most; None for all.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, edge_dir: str = "in", num_partitions: int = 1, partition_idx: int = 0
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        edge_dir: str = "in",
+        num_partitions: int = 1,
+        partition_idx: int = 0,
+        max_labels_per_anchor_node: int | None = None,
     ) -> None:
         """Open the parts of one server.
 
@@ -49,14 +57,19 @@ class DistDataset:
             edge_dir: ``in`` follows edges from their destinations to their sources, ``out`` the other way.
             num_partitions: Servers that share the parts; at most as many as there are parts.
             partition_idx: Which one this is.
+            max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored. None
+                for all.
 
         Raises:
-            SettingsError: The dataset does not hold the direction, or has too few parts.
+            SettingsError: The dataset does not hold the direction, or has too few parts, or the limit is below 1.
             FormatError: The folder is no dataset.
         """
         self.folder: Path = local_path(folder)
         self.edge_dir: Direction = edge_direction(edge_dir)
         self.num_partitions, self.partition_idx = num_partitions, partition_idx
+        if max_labels_per_anchor_node is not None:
+            read_integer("max_labels_per_anchor_node", max_labels_per_anchor_node, 1)
+        self.max_labels_per_anchor_node = max_labels_per_anchor_node
         dataset = open_dataset(self.folder)
         num_parts = dataset.manifest.book.num_parts
         if not 0 <= partition_idx < num_partitions <= num_parts:

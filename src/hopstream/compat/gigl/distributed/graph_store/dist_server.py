@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from hopstream.arrays import offsets_of
 from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchABLPInputRequest,
     FetchNodesRequest,
@@ -32,6 +33,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 )
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType, Relation
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
+from hopstream.compat.gigl.utils.data_splitters import padded_labels
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
@@ -324,17 +326,22 @@ class DistServer:
     def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Anchors of this partition with their labels: int64[n], int64[n, M] and int64[n, K], rows padded with -1.
 
+        Anchors are the sources of the supervision edge type; in a dataset that has it turned round, its destinations.
+
         Raises:
-            ValueError: There is no such split, or the types do not belong together.
+            ValueError: There is no such split, the types do not belong together, or the dataset does not hold edges in
+                the direction from anchors to labels.
         """
         facts = self.dataset.facts
         supervision = self._supervision(request.supervision_edge_type)
         positive, negative = facts.label_types_of(supervision)
-        direction = self._label_direction(positive)
-        anchor_type = positive[0] if direction == "out" else positive[2]
-        name = next(iter(facts.schema.nodes)) if facts.kind != "typed" else request.node_type
-        if name != anchor_type:
-            raise SettingsError(f"node_type is {request.node_type!r}; anchors of {supervision} are {anchor_type!r}")
+        if facts.kind != "typed":
+            anchor_type = next(iter(facts.schema.nodes))
+        elif (anchor_type := request.supervision_edge_type[0]) != request.node_type:
+            raise SettingsError(
+                f"node_type is {request.node_type!r}; anchors of {request.supervision_edge_type} are {anchor_type!r}"
+            )
+        direction = self._label_direction(positive, anchor_type)
         asked_type = None if facts.kind == "homogeneous" else request.node_type
         anchors = self.get_node_ids(FetchNodesRequest(request.split, asked_type, request.server_slice))
         positives = self._labels(positive, direction, anchor_type, anchors)
@@ -356,14 +363,20 @@ class DistServer:
                     return found
         raise SettingsError(f"supervision_edge_type is {given}; the dataset has {', '.join(map(str, known))}")
 
-    def _label_direction(self, positive: Types) -> Literal["in", "out"]:
-        directions = self.dataset.store.directions
-        return "out" if "out" in directions else "in"
+    def _label_direction(self, positive: Types, anchor_type: str) -> Literal["in", "out"]:
+        """Which way labels are found from anchors."""
+        direction: Literal["in", "out"] = "out" if positive[0] == anchor_type else "in"
+        if direction not in self.dataset.store.directions:
+            raise SettingsError(
+                f"labels of {anchor_type!r} follow edges {direction!r}, and {self.dataset.folder} holds "
+                f"{'|'.join(self.dataset.store.directions)}; write it again with direction='both'"
+            )
+        return direction
 
     def _labels(
         self, edge_type: Types, direction: Literal["in", "out"], anchor_type: str, anchors: torch.Tensor
     ) -> torch.Tensor:
-        """int64[n, M], the label nodes of anchors in stored order, padded with -1."""
+        """int64[n, M], the first label nodes of anchors in stored order, padded with -1."""
         from hopstream.compat.glt.distributed.dist_dataset import key_column
         from hopstream.store.contract import SampleRequest
 
@@ -373,10 +386,8 @@ class DistServer:
         reply = graph.sample([request])[0]
         far_type = edge_type[2] if direction == "out" else edge_type[0]
         keys = key_column(graph, far_type, reply.neighbor_ids.astype(np.int64))
-        counts = reply.counts.astype(np.int64)
-        padded = np.full((len(ids), int(counts.max(initial=0))), -1, np.int64)
-        padded[np.arange(padded.shape[1]) < counts[:, None]] = keys
-        return to_torch(padded)
+        indptr, rows = to_torch(offsets_of(reply.counts)), torch.arange(len(ids))
+        return padded_labels(rows, indptr, to_torch(keys), self.dataset.max_labels_per_anchor_node)
 
     # --- Sampling -------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ def build_storage_dataset(
     source: str | os.PathLike[str],
     sample_edge_direction: str,
     *,
+    splitter: None = None,
+    max_labels_per_anchor_node: int | None = None,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> DistDataset:
@@ -32,18 +34,29 @@ def build_storage_dataset(
         source: The folder of a Hopstream dataset, which all storage machines can read, with at least as many parts as
             there are machines; ``hopstream prepare TABLES --parts N`` makes one of tables.
         sample_edge_direction: ``in`` or ``out``; the dataset must hold that direction.
+        splitter: None; splits and labels are stored with the dataset.
+        max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored. None for
+            all.
         rank: This machine among the storage machines; None: its rank in torch's process group.
         world_size: How many these are; None: the size of torch's process group.
 
     Raises:
-        ValueError: The direction is none or not held, the dataset has too few parts, or there is no process group and
-            no rank.
+        ValueError: The direction is none or not held, the dataset has too few parts, a splitter is given, the limit is
+            below 1, or there is no process group and no rank.
     """
+    if splitter is not None:
+        raise SettingsError(
+            f"splitter is a {type(splitter).__name__}; splits and labels are stored with the dataset: make them with "
+            "split_nodes, split_links or hold_out_links before write_parts, or with hopstream prepare"
+        )
     if rank is None or world_size is None:
         if not torch.distributed.is_initialized():
             raise SettingsError("there is no process group of storage machines; make one, or give rank and world_size")
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return DistDataset(source, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank)
+    return DistDataset(
+        source, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank,
+        max_labels_per_anchor_node=max_labels_per_anchor_node,
+    )  # fmt: skip
 
 
 def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -81,9 +94,10 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
     for number in range(num_server_sessions):
         arguments = {
             "storage_rank": storage_rank, "num_servers": cluster_info.num_storage_nodes, "folder": str(dataset.folder),
-            "edge_dir": dataset.edge_dir, "master_addr": cluster_info.storage_cluster_master_ip,
-            "master_port": cluster_info.rpc_master_port, "timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
-            "readiness_uri": str(cluster_info.readiness_uri), "security": security, "store_settings": store_settings,
+            "edge_dir": dataset.edge_dir, "max_labels": dataset.max_labels_per_anchor_node,
+            "master_addr": cluster_info.storage_cluster_master_ip, "master_port": cluster_info.rpc_master_port,
+            "timeout": rpc_timeout or DEFAULT_TIMEOUT_S, "readiness_uri": str(cluster_info.readiness_uri),
+            "security": security, "store_settings": store_settings,
         }  # fmt: skip
         process = context.Process(target=_run_session, kwargs=arguments, name=f"storage-{storage_rank}-{number}")
         process.start()
@@ -105,6 +119,7 @@ def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
     num_servers: int,
     folder: str,
     edge_dir: str,
+    max_labels: int | None,
     master_addr: str,
     master_port: int,
     timeout: int,
@@ -112,7 +127,10 @@ def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
     security: Any,
     store_settings: Any,
 ) -> None:
-    dataset = DistDataset(folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=storage_rank)
+    dataset = DistDataset(
+        folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=storage_rank,
+        max_labels_per_anchor_node=max_labels,
+    )  # fmt: skip
     init_server(
         num_servers, storage_rank, dataset, master_addr, master_port, request_timeout=timeout, security=security,
         store_settings=store_settings,
