@@ -1,5 +1,44 @@
-"""The names of ``gigl.distributed``."""
+"""The names of ``gigl.distributed``, loaded when they are first used."""
 
 from __future__ import annotations
 
-from hopstream.compat.gigl.env.distributed import DistributedContext as DistributedContext
+from importlib import import_module
+
+_HERE = __name__
+_MODULE_OF = {
+    "DistABLPLoader": f"{_HERE}.dist_ablp_neighborloader",
+    "DistDataset": "hopstream.compat.glt.distributed.dist_dataset",
+    "DistNeighborLoader": f"{_HERE}.distributed_neighborloader",
+    "DistributedContext": "hopstream.compat.gigl.env.distributed",
+}
+_PARTITIONER = (
+    "datasets are cut into parts before they are served: use `hopstream prepare TABLES --parts N`, or "
+    "hopstream.write_parts(graph, folder, num_parts=N), with method='hash' or owners= of your own"
+)
+_BUILDING = (
+    "data come from Hopstream datasets, not from the TFRecords of a task's configuration: write one with `hopstream "
+    "prepare TABLES --parts N` or hopstream.write_parts, and open it with graph_store.build_storage_dataset(folder, "
+    "sample_edge_direction)"
+)
+_REFUSED = {
+    "DistPartitioner": _PARTITIONER,
+    "DistRangePartitioner": _PARTITIONER,
+    "build_dataset": _BUILDING,
+    "build_dataset_from_task_config_uri": _BUILDING,
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used.
+
+    Raises:
+        ImportError: GiGL has the name, and it is refused here; the error says what to use instead.
+        AttributeError: There is no such name.
+    """
+    if name in _REFUSED:
+        # ``from … import name`` would hide the message of an AttributeError.
+        raise ImportError(f"gigl.distributed.{name} is not here; {_REFUSED[name]}", name=name)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -9,6 +9,7 @@ from hopstream.compat.glt.distributed.batches import BatchForm, features_wanted
 from hopstream.compat.glt.distributed.graph_facts import GraphFacts
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.errors import SettingsError
+from hopstream.load.ablp import ABLPLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
@@ -67,6 +68,7 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
     *,
     weight_attr: str | None = None,
     ppr: PPRSettings | None = None,
+    labels: Mapping[EdgeType, Any] | None = None,
     rng_seed: int = 0,
     **options: Any,
 ) -> SubgraphLoader:
@@ -79,6 +81,7 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
         given: What is sampled around.
         weight_attr: The edge feature by which edges are drawn where ``config.with_weight``.
         ppr: Find neighbourhoods by personalised PageRank instead of hop by hop.
+        labels: Label nodes of the seeds, by supervision edge type, as ``ABLPLoader`` takes them.
         rng_seed: What order and draws follow from, where ``config.seed`` says none.
         **options: Of the loader: ``num_threads``, ``prefetch``, ``pin_memory`` and so on.
 
@@ -105,6 +108,9 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
     if config.sampling_type is SamplingType.SUBGRAPH:
         sampling["subgraph_type"] = "induced"
     fanout = fanout_of(facts, config.num_neighbors)
+    if labels is not None and isinstance(given, NodeSamplerInput):
+        seeds, common = _seeds(facts, given), {**sampling, **common}
+        return ABLPLoader(source, fanout, seeds, supervision=list(labels), labels=labels, **common)
     if isinstance(given, NodeSamplerInput):
         return NeighborLoader(source, fanout, _seeds(facts, given), **sampling, **common)
     links = (facts.edge_type(given.input_type), (given.row.numpy(), given.col.numpy()))

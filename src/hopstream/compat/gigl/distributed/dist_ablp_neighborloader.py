@@ -1,0 +1,322 @@
+"""Loader of anchors with their labels for link prediction, in graph-store mode."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.gigl.distributed.base_dist_loader import BaseDistLoader, NumNeighbors, check_servers
+from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
+from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
+from hopstream.compat.gigl.env.distributed import DistributedContext
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
+from hopstream.compat.gigl.types.graph import (
+    message_passing_to_negative_label,
+    message_passing_to_positive_label,
+    reverse_edge_type,
+)
+from hopstream.compat.gigl.utils.data_splitters import PADDING_NODE
+from hopstream.compat.gigl.utils.sampling import ABLPInputNodes
+from hopstream.compat.glt.distributed.graph_facts import DEFAULT_EDGE_TYPE, DEFAULT_NODE_TYPE, GraphFacts
+from hopstream.compat.glt.distributed.loading import form_of, make_loader
+from hopstream.compat.glt.sampler import NodeSamplerInput
+from hopstream.errors import SettingsError
+from hopstream.load.setup import SubgraphLoader
+from hopstream.schema import Direction, type_label
+from hopstream.schema import EdgeType as Types
+from hopstream.stream.client import RemoteGraph
+
+
+class DistABLPLoader(BaseDistLoader):
+    """Mini-batches around anchors and their label nodes, as PyG's ``Data`` or ``HeteroData`` with GiGL's attributes.
+
+    Anchors come first among ``node``, and ``batch`` and ``batch_size`` count them alone; label nodes are seeds, too.
+    ``y_positive``, and ``y_negative`` where negatives are given, stand on the batch itself: int64[2, n], places of
+    anchors over those of their labels among the nodes of their types, grouped by anchor; or a dict of each anchor's
+    place to int64[k]. With several supervision edge types they are dicts by edge type, from anchors to label nodes.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
+        self,
+        dataset: RemoteDistDataset,
+        num_neighbors: NumNeighbors,
+        input_nodes: Mapping[int, ABLPInputNodes] | None = None,
+        supervision_edge_type: None = None,
+        num_workers: int = 1,
+        batch_size: int = 1,
+        pin_memory_device: torch.device | None = None,
+        worker_concurrency: int = 4,
+        prefetch_size: int | None = None,
+        channel_size: str = "4GB",
+        process_start_gap_seconds: float = 60.0,
+        num_cpu_threads: int | None = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_weight: bool = False,
+        sampler_options: SamplerOptions | None = None,
+        context: DistributedContext | None = None,
+        local_process_rank: int | None = None,
+        local_process_world_size: int | None = None,
+        non_blocking_transfers: bool = True,
+        use_label_edge_index_output: bool = False,
+        *,
+        rng_seed: int = 0,
+        exclude_labels: bool = True,
+    ) -> None:
+        """Check every setting against the graph; servers sample when the loader is iterated.
+
+        Args:
+            dataset: The graph.
+            num_neighbors: Neighbours per hop, for all edge types or for each that is followed; from 0.
+            input_nodes: Server to its anchors with labels, as ``RemoteDistDataset.fetch_ablp_input`` gives them. Labels
+                may be of several supervision edge types, on all servers the same, which begin at the anchors' type.
+            supervision_edge_type: None; ``input_nodes`` name it.
+            num_workers: With ``worker_concurrency``, how many batches a server keeps ready.
+            batch_size: Anchors per batch.
+            pin_memory_device: Where batches are put; None for this process's GPU, or the CPU.
+            worker_concurrency: Batches in flight per worker.
+            prefetch_size: Batches that are fetched ahead per server; None for 4.
+            channel_size: No effect; servers bound what waits by ``--buffer-bytes``.
+            process_start_gap_seconds: No effect.
+            num_cpu_threads: No effect.
+            shuffle: Anchors come in another order in every epoch.
+            drop_last: A last batch with fewer anchors is left out.
+            with_weight: Neighbours are drawn in proportion to weights.
+            sampler_options: Hop by hop; personalised PageRank is refused.
+            context: No effect.
+            local_process_rank: No effect.
+            local_process_world_size: No effect.
+            non_blocking_transfers: Copy to a GPU without waiting.
+            use_label_edge_index_output: Labels as int64[2, n] instead of dicts by anchor.
+            rng_seed: What order and draws follow from. Equal seeds give equal batches on any number of servers.
+            exclude_labels: Do not follow edges between a batch's anchors and their labels, nor their reverses; with
+                False a model sees what it is to predict wherever labels are edges of the graph, too, as with GiGL.
+
+        Raises:
+            ValueError: A setting that cannot be met; the message says which. While iterating: no anchor of a batch has
+                a positive label.
+            NotImplementedError: ``PPRSamplerOptions``, or weights with them.
+            RuntimeError: ``init_compute_process`` was not called.
+
+        Warns:
+            FutureWarning: Labels are asked for as dicts by anchor.
+        """
+        if not use_label_edge_index_output:
+            warnings.warn(
+                "labels as a dict of each anchor to its labels are deprecated; give use_label_edge_index_output=True "
+                "for int64[2, n]",
+                FutureWarning,
+                stacklevel=2,
+            )
+        if isinstance(sampler_options, PPRSamplerOptions):
+            raise NotImplementedError(
+                "DistABLPLoader samples hop by hop: neighbourhoods by PageRank begin at nodes of one type, and anchors "
+                "and labels are of several; leave sampler_options out, or use DistNeighborLoader with PPRSamplerOptions"
+            )
+        super().__init__(
+            "dist_ablp_loader", dataset, num_neighbors=num_neighbors, sampler_options=sampler_options,
+            batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, with_weight=with_weight,
+            num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size,
+            prefetch_size=prefetch_size, pin_memory_device=pin_memory_device,
+            non_blocking_transfers=non_blocking_transfers, rng_seed=rng_seed,
+        )  # fmt: skip
+        if supervision_edge_type is not None:
+            raise SettingsError(
+                f"supervision_edge_type is {supervision_edge_type!r}; in graph-store mode leave it out: the labels of "
+                "input_nodes name it"
+            )
+        check_servers(cast(Any, input_nodes), "a dict of server to ABLPInputNodes")
+        given = list(cast(Mapping[int, ABLPInputNodes], input_nodes).values())
+        supervision = _supervision_of(given)
+        self.input_data: Any = _joined(given, supervision)
+        make = partial(self._make, supervision, use_label_edge_index_output, exclude_labels)
+        self._open(cast(Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader], make))
+
+    def _make(
+        self,
+        supervision: Sequence[EdgeType],
+        as_index: bool,
+        exclude_labels: bool,
+        graph: RemoteGraph,
+        facts: GraphFacts,
+        consuming: dict[str, Any],
+    ) -> SubgraphLoader:
+        given: ABLPNodeSamplerInput = self.input_data
+        own_types, label_direction = _own_types(facts, supervision)
+        anchor_type = None if facts.kind == "homogeneous" else given.input_type
+        labels = {
+            own: (
+                given.positive_label_by_edge_types[message_passing_to_positive_label(shown)].numpy(),
+                _as_array(given.negative_label_by_edge_types.get(message_passing_to_negative_label(shown))),
+            )
+            for own, shown in own_types.items()
+        }
+        form = LabelForm(
+            form=form_of(facts, self.sampling_config, None), supervision=own_types, as_index=as_index,
+            anchor_type=facts.node_type(anchor_type),
+        )  # fmt: skip
+        return make_loader(
+            graph, facts, self.sampling_config, NodeSamplerInput(given.node, anchor_type), labels=labels,
+            label_direction=label_direction, exclude_labels=exclude_labels, transform=form, **self._how(facts),
+            **consuming,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelForm:
+    """Puts the labels of anchors where GiGL has them, and renames the other attributes of a batch.
+
+    Attributes:
+        form: What renames the other attributes.
+        supervision: The dataset's supervision edge types to what users call them.
+        as_index: Labels are int64[2, n]; otherwise a dict of each anchor's place to int64[k].
+        anchor_type: The dataset's node type of anchors.
+    """
+
+    form: Callable[[Data | HeteroData], Data | HeteroData]
+    supervision: Mapping[Types, EdgeType]
+    as_index: bool
+    anchor_type: str
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors.
+
+        Raises:
+            SettingsError: No anchor has a positive label.
+        """
+        found = {name: self._taken(data, name) for name in ("y_positive", "y_negative")}
+        num_anchors = int((data if isinstance(data, Data) else data[self.anchor_type])["batch_size"])
+        made = self.form(data)
+        if not any(pairs.size(1) for pairs in found["y_positive"].values()):
+            raise SettingsError(
+                f"none of the batch's {num_anchors} anchors has a positive label; leave anchors without labels out of "
+                "input_nodes, or make batches larger"
+            )
+        for name, by_type in found.items():
+            shown = {t: pairs if self.as_index else _by_anchor(pairs, num_anchors) for t, pairs in by_type.items()}
+            if shown:
+                made[name] = shown if len(self.supervision) > 1 else next(iter(shown.values()))
+        return made
+
+    def _taken(self, data: Data | HeteroData, name: str) -> dict[EdgeType, torch.Tensor]:
+        """int64[2, n] of every supervision edge type that has some; they are no more on the batch's edge types."""
+        if isinstance(data, Data):
+            value = data.get(name, {})
+            by_type = value if isinstance(value, dict) else dict.fromkeys(self.supervision, value)
+        else:
+            by_type = {own: data[own].pop(name) for own in self.supervision if name in data[own]}
+        return {shown: by_type[own] for own, shown in self.supervision.items() if own in by_type}
+
+
+def _by_anchor(pairs: torch.Tensor, num_anchors: int) -> dict[int, torch.Tensor]:
+    """Every anchor's place to the places of its labels; pairs are grouped by anchor, in the order of anchors."""
+    counts = torch.bincount(pairs[0], minlength=num_anchors)
+    return dict(enumerate(torch.split(pairs[1], counts.tolist())))
+
+
+def _supervision_of(given: Sequence[ABLPInputNodes]) -> tuple[EdgeType, ...]:
+    """The supervision edge types that all servers name.
+
+    Raises:
+        SettingsError: Some are no anchors with labels, name other types than the first, or types that begin elsewhere.
+    """
+    for nodes in given:
+        if not isinstance(nodes, ABLPInputNodes):
+            raise SettingsError(
+                f"input_nodes has a {type(nodes).__name__}; give ABLPInputNodes, as RemoteDistDataset.fetch_ablp_input "
+                "fetches them"
+            )
+    if not given or not given[0].labels:
+        raise SettingsError("input_nodes has no labels; give those that RemoteDistDataset.fetch_ablp_input fetches")
+    first, supervision = given[0], tuple(EdgeType(*edge_type) for edge_type in given[0].labels)
+    for nodes in given:
+        if set(nodes.labels) != set(supervision) or nodes.anchor_node_type != first.anchor_node_type:
+            raise SettingsError(
+                f"servers have different inputs: anchors of {first.anchor_node_type!r} with labels of "
+                f"{_names(supervision)}, and anchors of {nodes.anchor_node_type!r} with labels of "
+                f"{_names(nodes.labels)}; give the same types for all"
+            )
+    for edge_type in supervision:
+        if edge_type[0] != first.anchor_node_type:
+            raise SettingsError(
+                f"labels are of {type_label(edge_type)} and anchors of {first.anchor_node_type!r}; supervision edge "
+                "types lead from anchors to label nodes"
+            )
+    return supervision
+
+
+def _joined(given: Sequence[ABLPInputNodes], supervision: Sequence[EdgeType]) -> ABLPNodeSamplerInput:
+    """The anchors of all servers by id with their labels, so that batches do not depend on the number of servers.
+
+    Raises:
+        SchemaError: Anchors are no list of ids, or labels have no row for each of them.
+    """
+    parts: list[ABLPNodeSamplerInput] = []
+    for nodes in given:
+        positives = {message_passing_to_positive_label(t): nodes.labels[t][0] for t in supervision}
+        negatives = {
+            message_passing_to_negative_label(t): torch.empty((len(nodes.anchor_nodes), 0), dtype=torch.int64)
+            if (rows := nodes.labels[t][1]) is None
+            else rows
+            for t in supervision
+            if any(other.labels[t][1] is not None for other in given)
+        }
+        parts.append(ABLPNodeSamplerInput(nodes.anchor_nodes, nodes.anchor_node_type, positives, negatives))
+    anchors = torch.cat([part.node for part in parts])
+    joined = ABLPNodeSamplerInput(
+        anchors, given[0].anchor_node_type,
+        _stacked([part.positive_label_by_edge_types for part in parts]),
+        _stacked([part.negative_label_by_edge_types for part in parts]),
+    )  # fmt: skip
+    return joined[torch.argsort(anchors, stable=True)]
+
+
+def _stacked(parts: Sequence[Mapping[EdgeType, torch.Tensor]]) -> dict[EdgeType, torch.Tensor]:
+    """int64[n, m] of every edge type: the rows of all parts, made equally long."""
+    found: dict[EdgeType, torch.Tensor] = {}
+    for edge_type in parts[0]:
+        rows = [part[edge_type] for part in parts]
+        width = max(some.shape[1] for some in rows)
+        found[edge_type] = torch.full((sum(map(len, rows)), width), int(PADDING_NODE))
+        start = 0
+        for some in rows:
+            found[edge_type][start : start + len(some), : some.shape[1]] = some
+            start += len(some)
+    return found
+
+
+def _own_types(facts: GraphFacts, supervision: Sequence[EdgeType]) -> tuple[dict[Types, EdgeType], Direction]:
+    """The dataset's names of supervision edge types, and which of their ends anchors are there.
+
+    Where the dataset has all of them turned round, anchors are destinations. Types that it has not keep their names.
+    """
+    own = {_own_type(facts, edge_type): edge_type for edge_type in supervision}
+    turned = {reverse_edge_type(t): shown for t, shown in own.items()}
+    edges = facts.schema.edges
+    return (turned, "in") if all(t in edges for t in turned) and not any(t in edges for t in own) else (own, "out")
+
+
+def _own_type(facts: GraphFacts, edge_type: EdgeType) -> Types:
+    is_untyped = facts.kind == "homogeneous"
+    for known in facts.schema.edges:
+        if edge_type in (known, DEFAULT_EDGE_TYPE if is_untyped else facts.shown_edge(known)):
+            return known
+    src, dst = (
+        facts.node_type(None if is_untyped and t == DEFAULT_NODE_TYPE else t) for t in (edge_type[0], edge_type[2])
+    )
+    return (src, edge_type[1], dst)
+
+
+def _names(edge_types: Any) -> str:
+    return ", ".join(map(type_label, edge_types)) or "no edge type"
+
+
+def _as_array(rows: torch.Tensor | None) -> Any:
+    return None if rows is None else rows.numpy()
