@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,19 @@ from hopstream.compat.gigl import distributed
 from hopstream.compat.gigl.distributed import DistABLPLoader, DistDataset, DistNeighborLoader
 from hopstream.compat.gigl.distributed.graph_store import build_storage_dataset
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
-from hopstream.compat.gigl.distributed.graph_store.messages import FetchABLPInputRequest
-from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions
+from hopstream.compat.gigl.distributed.graph_store.messages import (
+    FetchABLPInputRequest,
+    InitSamplingBackendRequest,
+    RegisterBackendRequest,
+)
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 from hopstream.compat.gigl.utils.sampling import ABLPInputNodes
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import write_parts
 from tests.compat.gigl.conftest import Connect
@@ -256,6 +264,14 @@ def test_a_homogeneous_graph(connect: Connect, ring: Path) -> None:
         seen += data.batch.tolist()
     assert sorted(seen) == list(range(0, NUM_NODES, 2))
     loader.shutdown()
+    wants = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "wants", DEFAULT_HOMOGENEOUS_NODE_TYPE)
+    own = {s: nodes.anchor_nodes[:, None] for s, nodes in given.items()}
+    more = {s: replace(nodes, labels={**nodes.labels, wants: (own[s], own[s])}) for s, nodes in given.items()}
+    loader = make(dataset, more, batch_size=20)
+    (data,) = loader
+    check_pairs(data.y_negative[wants], data.batch.tolist(), data.node, {v: [v] for v in range(NUM_NODES)})
+    check_pairs(data.y_positive[DEFAULT_HOMOGENEOUS_EDGE_TYPE], data.batch.tolist(), data.node, wanted)
+    loader.shutdown()
 
 
 def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
@@ -277,6 +293,15 @@ def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
         check_pairs(data.y_negative, data.batch.tolist(), data.node, rows_of(NEGATIVES))
         followed = set(zip(*data.node[data.edge_index].tolist(), strict=True))
         assert followed and followed <= set(zip(*EDGES[LIKES].tolist(), strict=True))
+    loader.shutdown()
+    wants = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "wants", DEFAULT_HOMOGENEOUS_NODE_TYPE)
+    more = {s: replace(nodes, labels={**nodes.labels, wants: (nodes.anchor_nodes[:, None], None)})
+            for s, nodes in given.items()}  # fmt: skip
+    loader = make(dataset, more, batch_size=20)
+    (data,) = loader
+    check_pairs(data.y_positive[wants], data.batch.tolist(), data.node, {v: [v] for v in TRAIN.tolist()})
+    check_pairs(data.y_positive[DEFAULT_HOMOGENEOUS_EDGE_TYPE], data.batch.tolist(), data.node, rows_of(POSITIVES))
+    assert list(data.y_negative) == [DEFAULT_HOMOGENEOUS_EDGE_TYPE]
     loader.shutdown()
 
 
@@ -358,7 +383,11 @@ def test_what_a_loader_refuses(connect: Connect, shop: Path) -> None:
     refused("has no weights", with_weight=True)
     refused("prefetch_size is 4", worker_concurrency=2)
     refused("dataset is a str", dataset="parts/shop")
-    refused("samples hop by hop", NotImplementedError, sampler_options=PPRSamplerOptions())
+    for nodes in (
+        given,
+        {0: replace(first, anchor_nodes=first.anchor_nodes[:0], labels={BUYS: (positives[:0], None)})},
+    ):
+        refused("are sampled hop by hop", NotImplementedError, given=nodes, sampler_options=PPRSamplerOptions())
     refused("positives: row 0 has 99", IndexError, given={0: ABLPInputNodes(
         torch.tensor([1]), "user", {BUYS: (torch.tensor([[99]]), None)}
     )})  # fmt: skip
@@ -415,6 +444,33 @@ def test_labels_are_capped(shop: Path) -> None:
             build_storage_dataset(shop, "in", rank=0, world_size=1, **options)
 
 
+def test_anchors_as_the_input_of_a_backend(shop: Path) -> None:
+    """Messages of a server carry the labels, as places of anchors over those of label nodes."""
+    dataset = DistDataset(shop)
+    server = DistServer(dataset)
+    anchors, positives, negatives = server.get_ablp_input(FetchABLPInputRequest("train", "user", BUYS))
+    _, friends, _ = server.get_ablp_input(FetchABLPInputRequest("train", "user", LIKES))
+    config = SamplingConfig(SamplingType.NODE, [2], 6, False, False, True, True, False, False, "in", 7)
+    options, sampler = RemoteDistSamplingWorkerOptions(num_workers=1), KHopNeighborSamplerOptions([2])
+    positives_of = {labels_of(BUYS): positives, labels_of(LIKES): friends}
+    given = ABLPNodeSamplerInput(anchors, "user", positives_of, {labels_of(BUYS, "negative"): negatives})
+    backend = server.init_sampling_backend(InitSamplingBackendRequest("ablp", options, sampler, config))
+    channel = server.register_sampling_input(RegisterBackendRequest(backend, "a", given, config, 4, "1MB"))
+    server.start_new_epoch_sampling(channel, 0)
+    seen: list[int] = []
+    while not (answer := server.fetch_one_sampled_message(channel))[1]:
+        message = answer[0]
+        assert message is not None
+        batch = message["user.batch"].tolist()
+        check_pairs(message["y_positive.user__buys__item"], batch, message["item.node"], rows_of(POSITIVES))
+        check_pairs(message["y_negative.user__buys__item"], batch, message["item.node"], rows_of(NEGATIVES))
+        check_pairs(message["y_positive.user__likes__user"], batch, message["user.node"], rows_of(FRIENDS))
+        seen += batch
+    assert seen == TRAIN.tolist()
+    server.destroy_sampling_input(channel)
+    dataset.close()
+
+
 def test_training_beside_random_negatives(connect: Connect, shop: Path) -> None:
     """The loop of GiGL's training: both loaders begin anew at their own ends, for a fixed number of steps."""
     dataset = connect(shop, 2)
@@ -431,6 +487,21 @@ def test_training_beside_random_negatives(connect: Connect, shop: Path) -> None:
     assert set(negatives[:NUM_ITEMS]) == set(range(NUM_ITEMS))
     main.shutdown()
     random.shutdown()
+
+
+def test_arguments_are_those_of_gigl() -> None:
+    parameters = inspect.signature(DistABLPLoader).parameters.values()
+    positional = {p.name: p.default for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    empty = inspect.Parameter.empty
+    assert list(positional.items()) == [
+        ("dataset", empty), ("num_neighbors", empty), ("input_nodes", None), ("supervision_edge_type", None),
+        ("num_workers", 1), ("batch_size", 1), ("pin_memory_device", None), ("worker_concurrency", 4),
+        ("prefetch_size", None), ("channel_size", "4GB"), ("process_start_gap_seconds", 60.0),
+        ("num_cpu_threads", None), ("shuffle", False), ("drop_last", False), ("with_weight", False),
+        ("sampler_options", None), ("context", None), ("local_process_rank", None), ("local_process_world_size", None),
+        ("non_blocking_transfers", True), ("use_label_edge_index_output", False),
+    ]  # fmt: skip
+    assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == ["rng_seed", "exclude_labels"]
 
 
 def test_names_of_the_package() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch.nn.functional import pad
 
+from hopstream.compat.gigl.distributed.ablp_batches import make_ablp_loader, pagerank_refused
 from hopstream.compat.gigl.distributed.base_dist_loader import BaseDistLoader, NumNeighbors, check_servers
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
@@ -20,17 +19,13 @@ from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
 from hopstream.compat.gigl.types.graph import (
     message_passing_to_negative_label,
     message_passing_to_positive_label,
-    reverse_edge_type,
 )
 from hopstream.compat.gigl.utils.data_splitters import PADDING_NODE
 from hopstream.compat.gigl.utils.sampling import ABLPInputNodes
-from hopstream.compat.glt.distributed.graph_facts import DEFAULT_EDGE_TYPE, DEFAULT_NODE_TYPE, GraphFacts
-from hopstream.compat.glt.distributed.loading import form_of, make_loader
-from hopstream.compat.glt.sampler import NodeSamplerInput
+from hopstream.compat.glt.distributed.graph_facts import GraphFacts
 from hopstream.errors import SettingsError
 from hopstream.load.setup import SubgraphLoader
-from hopstream.schema import Direction, type_label
-from hopstream.schema import EdgeType as Types
+from hopstream.schema import type_label
 from hopstream.stream.client import RemoteGraph
 
 
@@ -48,7 +43,7 @@ class DistABLPLoader(BaseDistLoader):
         dataset: RemoteDistDataset,
         num_neighbors: NumNeighbors,
         input_nodes: Mapping[int, ABLPInputNodes] | None = None,
-        supervision_edge_type: None = None,
+        supervision_edge_type: EdgeType | list[EdgeType] | None = None,
         num_workers: int = 1,
         batch_size: int = 1,
         pin_memory_device: torch.device | None = None,
@@ -115,11 +110,6 @@ class DistABLPLoader(BaseDistLoader):
                 FutureWarning,
                 stacklevel=2,
             )
-        if isinstance(sampler_options, PPRSamplerOptions):
-            raise NotImplementedError(
-                "DistABLPLoader samples hop by hop: neighbourhoods by PageRank begin at nodes of one type, and anchors "
-                "and labels are of several; leave sampler_options out, or use DistNeighborLoader with PPRSamplerOptions"
-            )
         super().__init__(
             "dist_ablp_loader", dataset, num_neighbors=num_neighbors, sampler_options=sampler_options,
             batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, with_weight=with_weight,
@@ -127,6 +117,8 @@ class DistABLPLoader(BaseDistLoader):
             prefetch_size=prefetch_size, pin_memory_device=pin_memory_device,
             non_blocking_transfers=non_blocking_transfers, rng_seed=rng_seed,
         )  # fmt: skip
+        if isinstance(self._options, PPRSamplerOptions):
+            raise pagerank_refused()
         if supervision_edge_type is not None:
             raise SettingsError(
                 f"supervision_edge_type is {supervision_edge_type!r}; in graph-store mode leave it out: the labels of "
@@ -134,91 +126,15 @@ class DistABLPLoader(BaseDistLoader):
             )
         check_servers(cast(Any, input_nodes), "a dict of server to ABLPInputNodes")
         given = list(cast(Mapping[int, ABLPInputNodes], input_nodes).values())
-        supervision = _supervision_of(given)
-        self.input_data: Any = _joined(given, supervision)
-        make = partial(self._make, supervision, use_label_edge_index_output, exclude_labels)
-        self._open(cast(Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader], make))
+        self.input_data: Any = _joined(given, _supervision_of(given))
 
-    def _make(
-        self,
-        supervision: Sequence[EdgeType],
-        as_index: bool,
-        exclude_labels: bool,
-        graph: RemoteGraph,
-        facts: GraphFacts,
-        consuming: dict[str, Any],
-    ) -> SubgraphLoader:
-        given: ABLPNodeSamplerInput = self.input_data
-        own_types, label_direction = _own_types(facts, supervision)
-        anchor_type = None if facts.kind == "homogeneous" else given.input_type
-        labels = {
-            own: (
-                given.positive_label_by_edge_types[message_passing_to_positive_label(shown)].numpy(),
-                _as_array(given.negative_label_by_edge_types.get(message_passing_to_negative_label(shown))),
-            )
-            for own, shown in own_types.items()
-        }
-        form = LabelForm(
-            form=form_of(facts, self.sampling_config, None), supervision=own_types, as_index=as_index,
-            anchor_type=facts.node_type(anchor_type),
-        )  # fmt: skip
-        return make_loader(
-            graph, facts, self.sampling_config, NodeSamplerInput(given.node, anchor_type), labels=labels,
-            label_direction=label_direction, exclude_labels=exclude_labels, transform=form, **self._how(facts),
-            **consuming,
-        )  # fmt: skip
+        def make(graph: RemoteGraph, facts: GraphFacts, consuming: dict[str, Any]) -> SubgraphLoader:
+            return make_ablp_loader(
+                graph, facts, self.sampling_config, self.input_data, as_index=use_label_edge_index_output,
+                exclude_labels=exclude_labels, **self._how(facts), **consuming,
+            )  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelForm:
-    """Puts the labels of anchors where GiGL has them, and renames the other attributes of a batch.
-
-    Attributes:
-        form: What renames the other attributes.
-        supervision: The dataset's supervision edge types to what users call them.
-        as_index: Labels are int64[2, n]; otherwise a dict of each anchor's place to int64[k].
-        anchor_type: The dataset's node type of anchors.
-    """
-
-    form: Callable[[Data | HeteroData], Data | HeteroData]
-    supervision: Mapping[Types, EdgeType]
-    as_index: bool
-    anchor_type: str
-
-    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors.
-
-        Raises:
-            SettingsError: No anchor has a positive label.
-        """
-        found = {name: self._taken(data, name) for name in ("y_positive", "y_negative")}
-        num_anchors = int((data if isinstance(data, Data) else data[self.anchor_type])["batch_size"])
-        made = self.form(data)
-        if not any(pairs.size(1) for pairs in found["y_positive"].values()):
-            raise SettingsError(
-                f"none of the batch's {num_anchors} anchors has a positive label; leave anchors without labels out of "
-                "input_nodes, or make batches larger"
-            )
-        for name, by_type in found.items():
-            shown = {t: pairs if self.as_index else _by_anchor(pairs, num_anchors) for t, pairs in by_type.items()}
-            if shown:
-                made[name] = shown if len(self.supervision) > 1 else next(iter(shown.values()))
-        return made
-
-    def _taken(self, data: Data | HeteroData, name: str) -> dict[EdgeType, torch.Tensor]:
-        """int64[2, n] of every supervision edge type that has some; they are no more on the batch's edge types."""
-        if isinstance(data, Data):
-            value = data.get(name, {})
-            by_type = value if isinstance(value, dict) else dict.fromkeys(self.supervision, value)
-        else:
-            by_type = {own: data[own].pop(name) for own in self.supervision if name in data[own]}
-        return {shown: by_type[own] for own, shown in self.supervision.items() if own in by_type}
-
-
-def _by_anchor(pairs: torch.Tensor, num_anchors: int) -> dict[int, torch.Tensor]:
-    """Every anchor's place to the places of its labels; pairs are grouped by anchor, in the order of anchors."""
-    counts = torch.bincount(pairs[0], minlength=num_anchors)
-    return dict(enumerate(torch.split(pairs[1], counts.tolist())))
+        self._open(make)
 
 
 def _supervision_of(given: Sequence[ABLPInputNodes]) -> tuple[EdgeType, ...]:
@@ -284,39 +200,10 @@ def _stacked(parts: Sequence[Mapping[EdgeType, torch.Tensor]]) -> dict[EdgeType,
     for edge_type in parts[0]:
         rows = [part[edge_type] for part in parts]
         width = max(some.shape[1] for some in rows)
-        found[edge_type] = torch.full((sum(map(len, rows)), width), int(PADDING_NODE))
-        start = 0
-        for some in rows:
-            found[edge_type][start : start + len(some), : some.shape[1]] = some
-            start += len(some)
+        padded = [pad(some, (0, width - some.shape[1]), value=int(PADDING_NODE)) for some in rows]
+        found[edge_type] = torch.cat(padded)
     return found
-
-
-def _own_types(facts: GraphFacts, supervision: Sequence[EdgeType]) -> tuple[dict[Types, EdgeType], Direction]:
-    """The dataset's names of supervision edge types, and which of their ends anchors are there.
-
-    Where the dataset has all of them turned round, anchors are destinations. Types that it has not keep their names.
-    """
-    own = {_own_type(facts, edge_type): edge_type for edge_type in supervision}
-    turned = {reverse_edge_type(t): shown for t, shown in own.items()}
-    edges = facts.schema.edges
-    return (turned, "in") if all(t in edges for t in turned) and not any(t in edges for t in own) else (own, "out")
-
-
-def _own_type(facts: GraphFacts, edge_type: EdgeType) -> Types:
-    is_untyped = facts.kind == "homogeneous"
-    for known in facts.schema.edges:
-        if edge_type in (known, DEFAULT_EDGE_TYPE if is_untyped else facts.shown_edge(known)):
-            return known
-    src, dst = (
-        facts.node_type(None if is_untyped and t == DEFAULT_NODE_TYPE else t) for t in (edge_type[0], edge_type[2])
-    )
-    return (src, edge_type[1], dst)
 
 
 def _names(edge_types: Any) -> str:
     return ", ".join(map(type_label, edge_types)) or "no edge type"
-
-
-def _as_array(rows: torch.Tensor | None) -> Any:
-    return None if rows is None else rows.numpy()

@@ -128,16 +128,20 @@ def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
     """A batch as a flat dict of tensors, which a channel carries: names of attributes, with types in front.
 
     ``"#IS_HETERO"`` says whether there are types; an attribute of a type is ``paper.node`` or
-    ``author__writes__paper.edge_index``.
+    ``author__writes__paper.edge_index``, and what the batch has of several edge types ``y_positive.user__buys__item``.
     """
     message = {"#IS_HETERO": torch.tensor(isinstance(data, HeteroData))}
-    stores = [("", data)] if isinstance(data, Data) else [
-        *((f"{t}.", data[t]) for t in data.node_types), *(("__".join(t) + ".", data[t]) for t in data.edge_types)
-    ]  # fmt: skip
+    stores: list[tuple[str, Any]] = [("", data.stores[0])]
+    if isinstance(data, HeteroData):
+        stores += [(f"{t}.", data[t]) for t in data.node_types]
+        stores += [("__".join(t) + ".", data[t]) for t in data.edge_types]
     for prefix, store in stores:
-        for name, value in store.items() if isinstance(data, HeteroData) else data.to_dict().items():
-            if isinstance(value, torch.Tensor | int):
-                message[prefix + name] = torch.as_tensor(value)
+        for name, value in store.items():
+            is_by_type = isinstance(value, dict)
+            named = {f"{name}.{'__'.join(t)}": one for t, one in value.items()} if is_by_type else {name: value}
+            for key, one in named.items():
+                if isinstance(one, torch.Tensor | int):
+                    message[prefix + key] = torch.as_tensor(one)
     return message
 
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,8 +21,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
+from hopstream.compat.gigl.distributed.ablp_batches import label_form, make_ablp_loader
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
 from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
-from hopstream.compat.glt.distributed.batches import BatchForm, message_of
+from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.loading import form_of, make_loader
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -281,7 +283,7 @@ class SharedDistSamplingBackend:
             scheduler.add(
                 channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
                 credit=self.worker_options.buffer_capacity, loader=type(loader).__name__, payer=worker_key,
-                new_job=lambda: _Job(cast(SubgraphLoader, loader), form_of(self.data.facts, self._config, self._ppr())),
+                new_job=lambda: _Job(cast(SubgraphLoader, loader), self._form_of(sampler_input)),
             )  # fmt: skip
             self._channels[channel_id] = _Registered(command, loader)
 
@@ -396,9 +398,15 @@ class SharedDistSamplingBackend:
 
     def _new_loader(self, given: SamplerInput) -> SubgraphLoader:
         graph = self.data.graph()
-        return make_loader(
-            graph, self.data.facts, self._config, given, weight_attr=graph.weight_attr, ppr=self._ppr(), num_threads=0
-        )
+        options: dict[str, Any] = {"weight_attr": graph.weight_attr, "ppr": self._ppr(), "num_threads": 0}
+        if isinstance(given, ABLPNodeSamplerInput):
+            return make_ablp_loader(graph, self.data.facts, self._config, given, **options)
+        return make_loader(graph, self.data.facts, self._config, given, **options)
+
+    def _form_of(self, given: SamplerInput) -> Callable[[Any], Any]:
+        if isinstance(given, ABLPNodeSamplerInput):
+            return label_form(self.data.facts, self._config, given, as_index=True)
+        return form_of(self.data.facts, self._config, self._ppr())
 
     def _ppr(self) -> PPRSettings | None:
         if not isinstance(self._options, PPRSamplerOptions):
@@ -433,7 +441,7 @@ class _Message:
 class _Job:
     """Makes the batches of a loader as messages, in one thread."""
 
-    def __init__(self, loader: SubgraphLoader, form: BatchForm) -> None:
+    def __init__(self, loader: SubgraphLoader, form: Callable[[Any], Any]) -> None:
         self._maker, self._form, self.stage = loader.maker(), form, "sampling"
 
     def __call__(self, epoch: int, step: int) -> Bytes:

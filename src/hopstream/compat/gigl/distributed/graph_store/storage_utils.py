@@ -93,11 +93,11 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
     context = multiprocessing.get_context("spawn")
     for number in range(num_server_sessions):
         arguments = {
+            "max_labels": dataset.max_labels_per_anchor_node,
             "storage_rank": storage_rank, "num_servers": cluster_info.num_storage_nodes, "folder": str(dataset.folder),
-            "edge_dir": dataset.edge_dir, "max_labels": dataset.max_labels_per_anchor_node,
-            "master_addr": cluster_info.storage_cluster_master_ip, "master_port": cluster_info.rpc_master_port,
-            "timeout": rpc_timeout or DEFAULT_TIMEOUT_S, "readiness_uri": str(cluster_info.readiness_uri),
-            "security": security, "store_settings": store_settings,
+            "edge_dir": dataset.edge_dir, "master_addr": cluster_info.storage_cluster_master_ip,
+            "master_port": cluster_info.rpc_master_port, "timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
+            "readiness_uri": str(cluster_info.readiness_uri), "security": security, "store_settings": store_settings,
         }  # fmt: skip
         process = context.Process(target=_run_session, kwargs=arguments, name=f"storage-{storage_rank}-{number}")
         process.start()

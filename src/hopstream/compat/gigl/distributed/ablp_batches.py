@@ -1,0 +1,170 @@
+"""Makes the loader below of anchors with their labels, and puts the labels where GiGL has them in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
+from hopstream.compat.gigl.types.graph import (
+    label_edge_type_to_message_passing_edge_type,
+    message_passing_to_negative_label,
+    message_passing_to_positive_label,
+    reverse_edge_type,
+)
+from hopstream.compat.glt.distributed.graph_facts import DEFAULT_EDGE_TYPE, DEFAULT_NODE_TYPE, GraphFacts
+from hopstream.compat.glt.distributed.loading import form_of, make_loader
+from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig
+from hopstream.errors import SettingsError
+from hopstream.load.service import BatchService
+from hopstream.load.setup import SubgraphLoader
+from hopstream.sample.ppr_settings import PPRSettings
+from hopstream.schema import Direction
+from hopstream.schema import EdgeType as Types
+from hopstream.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelForm:
+    """Puts the labels of anchors where GiGL has them, and renames the other attributes of a batch.
+
+    Attributes:
+        form: What renames the other attributes.
+        supervision: The dataset's supervision edge types to what users call them.
+        as_index: Labels are int64[2, n]; otherwise a dict of each anchor's place to int64[k].
+        anchor_type: The dataset's node type of anchors.
+    """
+
+    form: Callable[[Data | HeteroData], Data | HeteroData]
+    supervision: Mapping[Types, EdgeType]
+    as_index: bool
+    anchor_type: str
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors.
+
+        Raises:
+            SettingsError: No anchor has a positive label.
+        """
+        found = {name: self._taken(data, name) for name in ("y_positive", "y_negative")}
+        num_anchors = int((data if isinstance(data, Data) else data[self.anchor_type])["batch_size"])
+        made = self.form(data)
+        if not any(pairs.size(1) for pairs in found["y_positive"].values()):
+            raise SettingsError(
+                f"none of the batch's {num_anchors} anchors has a positive label; leave anchors without labels out of "
+                "input_nodes, or make batches larger"
+            )
+        for name, by_type in found.items():
+            shown = {t: pairs if self.as_index else _by_anchor(pairs, num_anchors) for t, pairs in by_type.items()}
+            if shown:
+                made[name] = shown if len(self.supervision) > 1 else next(iter(shown.values()))
+        return made
+
+    def _taken(self, data: Data | HeteroData, name: str) -> dict[EdgeType, torch.Tensor]:
+        """int64[2, n] of every supervision edge type that has some; they are no more on the batch's edge types."""
+        if isinstance(data, Data):
+            value = data.get(name, {})
+            by_type = value if isinstance(value, dict) else dict.fromkeys(self.supervision, value)
+        else:
+            by_type = {own: data[own].pop(name) for own in self.supervision if name in data[own]}
+        return {shown: by_type[own] for own, shown in self.supervision.items() if own in by_type}
+
+
+def _by_anchor(pairs: torch.Tensor, num_anchors: int) -> dict[int, torch.Tensor]:
+    """Every anchor's place to the places of its labels; pairs are grouped by anchor, in the order of anchors."""
+    counts = torch.bincount(pairs[0], minlength=num_anchors)
+    return dict(enumerate(torch.split(pairs[1], counts.tolist())))
+
+
+def make_ablp_loader(
+    source: Store | BatchService,
+    facts: GraphFacts,
+    config: SamplingConfig,
+    given: ABLPNodeSamplerInput,
+    *,
+    as_index: bool = True,
+    ppr: PPRSettings | None = None,
+    **options: Any,
+) -> SubgraphLoader:
+    """A loader of anchors with labels, whose batches have the attributes that ``LabelForm`` and ``BatchForm`` name.
+
+    Args:
+        source: A store of the whole graph, or servers that sample.
+        facts: The graph.
+        config: How it is sampled.
+        given: Anchors, and their labels by edge types of labels, which lead from anchors to label nodes.
+        as_index: As for ``LabelForm``.
+        ppr: None.
+        **options: As for ``make_loader``, and ``exclude_labels`` as for ``ABLPLoader``.
+
+    Raises:
+        NotImplementedError: Neighbourhoods are to be found by PageRank.
+        SettingsError: A setting that cannot be met.
+        IdRangeError: An anchor or a label that is no node.
+    """
+    if ppr is not None:
+        raise pagerank_refused()
+    supervision, label_direction = _own_types(facts, given)
+    labels = {own: _labels_of(given, shown) for own, shown in supervision.items()}
+    form = label_form(facts, config, given, as_index=as_index)
+    seeds = NodeSamplerInput(given.node, _shown_anchor_type(facts, given))
+    return make_loader(
+        source, facts, config, seeds, labels=labels, label_direction=label_direction, transform=form, **options
+    )
+
+
+def pagerank_refused() -> NotImplementedError:
+    """Why anchors with labels have no neighbourhoods by PageRank."""
+    return NotImplementedError(
+        "anchors with labels are sampled hop by hop: neighbourhoods by PageRank begin at nodes of one type, and "
+        "anchors and labels may be of several; leave sampler_options out, or use DistNeighborLoader "
+        "with PPRSamplerOptions"
+    )
+
+
+def label_form(facts: GraphFacts, config: SamplingConfig, given: ABLPNodeSamplerInput, *, as_index: bool) -> LabelForm:
+    """What renames the attributes of a batch of anchors with labels."""
+    supervision, _ = _own_types(facts, given)
+    anchor_type = facts.node_type(_shown_anchor_type(facts, given))
+    return LabelForm(
+        form=form_of(facts, config, None), supervision=supervision, as_index=as_index, anchor_type=anchor_type
+    )
+
+
+def _shown_anchor_type(facts: GraphFacts, given: ABLPNodeSamplerInput) -> str | None:
+    return None if facts.kind == "homogeneous" else given.input_type
+
+
+def _labels_of(given: ABLPNodeSamplerInput, shown: EdgeType) -> tuple[Any, Any]:
+    """int64[n, m] positives and int64[n, k] negatives of a supervision edge type; None where it has no negatives."""
+    positives = given.positive_label_by_edge_types[message_passing_to_positive_label(shown)]
+    negatives = given.negative_label_by_edge_types.get(message_passing_to_negative_label(shown))
+    return positives.numpy(), None if negatives is None else negatives.numpy()
+
+
+def _own_types(facts: GraphFacts, given: ABLPNodeSamplerInput) -> tuple[dict[Types, EdgeType], Direction]:
+    """The dataset's names of supervision edge types, and which of their ends anchors are there.
+
+    Where the dataset has all of them turned round, anchors are destinations. Types that it has not keep their names.
+    """
+    supervision = [label_edge_type_to_message_passing_edge_type(t) for t in given.positive_label_by_edge_types]
+    own = {_own_type(facts, edge_type): edge_type for edge_type in supervision}
+    turned = {reverse_edge_type(t): shown for t, shown in own.items()}
+    edges = facts.schema.edges
+    return (turned, "in") if all(t in edges for t in turned) and not any(t in edges for t in own) else (own, "out")
+
+
+def _own_type(facts: GraphFacts, edge_type: EdgeType) -> Types:
+    is_untyped = facts.kind == "homogeneous"
+    for known in facts.schema.edges:
+        if edge_type in (known, DEFAULT_EDGE_TYPE if is_untyped else facts.shown_edge(known)):
+            return known
+    src, dst = (
+        facts.node_type(None if is_untyped and t == DEFAULT_NODE_TYPE else t) for t in (edge_type[0], edge_type[2])
+    )
+    return (src, edge_type[1], dst)
