@@ -393,14 +393,11 @@ def test_what_a_loader_refuses(connect: Connect, shop: Path) -> None:
     )})  # fmt: skip
 
 
-def test_a_batch_without_positive_labels_is_an_error(connect: Connect, shop: Path) -> None:
+def test_a_batch_without_positive_labels_has_empty_ones(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     labels = {BUYS: (torch.tensor([[3, -1], [-1, -1]]), None)}
     loader = make(dataset, {0: ABLPInputNodes(torch.tensor([1, 2]), "user", labels)}, batch_size=1)
-    iterator = iter(loader)
-    assert next(iterator).y_positive.shape == (2, 1)
-    with pytest.raises(ValueError, match="none of the batch's 1 anchors has a positive label; leave anchors"):
-        next(iterator)
+    assert [data.y_positive.shape for data in loader] == [(2, 1), (2, 0)]
     loader.shutdown()
 
 

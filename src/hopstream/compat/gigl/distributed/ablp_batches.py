@@ -20,7 +20,6 @@ from hopstream.compat.gigl.types.graph import (
 from hopstream.compat.glt.distributed.graph_facts import DEFAULT_EDGE_TYPE, DEFAULT_NODE_TYPE, GraphFacts
 from hopstream.compat.glt.distributed.loading import form_of, make_loader
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig
-from hopstream.errors import SettingsError
 from hopstream.load.service import BatchService
 from hopstream.load.setup import SubgraphLoader
 from hopstream.sample.ppr_settings import PPRSettings
@@ -46,19 +45,10 @@ class LabelForm:
     anchor_type: str
 
     def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors.
-
-        Raises:
-            SettingsError: No anchor has a positive label.
-        """
+        """A batch with the other names; it shares the tensors. Anchors without labels have none."""
         found = {name: self._taken(data, name) for name in ("y_positive", "y_negative")}
         num_anchors = int((data if isinstance(data, Data) else data[self.anchor_type])["batch_size"])
         made = self.form(data)
-        if not any(pairs.size(1) for pairs in found["y_positive"].values()):
-            raise SettingsError(
-                f"none of the batch's {num_anchors} anchors has a positive label; leave anchors without labels out of "
-                "input_nodes, or make batches larger"
-            )
         for name, by_type in found.items():
             shown = {t: pairs if self.as_index else _by_anchor(pairs, num_anchors) for t, pairs in by_type.items()}
             if shown:
