@@ -1,11 +1,12 @@
 """Finds the servers of one session: server 0 listens at an address that all know, the others and clients ask there.
 
 A server joins with its own address and waits until all have. A client asks for the addresses. Both say again and again
-that they are there, so that those who leave wait for nobody that has ended.
+that they are there, so that those who leave wait for nobody that has ended, and servers hear when nobody is left.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -17,6 +18,7 @@ from hopstream.store.answer import Operation
 from hopstream.store.channel import Channel
 from hopstream.store.wire import Bytes, Frame, encode_frame
 
+LOG = logging.getLogger(__name__)
 TURN_S = 1.0
 """How long one call waits before it is made again."""
 SLACK_S = 5.0
@@ -26,14 +28,17 @@ PRESENT_S = 2.0
 """How often a member says that it is there."""
 GONE_S = 20.0
 """How long a member may say nothing until it counts as gone."""
+ABANDONED_S = 60.0
+"""How long all clients may say nothing until the servers end."""
 
 
 class Roster:
     """What server 0 knows of the servers and clients of its session. Safe to use from many threads."""
 
-    def __init__(self, num_servers: int) -> None:
-        """Know of none yet."""
-        self._num_servers = num_servers
+    def __init__(self, num_servers: int, num_clients: int = 0) -> None:
+        """Know of none yet; where clients are counted, the session is abandoned when all that came are gone."""
+        self._num_servers, self._num_clients = num_servers, num_clients
+        self._is_over = False
         self._changed = threading.Condition()
         self._locations: dict[int, str] = {}
         self._seen: dict[tuple[str, int], float] = {}
@@ -45,19 +50,29 @@ class Roster:
         ends = time.monotonic() + TURN_S
         role, rank, step = frame.text("role"), int(frame.header["rank"]), frame.text("step")
         with self._changed:
-            self._seen[role, rank] = time.monotonic()
-            if role == "server" and step == "join":
-                self._join(rank, frame.text("location"), int(frame.header["num_servers"]))
+            if step == "join":
+                if self._is_over:  # who comes is of the next session, whose server 0 listens here soon
+                    raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
+                if role == "server":
+                    self._join(rank, frame.text("location"), int(frame.header["num_servers"]))
+            if step != "present" or (role, rank) in self._seen:
+                self._seen[role, rank] = time.monotonic()
             if step == "leave":
                 self._left[role].add(rank)
+                self._is_over |= role == "server"
             self._changed.notify_all()
             if step == "join":
                 self._changed.wait_for(lambda: len(self._locations) == self._num_servers, ends - time.monotonic())
             elif step == "leave":
                 self._changed.wait_for(lambda: not self._missing(role, frame), ends - time.monotonic())
             missing = self._missing(role, frame) if step == "leave" else self._unjoined()
-            locations = [self._locations[r] for r in sorted(self._locations)]
-        yield encode_frame({"locations": locations, "missing": missing})
+            tells = step == "leave" and role == "client" and not missing and rank == self._teller(frame)
+            self._is_over |= tells
+            told = {
+                "locations": [self._locations[r] for r in sorted(self._locations)], "missing": missing,
+                "tells": tells, "is_abandoned": self._is_abandoned(),
+            }  # fmt: skip
+        yield encode_frame(told)
 
     def _join(self, rank: int, location: str, num_servers: int) -> None:
         if num_servers != self._num_servers or not 0 <= rank < self._num_servers:
@@ -73,6 +88,14 @@ class Roster:
 
     def _unjoined(self) -> list[int]:
         return [rank for rank in range(self._num_servers) if rank not in self._locations]
+
+    def _teller(self, frame: Frame) -> int:
+        """The client that tells the servers to end: the first of those that are there in the end."""
+        return min(self._left["client"]) if frame.header["num_clients"] else 0
+
+    def _is_abandoned(self) -> bool:
+        seen = [at for (role, _), at in self._seen.items() if role == "client"]
+        return bool(self._num_clients and seen) and max(seen) < time.monotonic() - ABANDONED_S
 
     def _missing(self, role: str, frame: Frame) -> list[int]:
         """Who has not left yet, without those that are gone."""
@@ -93,6 +116,16 @@ class Member:
         self.channel, self._role, self._rank = channel, role, rank
         self._ending = threading.Event()
         self._presence: threading.Thread | None = None
+        self._answered_at = time.monotonic()
+        self._is_abandoned = False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nobody will tell this server to end; None as long as somebody may."""
+        silent_s = time.monotonic() - self._answered_at
+        if silent_s > GONE_S + TURN_S + SLACK_S:
+            return f"server 0 at {self.channel.location} has not answered for {silent_s:.0f} s"
+        return "all compute processes are gone, and none has said that it leaves" if self._is_abandoned else None
 
     def join(self, timeout_s: float, **more: Any) -> list[str]:
         """Wait until all servers are there; where they listen, in the order of ranks.
@@ -105,14 +138,17 @@ class Member:
         what = "for all servers to start"
         return list(self._wait("join", timeout_s, what, **more)["locations"])
 
-    def leave(self, timeout_s: float, **more: Any) -> None:
+    def leave(self, timeout_s: float, **more: Any) -> bool:
         """Say that this member leaves, and wait until all others of its role do or are gone.
+
+        Returns:
+            Whether this one, a client, is to tell all servers to end.
 
         Raises:
             StoreTimeout: Some did not leave in time.
             StoreUnavailable: Server 0 cannot be reached.
         """
-        self._wait("leave", timeout_s, f"for the other {self._role}s to leave", **more)
+        return bool(self._wait("leave", timeout_s, f"for the other {self._role}s to leave", **more)["tells"])
 
     def stay_present(self) -> None:
         """Say again and again, in a thread, that this member is there."""
@@ -129,7 +165,8 @@ class Member:
     def _say(self) -> None:
         while not self._ending.wait(PRESENT_S):
             try:
-                self._ask("present", TURN_S + SLACK_S)
+                self._is_abandoned = bool(self._ask("present", TURN_S + SLACK_S)["is_abandoned"])
+                self._answered_at = time.monotonic()
             except (StoreUnavailable, StoreTimeout):
                 continue  # whoever needs the server hears of it
 
@@ -140,7 +177,10 @@ class Member:
         while (left_s := ends - time.monotonic()) > 0:
             try:
                 header = self._ask(step, min(left_s, TURN_S) + SLACK_S, **more)
-            except (StoreUnavailable, StoreTimeout):
+            except (StoreUnavailable, StoreTimeout) as error:
+                if step == "leave" and has_met and isinstance(error, StoreUnavailable):
+                    LOG.info("server 0 ended while %s %d waited %s: %s", self._role, self._rank, what, error)
+                    return {"tells": False}
                 if has_met or step == "leave" or left_s < RETRY_S:
                     raise
                 self._ending.wait(RETRY_S)

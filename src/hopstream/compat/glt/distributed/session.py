@@ -72,20 +72,20 @@ class Session:
         return call(self._channels[server_rank], self._meeting.timeout_s, method, *args, **kwargs)
 
     def leave(self, timeout_s: float | None = None) -> None:
-        """Wait until the other clients leave or are gone; then client 0 tells all servers to end.
+        """Wait until the other clients leave or are gone; then the first that is there tells all servers to end.
 
         Raises:
             StoreTimeout: Some clients did not leave in time; servers are told to end all the same.
             StoreError: A server could not be told.
         """
         failures: list[HopstreamError] = []
+        tells = self._rank == 0
         try:
-            if self._num_clients:
-                self._member.leave(timeout_s or self._meeting.timeout_s, num_clients=self._num_clients)
+            tells = self._member.leave(timeout_s or self._meeting.timeout_s, num_clients=self._num_clients)
         except StoreError as error:
             failures.append(error)
         try:
-            if self._rank == 0:
+            if tells:
                 # Server 0 knows who has left, so it is told last.
                 for server in reversed(range(self.num_servers)):
                     try:

@@ -11,7 +11,7 @@ from typing import Any
 from hopstream.compat.glt.distributed.calls import OPERATION, answering
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.roster import Member, Roster
-from hopstream.errors import StoreError
+from hopstream.errors import StoreError, StoreTimeout
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
 from hopstream.store.contract import Store
@@ -61,13 +61,20 @@ class Meeting:
 class StorageServer:
     """One server of a session, from when it has joined until it is closed."""
 
-    def __init__(self, dataset: DistDataset, methods: Mapping[str, Callable[..., Any]], meeting: Meeting) -> None:
+    def __init__(
+        self,
+        dataset: DistDataset,
+        methods: Mapping[str, Callable[..., Any]],
+        meeting: Meeting,
+        num_clients: int = 0,
+    ) -> None:
         """Serve a dataset's parts, and wait until all servers of the session do.
 
         Args:
             dataset: The parts; ``num_partitions`` servers are waited for, of which this is ``partition_idx``.
             methods: What clients may call by name.
             meeting: Where the session meets.
+            num_clients: How many clients there will be; 0 where they come and go, and may all be away.
 
         Raises:
             StoreTimeout: Some servers did not come in time.
@@ -77,8 +84,9 @@ class StorageServer:
         self._dataset, self._meeting = dataset, meeting
         self._locations: list[str] = []
         self._service = SamplingService(self._open_graph, SamplingLimits())
-        self._exit = threading.Event()
-        roster = Roster(dataset.num_partitions).operations if dataset.partition_idx == 0 else {}
+        self._joined = threading.Event()
+        dataset.attach(self._open_graph)
+        roster = Roster(dataset.num_partitions, num_clients).operations if dataset.partition_idx == 0 else {}
         try:
             self._server = StoreServer(
                 dataset.store,
@@ -98,13 +106,18 @@ class StorageServer:
         except BaseException:
             self.close()
             raise
-        dataset.attach(self._open_graph)
+        self._joined.set()
         self._member.stay_present()
 
     @property
     def locations(self) -> list[str]:
         """Where the servers listen, in the order of ranks."""
         return list(self._locations)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nobody will tell this server to end; None as long as somebody may."""
+        return self._member.trouble
 
     def leave(self, timeout_s: float) -> None:
         """Wait until all servers leave, or are gone.
@@ -127,6 +140,8 @@ class StorageServer:
         return left
 
     def _open_graph(self) -> Store:
+        if not self._joined.wait(self._meeting.timeout_s):  # a client may be here before this server knows the others
+            raise StoreTimeout(f"the other servers were not there in {self._meeting.timeout_s:g} s")
         entries = tuple(ServerEntry(location=location) for location in self._locations)
         own = ServerEntry(
             location=self._server.location, parts=self._dataset.parts, path=self._dataset.folder.resolve()

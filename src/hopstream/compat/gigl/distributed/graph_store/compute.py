@@ -12,7 +12,7 @@ from hopstream.compat.gigl.distributed.utils.networking import wait_for_readines
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting
-from hopstream.errors import SettingsError, StateError
+from hopstream.errors import SettingsError, StateError, StoreUnavailable
 from hopstream.store.settings import StoreSettings
 
 _SESSION: Session | None = None
@@ -84,7 +84,7 @@ def init_compute_process(
 
 
 def shutdown_compute_process() -> None:
-    """Leave with the other compute ranks, after all loaders were shut down; rank 0 tells the servers to end.
+    """Leave with the other compute ranks, after all loaders were shut down; the first tells servers to end.
 
     Raises:
         RuntimeError: There is no session.
@@ -118,11 +118,12 @@ def async_request_server(
     asked = session().submit(server_rank, method_name(func), *args, **kwargs)
 
     def tell(done: Any) -> None:
-        error = done.exception()
-        if error is None:
-            future.set_result(done.result())
-        else:
+        if done.cancelled():
+            future.set_exception(StoreUnavailable(f"the session ended before server {server_rank} was asked"))
+        elif (error := done.exception()) is not None:
             future.set_exception(error)
+        else:
+            future.set_result(done.result())
 
     asked.add_done_callback(tell)
     return future

@@ -9,9 +9,11 @@ it left channels end with a RuntimeError.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -128,14 +130,17 @@ class DistServer:
         """Forget all channels and backends, and warn of those that were not destroyed; they are ended."""
         with self._lock:
             left = sorted(self._channels), sorted(self._backends)
-            backends = list(self._backends.values())
+            channels, backends = list(self._channels.values()), list(self._backends.values())
             self._channels.clear()
             self._backends.clear()
             self._num_fetches.clear()
         if any(left):
             logger.warning("channels %s and backends %s were left by loaders that were not shut down", *left)
-        for backend in backends:
-            backend.runtime.shutdown()
+        for channel in channels:
+            channel.tombstoned = True
+        with ExitStack() as stack:  # each is ended, whatever another one says
+            for backend in backends:
+                stack.callback(backend.runtime.shutdown)
 
     @property
     def left(self) -> list[int]:
@@ -145,8 +150,12 @@ class DistServer:
 
     def wait_for_exit(self) -> None:
         """Return when ``exit`` was called."""
-        while not self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL):
+        while not self._has_ended():
             logger.debug("waiting for exit")
+
+    def _has_ended(self) -> bool:
+        """Wait a while for ``exit``, and tell whether it was called."""
+        return self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def exit(self) -> bool:
         """Let ``wait_for_exit`` return."""
@@ -526,10 +535,12 @@ class DistServer:
             state = self._channels.get(channel_id)
         if state is None or state.epoch < 0:
             return None, True
+        wait_s = 0.0
         while time.monotonic() - started < FETCH_S:
             if state.tombstoned:
                 return None, True
-            message = state.channel.recv(FETCH_POLL_S)
+            message = state.channel.recv(wait_s)
+            wait_s = FETCH_POLL_S
             if message is not None:
                 self._log_fetch(channel_id, time.monotonic() - started)
                 return message, False
@@ -613,11 +624,12 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
         dataset: Its parts.
         master_addr: A host name or IP address of the machine of server 0.
         master_port: A free port there, at which server 0 listens.
-        num_clients: No effect: servers count no clients.
+        num_clients: How many clients there will be: the server also ends, with an error, when all that came have
+            gone without a word. 0 where they come and go: it ends only when it is told to.
         num_rpc_threads: No effect: the transport has threads of its own.
         request_timeout: Seconds to wait for the other servers, and for their answers.
         server_group_name: No effect.
-        is_dynamic: No effect: clients are never counted.
+        is_dynamic: Clients come and go, whatever ``num_clients`` is.
         security: TLS and token of this server; needed where ``master_addr`` is not loopback.
         store_settings: What this server shows to others, and trusts.
 
@@ -641,40 +653,57 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
         master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
         settings=store_settings,
     )  # fmt: skip
-    _STORAGE = StorageServer(dataset, server.methods(), meeting)
+    _STORAGE = StorageServer(dataset, server.methods(), meeting, 0 if is_dynamic else num_clients)
     _SERVER = server
 
 
 def wait_and_shutdown_server() -> None:
     """Wait until ``exit`` is called, end the server, and leave with the other servers.
 
+    It ends as well where nobody will call ``exit``: server 0 is gone, or all clients, or the process that started it.
+
     Raises:
-        RuntimeError: Loaders left channels; it is raised when the other servers can end.
+        RuntimeError: Loaders left channels, or nobody could call ``exit``; it is raised when the other servers can end.
     """
     global _SERVER, _STORAGE
     if _SERVER is None or _STORAGE is None:
         logger.warning("there is no server in this process; nothing to shut down")
         return
     server, storage = _SERVER, _STORAGE
-    server.wait_for_exit()
-    left, failure = server.left, None
-    try:
-        server.shutdown()
-    except Exception as error:  # the other servers end whatever happened here
-        failure = error
-    try:
-        storage.leave(_LEAVE_S)
-    finally:
-        abandoned = storage.close()
-        _SERVER = _STORAGE = None
-    if failure is not None:
-        raise failure
+    failures: list[Exception] = []
+    trouble = _wait_for_end(server, storage)
+    if trouble is not None:
+        failures.append(RuntimeError(trouble))
+    left = server.left
+    for step in (server.shutdown, lambda: storage.leave(_LEAVE_S)):
+        try:
+            step()
+        except Exception as error:  # the other servers end whatever happened here
+            failures.append(error)
+    abandoned = storage.close()
+    _SERVER = _STORAGE = None
     if left or abandoned:
-        keys = ", ".join(str(one["worker_key"]) for one in abandoned)
-        raise RuntimeError(
-            f"loaders that were not shut down left channels {left or ''} {keys}; call shutdown() of every loader "
-            "before shutdown_compute_process(), or see what ended their processes"
+        keys = [str(number) for number in left] + [str(one["worker_key"]) for one in abandoned]
+        told = RuntimeError(
+            f"loaders that were not shut down left channels: {', '.join(keys)}; call shutdown() of every loader before "
+            "shutdown_compute_process(), or see what ended their processes"
         )
+        failures.append(told)
+    if failures:
+        for other in failures[1:]:
+            failures[0].add_note(f"and then: {other}")
+        raise failures[0]
+
+
+def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
+    """Return None when ``exit`` was called, or why nobody will call it."""
+    parent = multiprocessing.parent_process()
+    while not server._has_ended():
+        if storage.trouble is not None:
+            return storage.trouble
+        if parent is not None and not parent.is_alive():
+            return "the process that started this server has ended"
+    return None
 
 
 def _ids(index: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -177,6 +177,12 @@ class QueueChannel:
         """Whether no message waits."""
         return not self._messages
 
+    def clear(self) -> None:
+        """Let go of all messages."""
+        with self._changed:
+            self._messages.clear()
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Let go of all messages; who waits hears of it."""
         with self._changed:
@@ -194,14 +200,16 @@ class _Registered:
         loader: What makes its batches; None where there are no seeds.
         epoch: The epoch under way; -1 before the first.
         state: How far it is.
-        pumps: Threads that send its batches.
+        pump: The thread that sends its batches.
+        starting: Held while an epoch is started.
     """
 
     command: RegisterInputCmd
     loader: SubgraphLoader | None
     epoch: int = -1
     state: ActiveEpochState | None = None
-    pumps: list[threading.Thread] = field(default_factory=list)
+    pump: threading.Thread | None = None
+    starting: Any = field(default_factory=threading.Lock)
 
 
 class SharedDistSamplingBackend:
@@ -290,31 +298,39 @@ class SharedDistSamplingBackend:
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
         """Start an epoch of a channel; one that is no later than the last changes nothing.
 
+        What is left of the last epoch is dropped where the channel is a ``QueueChannel``; another one must have been
+        read to the end.
+
         Raises:
             KeyError: There is no such channel.
         """
         scheduler = self._running()
         with self._lock:
             known = self._known(channel_id)
-            if epoch <= known.epoch:
-                return
-            given = known.command.sampler_input
-            known.epoch = epoch
-            state = known.state = ActiveEpochState(
-                channel_id,
-                epoch,
-                len(given),
-                self._config.batch_size,
-                self._config.drop_last,
-                None,
-                0 if known.loader is None else len(known.loader),
-            )
-            scheduler.begin(channel_id, 0, epoch, 0)
-            known.pumps = [one for one in known.pumps if one.is_alive()]
-            pump = threading.Thread(
-                target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}", daemon=True
-            )
-            known.pumps.append(pump)
+        with known.starting:
+            with self._lock:
+                if epoch <= self._known(channel_id).epoch:
+                    return
+                known.epoch = epoch
+                if known.state is not None:
+                    known.state.cancelled = True
+                state = known.state = ActiveEpochState(
+                    channel_id,
+                    epoch,
+                    len(known.command.sampler_input),
+                    self._config.batch_size,
+                    self._config.drop_last,
+                    None,
+                    0 if known.loader is None else len(known.loader),
+                )
+                scheduler.begin(channel_id, 0, epoch, 0)
+                last = known.pump
+                known.pump = pump = threading.Thread(
+                    target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}",
+                    daemon=True,
+                )  # fmt: skip
+            if isinstance(known.command.channel, QueueChannel):
+                _drain(known.command.channel, last)
             pump.start()
 
     def unregister_input(self, channel_id: int) -> None:
@@ -374,8 +390,11 @@ class SharedDistSamplingBackend:
         if scheduler is not None:
             scheduler.close(JOIN_S)
         ends = time.monotonic() + JOIN_S
-        for pump in (pump for one in known for pump in one.pumps):
-            pump.join(max(0.0, ends - time.monotonic()))
+        for one in known:
+            with one.starting:
+                pump = one.pump
+            if pump is not None:
+                pump.join(max(0.0, ends - time.monotonic()))
 
     def _check_new(self, channel_id: int, config: SamplingConfig) -> None:
         if channel_id in self._channels:
@@ -420,11 +439,19 @@ class SharedDistSamplingBackend:
             for step in range(state.total_batches):
                 state.submitted_batches = step + 1
                 message = _wait_for(scheduler, state, channel_id, step)
-                if known.epoch != state.epoch or state.cancelled:
+                if state.cancelled:
                     return
                 channel.send(message)
                 with self._lock:
                     state.completed_batches = step + 1
+
+
+def _drain(channel: QueueChannel, pump: threading.Thread | None) -> None:
+    """Let the thread of the last epoch end, and drop what it has sent."""
+    while pump is not None and pump.is_alive():
+        channel.clear()  # it may wait for room, for at most one more message
+        pump.join(SCHEDULER_TICK_SECS)
+    channel.clear()
 
 
 class _Message:

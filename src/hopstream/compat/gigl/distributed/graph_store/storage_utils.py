@@ -73,7 +73,7 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
 ) -> None:
     """Serve a dataset for some sessions, one after the other; each is a process of its own.
 
-    A session ends when compute rank 0 calls ``shutdown_compute_process``.
+    A session ends when all compute ranks have called ``shutdown_compute_process``, or are gone.
 
     Args:
         storage_rank: This machine among the storage machines; 0 says when all can be asked.
@@ -97,6 +97,7 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
             "storage_rank": storage_rank, "num_servers": cluster_info.num_storage_nodes, "folder": str(dataset.folder),
             "edge_dir": dataset.edge_dir, "master_addr": cluster_info.storage_cluster_master_ip,
             "master_port": cluster_info.rpc_master_port, "timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
+            "num_clients": cluster_info.compute_cluster_world_size,
             "readiness_uri": str(cluster_info.readiness_uri), "security": security, "store_settings": store_settings,
         }  # fmt: skip
         process = context.Process(target=_run_session, kwargs=arguments, name=f"storage-{storage_rank}-{number}")
@@ -123,6 +124,7 @@ def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
     master_addr: str,
     master_port: int,
     timeout: int,
+    num_clients: int,
     readiness_uri: str,
     security: Any,
     store_settings: Any,
@@ -132,8 +134,8 @@ def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
         max_labels_per_anchor_node=max_labels,
     )  # fmt: skip
     init_server(
-        num_servers, storage_rank, dataset, master_addr, master_port, request_timeout=timeout, security=security,
-        store_settings=store_settings,
+        num_servers, storage_rank, dataset, master_addr, master_port, num_clients, request_timeout=timeout,
+        security=security, store_settings=store_settings,
     )  # fmt: skip
     if storage_rank == 0:
         write_readiness_signal(readiness_uri)
