@@ -1,0 +1,345 @@
+"""How servers and compute processes begin and end: who meets whom, and what ends where others are gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store import compute, dist_server
+from hopstream.compat.gigl.distributed.graph_store.compute import (
+    async_request_server,
+    init_compute_process,
+    request_server,
+    shutdown_compute_process,
+)
+from hopstream.compat.gigl.distributed.graph_store.dist_server import (
+    DistServer,
+    get_server,
+    init_server,
+    wait_and_shutdown_server,
+)
+from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
+from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_storage_dataset
+from hopstream.compat.glt.distributed import roster
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.session import Session
+from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from tests.compat.gigl.conftest import WAIT_S, cluster, serving
+from tests.compat.gigl.ring import write_ring
+from tests.compat.gigl.test_dist_server import init, register
+from tests.ports import free_port
+
+SOON_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ring(tmp_path_factory.mktemp("ring") / "ring", 2)
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that say nothing count as gone soon."""
+    for module, names in ((roster, ("GONE_S", "ABANDONED_S")), (dist_server, ("SERVER_EXIT_STATUS_CHECK_INTERVAL",))):
+        for name in names:
+            monkeypatch.setattr(module, name, SOON_S)
+    monkeypatch.setattr(roster, "PRESENT_S", 0.05)
+    monkeypatch.setattr(roster, "TURN_S", 0.2)
+
+
+def meeting_at(port: int, timeout_s: float = WAIT_S) -> Meeting:
+    return Meeting(master_addr="127.0.0.1", master_port=port, timeout_s=timeout_s)
+
+
+def start(folder: Path, rank: int, meeting: Meeting, num_clients: int = 0) -> StorageServer:
+    dataset = DistDataset(folder, num_partitions=2, partition_idx=rank)
+    try:
+        return StorageServer(dataset, DistServer(dataset).methods(), meeting, num_clients)
+    except BaseException:
+        dataset.close()
+        raise
+
+
+@contextmanager
+def own_server(folder: Path, **more: Any) -> Iterator[tuple[DistServer, Meeting]]:
+    """The only server of a cluster, in this process."""
+    port = free_port()
+    init_server(1, 0, DistDataset(folder), "127.0.0.1", port, **more)
+    try:
+        yield get_server(), meeting_at(port)
+    finally:
+        if dist_server._SERVER is not None:
+            get_server().exit()
+            wait_and_shutdown_server()
+
+
+# --- Meeting ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_missing_server_is_told_which(folder: Path) -> None:
+    meeting = meeting_at(free_port(), SOON_S)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(Session, replace(meeting, timeout_s=SOON_S / 2), 0, 1)
+        with pytest.raises(StoreTimeout, match=r"server 0 waited 0\.4 s for all servers to start; missing: 1"):
+            start(folder, 0, meeting)
+        with pytest.raises((StoreTimeout, StoreUnavailable), match=f"127.0.0.1:{meeting.master_port}"):
+            asked.result(WAIT_S)
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_who_finds_no_server_0_is_told_where_it_should_be(folder: Path, role: str) -> None:
+    meeting = meeting_at(free_port(), SOON_S)
+    with pytest.raises((StoreTimeout, StoreUnavailable), match=f"127.0.0.1:{meeting.master_port}"):
+        start(folder, 1, meeting) if role == "server" else Session(meeting, 0, 1)
+
+
+def test_servers_that_disagree_are_refused() -> None:
+    kept = roster.Roster(2)
+    kept._join(1, "grpc://a:1", 2)
+    with pytest.raises(SettingsError, match="two servers say that they are server 1"):
+        kept._join(1, "grpc://b:1", 2)
+    for rank, num_servers in ((0, 3), (2, 2)):
+        with pytest.raises(SettingsError, match="joined a session of 2 servers"):
+            kept._join(rank, "grpc://b:1", num_servers)
+
+
+def test_a_server_can_be_asked_before_it_knows_the_others(folder: Path) -> None:
+    meeting = meeting_at(free_port())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(start, folder, 0, meeting)
+        dataset = DistDataset(folder, num_partitions=2, partition_idx=1)
+        server = DistServer(dataset)
+        answers: list[Future[torch.Tensor]] = []
+        real = roster.Member.join
+
+        def join(member: roster.Member, *args: Any, **more: Any) -> list[str]:
+            """Ask before the answer comes."""
+            if more.get("location") is not None and member._rank == 1:
+                answers.append(pool.submit(server.get_node_ids, FetchNodesRequest(split="train")))
+            return real(member, *args, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(roster.Member, "join", join)
+            second = StorageServer(dataset, server.methods(), meeting)
+        assert len(answers[0].result(WAIT_S))
+        second.close()
+        first.result(WAIT_S).close()
+
+
+# --- Leaving ----------------------------------------------------------------------------------------------------------
+
+
+def leave_all(sessions: list[Session]) -> None:
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        for one in [pool.submit(session.leave) for session in sessions]:
+            one.result(WAIT_S)
+
+
+def test_the_last_client_that_leaves_lets_one_tell_all_servers(folder: Path) -> None:
+    with serving(folder, 2) as served:
+        sessions = [served.session(rank, 3) for rank in range(3)]
+        with ThreadPoolExecutor(2) as pool:
+            leaving = [pool.submit(session.leave) for session in sessions[:2]]
+            assert not any(server._exit.wait(SOON_S / 4) for server in served.servers)
+            sessions[2].leave()
+            for one in leaving:
+                one.result(WAIT_S)
+        assert all(server._exit.is_set() for server in served.servers)
+        with pytest.raises(StoreUnavailable, match=r"session has ended|127\.0\.0\.1"):
+            Session(replace(served.meeting, timeout_s=SOON_S), 0, 3)
+
+
+@pytest.mark.usefixtures("briefly")
+@pytest.mark.parametrize("gone", [0, 1])
+def test_nobody_waits_for_a_client_that_is_gone(folder: Path, gone: int) -> None:
+    with serving(folder, 2) as served:
+        sessions = [served.session(rank, 2) for rank in range(2)]
+        sessions[gone].close()
+        sessions[1 - gone].leave()
+        assert all(server._exit.is_set() for server in served.servers)
+
+
+def test_a_client_that_stays_is_waited_for_and_then_named(folder: Path) -> None:
+    with serving(folder, 2) as served:
+        stays, leaves = served.session(0, 2), served.session(1, 2)
+        with pytest.raises(StoreTimeout, match=r"client 1 waited 0\.4 s for the other clients to leave; missing: 0"):
+            leaves.leave(SOON_S)
+        assert not any(server._exit.is_set() for server in served.servers)
+        stays.leave()
+        assert all(server._exit.is_set() for server in served.servers)
+
+
+def test_a_server_of_the_next_session_waits_until_the_last_one_has_ended(folder: Path) -> None:
+    port = free_port()
+    with ThreadPoolExecutor(2) as pool:
+        old = [one.result(WAIT_S) for one in [pool.submit(start, folder, rank, meeting_at(port)) for rank in range(2)]]
+        left = pool.submit(old[1].leave, WAIT_S)
+        old[0].leave(WAIT_S)
+        left.result(WAIT_S)
+        old[1].close()
+        with pytest.raises((StoreUnavailable, StoreTimeout), match=r"session has ended|127\.0\.0\.1"):
+            start(folder, 1, meeting_at(port, SOON_S))
+        coming = pool.submit(start, folder, 1, meeting_at(port))
+        old[0].close()
+        new = start(folder, 0, meeting_at(port))
+        for server in (coming.result(WAIT_S), new):
+            server.close()
+
+
+# --- One server's life ------------------------------------------------------------------------------------------------
+
+
+def test_a_process_has_one_server_of_the_dataset_s_rank(folder: Path) -> None:
+    dataset = DistDataset(folder)
+    for num_servers, rank in ((2, 0), (2, 1), (1, 1)):
+        with pytest.raises(ValueError, match=f"server {rank} of {num_servers} has partition 0 of 1"):
+            init_server(num_servers, rank, dataset, "127.0.0.1", 1)
+    dataset.close()
+    with own_server(folder) as (server, _):
+        with pytest.raises(RuntimeError, match="this process has a server already"):
+            init_server(1, 0, server.dataset, "127.0.0.1", 1)
+        assert get_server() is server
+    with pytest.raises(RuntimeError, match="not initialized"):
+        get_server()
+
+
+def test_a_server_whose_address_is_taken_says_so(folder: Path) -> None:
+    with own_server(folder) as (_, meeting):
+        server, dist_server._SERVER = dist_server._SERVER, None
+        try:
+            with pytest.raises(StoreUnavailable, match=f"{meeting.master_port}"):
+                init_server(1, 0, DistDataset(folder), "127.0.0.1", meeting.master_port)
+        finally:
+            dist_server._SERVER = server
+
+
+def test_a_channel_that_was_left_ends_the_server_with_an_error(folder: Path) -> None:
+    with own_server(folder) as (server, _):
+        channel = register(server, init(server), range(8))
+        server.start_new_epoch_sampling(channel, 0)
+        server.exit()
+        with pytest.raises(RuntimeError, match=f"left channels: {channel}; call shutdown"):
+            wait_and_shutdown_server()
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_server_ends_when_all_clients_that_are_counted_are_gone(folder: Path) -> None:
+    with own_server(folder, num_clients=2) as (_, meeting):
+        Session(meeting, 1, 2).close()
+        with pytest.raises(RuntimeError, match="all compute processes are gone"):
+            wait_and_shutdown_server()
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_server_whose_clients_come_and_go_waits_for_the_next(folder: Path) -> None:
+    with own_server(folder, num_clients=2, is_dynamic=True) as (server, meeting):
+        Session(meeting, 0, 0).close()
+        threading.Event().wait(2 * SOON_S)
+        assert dist_server._STORAGE is not None and dist_server._STORAGE.trouble is None
+        Session(meeting, 0, 0).leave()
+        assert server._exit.is_set()
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_server_ends_when_server_0_is_gone(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(roster, "SLACK_S", 1.0)
+    meeting, dataset = meeting_at(free_port()), DistDataset(folder, num_partitions=2, partition_idx=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(start, folder, 0, meeting)
+        init_server(2, 1, dataset, "127.0.0.1", meeting.master_port)
+        first.result(WAIT_S).close()
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match=f"server 0 at .*{meeting.master_port} has not answered"):
+        wait_and_shutdown_server()
+    assert time.monotonic() - started < WAIT_S
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_server_ends_when_the_process_that_started_it_has(folder: Path, monkeypatch) -> None:
+    class Ended:
+        def is_alive(self) -> bool:
+            return False
+
+    monkeypatch.setattr(dist_server.multiprocessing, "parent_process", Ended)
+    with own_server(folder), pytest.raises(RuntimeError, match="the process that started this server has ended"):
+        wait_and_shutdown_server()
+
+
+# --- One compute process's life ---------------------------------------------------------------------------------------
+
+
+def test_a_compute_process_joins_once_and_leaves(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    ready = tmp_path / "ready"
+    ready.write_text("ready")
+    monkeypatch.setenv("RANK", "0")
+    with serving(folder, 2) as served:
+        info = replace(
+            cluster(2, served.meeting.master_port, ready=str(ready)), compute_cluster_master_port=free_port()
+        )
+        init_compute_process(0, info, "gloo")
+        assert torch.distributed.get_rank() == 0 and torch.distributed.get_world_size() == 1
+        with pytest.raises(ValueError, match="a process group exists already"):
+            init_compute_process(0, info, "gloo")
+        torch.distributed.destroy_process_group()
+        with pytest.raises(ValueError, match="this process has a session already"):
+            init_compute_process(0, info, "gloo")
+        with pytest.raises(ValueError, match="split is 'later'"):
+            request_server(1, DistServer.get_node_ids, FetchNodesRequest(split="later"))
+        with pytest.raises(ValueError, match="is homogeneous"):
+            async_request_server(1, DistServer.get_node_ids, FetchNodesRequest(node_type="node")).wait()
+        shutdown_compute_process()
+        assert all(server._exit.is_set() for server in served.servers)
+    for call in (shutdown_compute_process, lambda: request_server(0, "get_edge_dir")):
+        with pytest.raises(RuntimeError, match="call init_compute_process first"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("machine", "local_rank", "message"),
+    [("2", 0, "RANK is 2; compute machines are 0..1"), ("1", 1, "local_rank is 1")],
+)
+def test_ranks_out_of_range(monkeypatch, machine: str, local_rank: int, message: str) -> None:
+    monkeypatch.setenv("RANK", machine)
+    with pytest.raises(ValueError, match=message):
+        init_compute_process(local_rank, cluster(2, num_compute=2))
+    with pytest.raises(ValueError, match=r"storage machines are 2\.\.3"):
+        monkeypatch.setenv("RANK", "4")
+        _ = cluster(2, num_compute=2).storage_node_rank
+
+
+def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(TimeoutError, match="look whether servers started"):
+        init_compute_process(0, cluster(1, ready=str(tmp_path / "none")), rpc_timeout=1)
+    assert compute._SESSION is None and not torch.distributed.is_initialized()
+
+
+def test_a_request_that_was_never_sent_is_answered_with_an_error(connect, folder: Path, monkeypatch) -> None:
+    connect(folder, 1)
+    cancelled: Future[Any] = Future()
+    cancelled.cancel()
+    monkeypatch.setattr(Session, "submit", lambda *args: cancelled)
+    with pytest.raises(StoreUnavailable, match="the session ended before server 0 was asked"):
+        async_request_server(0, "get_edge_dir").wait()
+
+
+def test_a_storage_dataset_needs_to_know_its_rank(folder: Path) -> None:
+    with pytest.raises(ValueError, match="there is no process group of storage machines"):
+        build_storage_dataset(folder, "in")
+    build_storage_dataset(folder, "out", rank=1, world_size=2).close()
+    for options, message in (
+        ({"rank": 2, "world_size": 2}, "partition 2 of 2"),
+        ({"rank": 0, "world_size": 3}, "has 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_storage_dataset(folder, "in", **options)
