@@ -2,9 +2,81 @@
 
 from __future__ import annotations
 
-from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOptions as AllDistSamplingWorkerOptions
-from hopstream.compat.glt.distributed.options import (
-    CollocatedDistSamplingWorkerOptions as CollocatedDistSamplingWorkerOptions,
-)
-from hopstream.compat.glt.distributed.options import MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions
-from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+from typing import TYPE_CHECKING
+
+from hopstream.compat.glt.names import find_name
+
+if TYPE_CHECKING:
+    from hopstream.compat.glt.distributed.dist_client import async_request_server as async_request_server
+    from hopstream.compat.glt.distributed.dist_client import init_client as init_client
+    from hopstream.compat.glt.distributed.dist_client import request_server as request_server
+    from hopstream.compat.glt.distributed.dist_client import shutdown_client as shutdown_client
+    from hopstream.compat.glt.distributed.dist_context import DistContext as DistContext
+    from hopstream.compat.glt.distributed.dist_context import DistRole as DistRole
+    from hopstream.compat.glt.distributed.dist_context import get_context as get_context
+    from hopstream.compat.glt.distributed.dist_context import init_worker_group as init_worker_group
+    from hopstream.compat.glt.distributed.dist_link_neighbor_loader import (
+        DistLinkNeighborLoader as DistLinkNeighborLoader,
+    )
+    from hopstream.compat.glt.distributed.dist_loader import DistLoader as DistLoader
+    from hopstream.compat.glt.distributed.dist_neighbor_loader import DistNeighborLoader as DistNeighborLoader
+    from hopstream.compat.glt.distributed.dist_server import DistServer as DistServer
+    from hopstream.compat.glt.distributed.dist_server import get_server as get_server
+    from hopstream.compat.glt.distributed.dist_server import init_server as init_server
+    from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
+    from hopstream.compat.glt.distributed.dist_subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
+    from hopstream.compat.glt.distributed.glt_dataset import DistDataset as DistDataset
+    from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOptions as AllDistSamplingWorkerOptions
+    from hopstream.compat.glt.distributed.options import (
+        CollocatedDistSamplingWorkerOptions as CollocatedDistSamplingWorkerOptions,
+    )
+    from hopstream.compat.glt.distributed.options import MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions
+    from hopstream.compat.glt.distributed.options import (
+        RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions,
+    )
+
+_NAMES_OF = {
+    "dist_client": ("async_request_server", "init_client", "request_server", "shutdown_client"),
+    "dist_context": ("DistContext", "DistRole", "get_context", "init_worker_group"),
+    "dist_link_neighbor_loader": ("DistLinkNeighborLoader",),
+    "dist_loader": ("DistLoader",),
+    "dist_neighbor_loader": ("DistNeighborLoader",),
+    "dist_server": ("DistServer", "get_server", "init_server", "wait_and_shutdown_server"),
+    "dist_subgraph_loader": ("DistSubGraphLoader",),
+    "glt_dataset": ("DistDataset",),
+    "options": (
+        "AllDistSamplingWorkerOptions", "CollocatedDistSamplingWorkerOptions", "MpDistSamplingWorkerOptions",
+        "RemoteDistSamplingWorkerOptions",
+    ),
+}  # fmt: skip
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
+_NO_RPC = "processes are not connected by torch's RPC; leave the call out"
+_INNER = "loaders sample themselves; make a loader"
+_REFUSED = {
+    **dict.fromkeys(("init_rpc", "shutdown_rpc", "rpc_is_initialized"), _NO_RPC),
+    **dict.fromkeys(("get_rpc_master_addr", "get_rpc_master_port", "RpcCalleeBase", "RpcDataPartitionRouter"), _NO_RPC),
+    **dict.fromkeys(("rpc_register", "rpc_request", "rpc_request_async", "rpc_sync_data_partitions"), _NO_RPC),
+    **dict.fromkeys(("rpc_global_request", "rpc_global_request_async"), "use request_server or async_request_server"),
+    **dict.fromkeys(("barrier", "global_barrier"), "use torch.distributed.barrier()"),
+    **dict.fromkeys(("all_gather", "global_all_gather"), "use torch.distributed.all_gather_object()"),
+    **dict.fromkeys(("DistGraph", "DistFeature", "PartialFeature"), "open the dataset: hopstream.open_dataset(folder)"),
+    **dict.fromkeys(("DistNeighborSampler", "ConcurrentEventLoop"), _INNER),
+    **dict.fromkeys(("DistMpSamplingProducer", "DistCollocatedSamplingProducer"), _INNER),
+    "DistRandomPartitioner": "cut the graph with hopstream prepare TABLES --parts N, or hopstream.write_parts",
+    "DistTableDataset": "make a dataset of tables with hopstream prepare TABLES --parts N",
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used.
+
+    Raises:
+        AttributeError: It is not here; the error says what to use.
+    """
+    return find_name(__name__, name, _MODULE_OF, _REFUSED)
+
+
+def __dir__() -> list[str]:
+    """The names, loaded or not."""
+    return list(__all__)

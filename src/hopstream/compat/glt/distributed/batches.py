@@ -112,7 +112,7 @@ class BatchForm:
         columns = [given[one] for one in names if one in given]
         if columns:
             made[name] = join_columns(columns)
-        elif (info := tensor_info(schema, names)) is not None:
+        elif num_rows == 0 and (info := tensor_info(schema, names)) is not None:
             made[name] = torch.empty((num_rows, info[0]), dtype=torch_dtype(info[1]))
 
     def _untyped(self, typed: HeteroData) -> Data:

@@ -133,6 +133,15 @@ class DistDataset:
         ids = np.arange(int(offsets[self.parts[0]]), int(offsets[self.parts[-1] + 1]), dtype=np.int64)
         return np.sort(key_column(self.store, node_type, ids))
 
+    def own_split(self, node_type: str, split: str) -> IntArray:
+        """int64[n], the keys of the nodes of a split that its parts own, ascending.
+
+        Raises:
+            UnknownNameError: There is no such split.
+        """
+        keys = self.own_keys(node_type)
+        return keys[np.isin(keys, self.graph().split(node_type, split))]
+
     def partition_of(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n], the partition that owns each node."""
         parts = self.graph().book.parts_of(node_type, self.graph().lookup(node_type, keys))

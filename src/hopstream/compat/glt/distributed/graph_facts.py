@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class GraphFacts:
     """
 
     schema: GraphSchema
+    least_count: ClassVar[int] = 0
+    """The least number of neighbours that may be asked for; -1 means all."""
 
     @property
     def kind(self) -> Kind:

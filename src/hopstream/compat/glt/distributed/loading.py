@@ -28,7 +28,7 @@ def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[i
     Args:
         facts: The graph.
         num_neighbors: A list for all edge types, or exactly the edge types that are followed with a list each, all
-            equally long; from 0.
+            equally long; from 0, or from ``facts.least_count``.
 
     Raises:
         SettingsError: It is anything else.
@@ -49,8 +49,8 @@ def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[i
         raise SettingsError(f"num_neighbors is {num_neighbors!r}; give neighbours per hop, as a list or per edge type")
     if len({len(counts) for counts in given.values()}) > 1:
         raise SettingsError(f"num_neighbors has different numbers of hops: {given}; give as many for every edge type")
-    if any(not isinstance(count, int) or count < 0 for counts in given.values() for count in counts):
-        raise SettingsError(f"num_neighbors is {num_neighbors}; counts are integers from 0")
+    if any(not isinstance(count, int) or count < facts.least_count for counts in given.values() for count in counts):
+        raise SettingsError(f"num_neighbors is {num_neighbors}; counts are integers from {facts.least_count}")
     num_hops = max(map(len, given.values()), default=0)
     return {**given, **{edge_type: [0] * num_hops for edge_type in facts.label_types}}
 

@@ -94,8 +94,9 @@ class RemoteDistSamplingWorkerOptions:
     """Sampling on servers.
 
     Attributes:
-        server_rank: Number of the server that samples, or numbers of several; None for all servers.
-        num_workers: Workers on each of these servers.
+        server_rank: Number of a server, or numbers of several, which are checked to be there; batches are dealt out to
+            all servers.
+        num_workers: Workers on each server.
         worker_devices: No effect.
         worker_concurrency: Batches in flight per worker; numbers outside 1..32 are taken for the nearest inside.
         master_addr: No effect.
@@ -104,7 +105,7 @@ class RemoteDistSamplingWorkerOptions:
         rpc_timeout: Seconds within which a server must answer.
         buffer_size: Bytes that a server keeps ready, or a text such as ``"64MB"``; None for 64 MB per worker.
         prefetch_size: Fetches in flight per server.
-        worker_key: What servers know this loader by.
+        worker_key: What servers know this loader by; loaders of several clients with one key share their seeds.
         glt_graph: No effect.
         workload_type: No effect.
         use_all2all: No effect.

@@ -1,0 +1,171 @@
+"""Client process: finds the servers, calls their methods by name, and leaves with the other clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, check_rank, get_context, set_context
+from hopstream.compat.glt.distributed.dist_server import METHODS
+from hopstream.compat.glt.distributed.session import Session
+from hopstream.compat.glt.distributed.storage import Meeting
+from hopstream.errors import SettingsError, StateError, StoreUnavailable
+from hopstream.store.settings import StoreSettings
+
+LOG = logging.getLogger(__name__)
+_SESSION: Session | None = None
+
+
+def session() -> Session:
+    """The session of this process.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    if _SESSION is None:
+        raise RuntimeError(
+            "this process has no session with storage servers; call init_client first, or with GiGL's names call "
+            "init_compute_process first"
+        )
+    return _SESSION
+
+
+def check_no_session(leave: str) -> None:
+    """Check that this process has no session.
+
+    Raises:
+        StateError: It has one, which ``leave`` ends.
+    """
+    if _SESSION is not None:
+        raise StateError(f"this process has a session already; call {leave} first")
+
+
+def set_session(found: Session | None) -> None:
+    """Keep the session of this process, or forget it."""
+    global _SESSION
+    _SESSION = found
+
+
+def init_client(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str,
+    master_port: int,
+    num_rpc_threads: int = 4,
+    client_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    request_timeout: float = 180,
+    store_settings: StoreSettings | None = None,
+) -> None:
+    """Find the servers, and wait until all are there.
+
+    Args:
+        num_servers: How many servers there are.
+        num_clients: How many clients leave together.
+        client_rank: Which one this is. The first of those that are there ends the servers when all leave.
+        master_addr: A host name or IP address of the machine of server 0.
+        master_port: The port at which it listens.
+        num_rpc_threads: No effect.
+        client_group_name: What clients are called.
+        is_dynamic: Clients are not counted: they come and go, and wait for nobody. ``num_clients`` has no effect then.
+        request_timeout: Seconds to wait for servers and for their answers.
+        store_settings: Token and roots, where servers ask for them.
+
+    Raises:
+        ValueError: This process has a session, there is no such rank, or there are more or fewer servers.
+        StoreTimeout: Some servers did not come in time.
+        StoreUnavailable: Server 0 cannot be reached.
+    """
+    check_no_session("shutdown_client")
+    num_counted = 0 if is_dynamic else num_clients
+    check_rank("client_rank", client_rank, num_counted or client_rank + 1)
+    meeting = Meeting(
+        master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, settings=store_settings
+    )
+    found = Session(meeting, client_rank, num_counted)
+    if found.num_servers != num_servers:
+        found.close()
+        raise SettingsError(f"num_servers is {num_servers}; {found.num_servers} servers meet at {meeting.location}")
+    name = client_group_name or "_default_client"
+    num_all = num_servers + num_counted
+    set_context(DistContext(DistRole.CLIENT, name, num_counted, client_rank, num_all, num_servers + client_rank))
+    set_session(found)
+
+
+def shutdown_client() -> None:
+    """Leave with the other clients, after all loaders were shut down; client 0 tells the servers to end.
+
+    Raises:
+        RuntimeError: This process is something else.
+        StoreTimeout: Some clients did not leave in time; servers were told to end all the same.
+    """
+    context = get_context()
+    if context is None:
+        LOG.warning("this process is no client; there is nothing to shut down")
+        return
+    if not context.is_client():
+        raise RuntimeError(f"this process is a {context.role.name.lower()}; shutdown_client is for clients")
+    leaving = session()
+    set_session(None)
+    set_context(None)
+    leaving.leave()
+
+
+def async_request_server(
+    server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
+) -> torch.futures.Future[Any]:
+    """Call a method of a server by name; a future of its answer.
+
+    Args:
+        server_rank: The server.
+        func: A method of ``DistServer`` that clients may call, or its name.
+        *args: Its arguments, without the server.
+        **kwargs: Its arguments by name.
+
+    Raises:
+        ValueError: ``func`` is no such method: other functions are never sent, as that would need pickle.
+    """
+    return submit(server_rank, method_name(func, METHODS), *args, **kwargs)
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a server by name and wait; as ``async_request_server``."""
+    return session().request(server_rank, method_name(func, METHODS), *args, **kwargs)
+
+
+def submit(server_rank: int, method: str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
+    """Call a method of a server in a thread; a future of its answer, as torch has them."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    asked = session().submit(server_rank, method, *args, **kwargs)
+
+    def tell(done: Any) -> None:
+        if done.cancelled():
+            future.set_exception(StoreUnavailable(f"the session ended before server {server_rank} was asked"))
+        elif (error := done.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(done.result())
+
+    asked.add_done_callback(tell)
+    return future
+
+
+def method_name(func: Callable[..., Any] | str, methods: Sequence[str]) -> str:
+    """The name of a method of ``DistServer``.
+
+    Raises:
+        SettingsError: It is none of those that clients may call.
+    """
+    name = func if isinstance(func, str) else getattr(func, "__name__", repr(func))
+    owner = "DistServer" if isinstance(func, str) else getattr(func, "__qualname__", "").rpartition(".")[0]
+    if owner != "DistServer" or name not in methods:
+        raise SettingsError(
+            f"{func!r} is no method of DistServer that clients may call; these are {', '.join(methods)}. Other "
+            "functions are not sent: that would need pickle"
+        )
+    return name

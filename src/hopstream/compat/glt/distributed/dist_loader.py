@@ -1,0 +1,293 @@
+"""What GraphLearn-for-PyTorch's loaders share: where they sample, what is sampled around, and how batches are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.glt.distributed import dist_client
+from hopstream.compat.glt.distributed.batches import BatchForm, features_wanted
+from hopstream.compat.glt.distributed.dist_context import get_context
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.glt_batches import GLTFacts, LinkForm, NodeForm, SubgraphForm
+from hopstream.compat.glt.distributed.graph_facts import to_torch
+from hopstream.compat.glt.distributed.loading import Fanout, make_loader
+from hopstream.compat.glt.distributed.options import (
+    AllDistSamplingWorkerOptions,
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.compat.glt.typing import InputEdges, InputNodes, Split
+from hopstream.errors import SettingsError
+from hopstream.load.setup import SubgraphLoader
+from hopstream.load.torch_files import read_torch_file
+from hopstream.schema import EdgeType
+from hopstream.store.contract import Store
+from hopstream.stream.client import RemoteGraph
+
+FORMS: dict[SamplingType, type[BatchForm]] = {
+    SamplingType.NODE: NodeForm, SamplingType.LINK: LinkForm, SamplingType.SUBGRAPH: SubgraphForm
+}  # fmt: skip
+
+
+class BatchLoader:
+    """Takes batches of a Hopstream loader; iterating anew begins the next epoch."""
+
+    to_device: torch.device
+    _is_blocking = False
+    _is_open = True
+    _loader: SubgraphLoader | None = None
+    _batches: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Self:
+        """Begin the next epoch.
+
+        Raises:
+            RuntimeError: The loader was shut down.
+        """
+        self._check_open()
+        self._batches = iter(() if self._loader is None else self._loader)
+        return self
+
+    def __next__(self) -> Data | HeteroData:
+        """The next batch, on ``to_device``.
+
+        Raises:
+            StopIteration: The epoch has ended.
+        """
+        batch: Data | HeteroData = next(self._batches)
+        return batch if self.to_device.type == "cpu" else batch.to(self.to_device, non_blocking=not self._is_blocking)
+
+    def __len__(self) -> int:
+        """Batches of an epoch of this rank."""
+        return 0 if self._loader is None else len(self._loader)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Where the loader is; ``load_state_dict`` of an equal loader goes on there."""
+        self._check_open()
+        return {} if self._loader is None else self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader was."""
+        self._check_open()
+        if self._loader is not None:
+            self._loader.load_state_dict(dict(state))
+
+    def shutdown(self) -> None:
+        """Give up what servers keep for the loader; a second call does nothing."""
+        self._is_open = False
+        loader, self._loader = self._loader, None
+        self._batches = iter(())
+        if loader is not None:
+            loader.close()
+        self._close_source()
+
+    def _close_source(self) -> None:
+        """Close what the loader opened to sample from."""
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("the loader was shut down; make another one")
+
+
+class DistLoader(BatchLoader):
+    """Batches that this process samples from a dataset, or that servers sample for it."""
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        input_data: NodeSamplerInput | EdgeSamplerInput | Callable[[Source], NodeSamplerInput | EdgeSamplerInput],
+        sampling_config: SamplingConfig,
+        to_device: torch.device | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
+    ) -> None:
+        """Check every setting against the graph.
+
+        Args:
+            data: The dataset to sample from; None where servers sample.
+            input_data: What is sampled around, or what reads it where ``data`` is.
+            sampling_config: How. Without a seed it is 0.
+            to_device: Where batches are put; None for the current GPU, or the CPU where there is none.
+            worker_options: Who samples: this process when a batch is asked for (None or collocated), threads of this
+                process ahead (mp), or servers (remote).
+
+        Raises:
+            ValueError: A setting that cannot be met; the message says which.
+            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+        """
+        self.data, self.sampling_config = data, sampling_config
+        self.worker_options = CollocatedDistSamplingWorkerOptions() if worker_options is None else worker_options
+        self.sampling_type, self.num_neighbors = sampling_config.sampling_type, sampling_config.num_neighbors
+        self.batch_size, self.edge_dir = sampling_config.batch_size, sampling_config.edge_dir
+        self.shuffle, self.drop_last = sampling_config.shuffle, sampling_config.drop_last
+        self.with_edge, self.collect_features = sampling_config.with_edge, sampling_config.collect_features
+        self.to_device = _device(to_device)
+        self._source = Source(data, self.worker_options)
+        try:
+            self.input_data = input_data(self._source) if callable(input_data) else input_data
+            self._loader = self._make() if len(self.input_data) else None
+        except BaseException:
+            self._close_source()
+            raise
+
+    def _make(self) -> SubgraphLoader:
+        config, source = self.sampling_config, self._source
+        facts = GLTFacts(source.facts.schema, config.collect_features, config.with_edge)
+        nodes, edges = features_wanted(facts)
+        form = FORMS[config.sampling_type](facts=facts, edge_dir=config.edge_dir, has_edges=config.with_edge)
+        config = replace(config, num_neighbors=completed(facts, config.num_neighbors))
+        return make_loader(
+            source.graph, facts, config, self.input_data,
+            weight_attr=source.weight_attr() if config.with_weight else None,
+            transform=form, node_features=nodes, edge_features=edges, edge_keys=config.with_edge,
+            timeout_s=float(self.worker_options.rpc_timeout), **source.consuming(),
+        )  # fmt: skip
+
+    def _close_source(self) -> None:
+        self._source.close()
+
+
+class Source:
+    """Where a loader samples: in a dataset of this process, or on the servers of its session."""
+
+    def __init__(self, data: DistDataset | None, options: AllDistSamplingWorkerOptions) -> None:
+        """Find the graph.
+
+        Raises:
+            ValueError: There is no dataset and servers are not to sample, or there is no such server.
+            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+        """
+        self._options = options
+        self.graph: Store | RemoteGraph
+        if isinstance(options, RemoteDistSamplingWorkerOptions):
+            session = dist_client.session()
+            ranks = [options.server_rank] if isinstance(options.server_rank, int) else options.server_rank or []
+            if any(rank >= session.num_servers for rank in ranks):
+                raise SettingsError(f"server_rank is {ranks}; servers are numbered 0..{session.num_servers - 1}")
+            self.graph = session.graph()
+        elif data is None:
+            raise SettingsError(
+                "data is None, and servers are not to sample; give a DistDataset, or "
+                "worker_options=RemoteDistSamplingWorkerOptions(…)"
+            )
+        elif isinstance(options, CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions):
+            self._dataset, self.graph = data, data.graph()
+        else:
+            raise SettingsError(f"worker_options are {type(options).__name__}; give options of sampling workers")
+        self.facts = GLTFacts(self.graph.schema if isinstance(self.graph, Store) else self.graph.fetch_schema())
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether servers sample."""
+        return isinstance(self.graph, RemoteGraph)
+
+    def weight_attr(self) -> str | None:
+        """The edge feature by which edges can be drawn."""
+        return self.graph.fetch_weight_attr() if isinstance(self.graph, RemoteGraph) else self.graph.weight_attr
+
+    def split(self, node_type: str | None, split: Split) -> Tensor:
+        """int64[n], the nodes of a split: all of them, or those that the dataset's parts own."""
+        name = self.facts.node_type(node_type)
+        known = self.facts.schema.splits.get(name, ())
+        wanted = "val" if split is Split.valid and "val" in known else split.value
+        if isinstance(self.graph, RemoteGraph):
+            return to_torch(self.graph.seeds(0, 1, wanted, name))
+        return to_torch(self._dataset.own_split(name, wanted))
+
+    def edges(self, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
+        """int64[n] sources and destinations of a type: of all edges, or of those of the dataset's parts."""
+        if not self.is_remote:
+            rows, cols = self._dataset.own_edges(self.facts.edge_type(edge_type))
+            return to_torch(rows), to_torch(cols)
+        session = dist_client.session()
+        found = [session.request(s, "get_edge_index", edge_type, "coo") for s in range(session.num_servers)]
+        return torch.cat([rows for rows, _ in found]), torch.cat([cols for _, cols in found])
+
+    def consuming(self) -> dict[str, Any]:
+        """Options of loaders that say how batches are consumed, and which are this client's."""
+        options = self._options
+        if isinstance(options, MpDistSamplingWorkerOptions):
+            return {
+                "num_threads": options.num_workers, "prefetch": options.channel_capacity,
+                "pin_memory": options.pin_memory,
+            }  # fmt: skip
+        if isinstance(options, CollocatedDistSamplingWorkerOptions):
+            return {"num_threads": 0}
+        num_servers = dist_client.session().num_servers
+        found: dict[str, Any] = {"num_threads": num_servers, "prefetch": options.prefetch_size * num_servers}
+        context = get_context()
+        if options.worker_key is not None and context is not None and context.num_clients() > 1:
+            found |= {"rank": context.rank, "world_size": context.num_clients()}
+        return found
+
+    def close(self) -> None:
+        """Close what was opened for the loader; the dataset stays open."""
+        if isinstance(self.graph, RemoteGraph):
+            self.graph.close()
+
+
+def read_nodes(given: InputNodes | None, source: Source) -> NodeSamplerInput:
+    """Nodes as users of GLT name them, with their ids.
+
+    Raises:
+        SettingsError: They are none.
+        FormatError: A file of ids is missing or damaged.
+    """
+    node_type: str | None = None
+    nodes: Any = given
+    if isinstance(given, tuple):
+        if len(given) != 2 or not isinstance(given[0], str):
+            raise SettingsError(f"input_nodes is a tuple of {len(given)}; give (node type, ids)")
+        node_type, nodes = given[0], given[1]
+    if nodes is None:
+        raise SettingsError("input_nodes is None; give ids, for example torch.arange(num_nodes)")
+    is_several = isinstance(nodes, list) and bool(nodes) and isinstance(nodes[0], str | Split | Tensor)
+    several = nodes if is_several else [nodes]
+    if all(isinstance(one, str | Split) for one in several):
+        several = list(dict.fromkeys(several))  # a list has one for each server, which may be the same
+    return NodeSamplerInput(torch.cat([_ids(one, node_type, source) for one in several]), node_type)
+
+
+def _ids(given: Any, node_type: str | None, source: Source) -> Tensor:
+    if isinstance(given, Split):
+        return source.split(node_type, given)
+    return NodeSamplerInput(read_torch_file(given, tensors_only=True) if isinstance(given, str) else given).node
+
+
+def read_edges(given: InputEdges | None, source: Source) -> tuple[EdgeType | None, Tensor, Tensor]:
+    """Links as users of GLT name them: their type, int64[n] ids of sources and of destinations."""
+    edge_type: Any = None
+    ends: Any = given
+    if isinstance(given, tuple) and given and isinstance(given[0], str):
+        edge_type, ends = given, None
+    elif isinstance(given, tuple | list) and given and isinstance(given[0], tuple):
+        edge_type, ends = given
+    if ends is None:
+        return edge_type, *source.edges(edge_type)
+    if len(ends) != 2:
+        raise SettingsError(f"edge_label_index has {len(ends)} rows; give int64[2, n]: sources and destinations")
+    return edge_type, ends[0], ends[1]
+
+
+def completed(facts: GLTFacts, num_neighbors: Fanout) -> Fanout:
+    """Neighbours per hop; none along edge types that are not named, and no hops where nothing is said."""
+    if num_neighbors is None:
+        return [0]
+    if not isinstance(num_neighbors, Mapping):
+        return num_neighbors
+    given = {facts.edge_type(edge_type): list(counts) for edge_type, counts in num_neighbors.items()}
+    num_hops = max(map(len, given.values()), default=1)
+    return {edge_type: given.get(edge_type, [0] * num_hops) for edge_type in facts.message_types}
+
+
+def _device(given: torch.device | str | int | None) -> torch.device:
+    if given is not None:
+        return torch.device(given)
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -1,0 +1,247 @@
+"""Server process: answers questions about its parts of a dataset, samples for loaders, and ends with the others.
+
+A server waits in ``wait_and_shutdown_server`` until the clients leave, and then for the other servers. Loaders make
+channels of their own on servers; there is no method for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopstream.arrays import IntArray
+from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, set_context
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
+from hopstream.compat.glt.distributed.graph_facts import to_torch
+from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.errors import SettingsError
+from hopstream.schema import EdgeType
+from hopstream.store.security import ServerSecurity
+from hopstream.store.settings import StoreSettings
+
+LOG = logging.getLogger(__name__)
+SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
+"""Seconds after which a waiting server looks again whether it is to end."""
+METHODS = (
+    "exit", "get_dataset_meta", "get_node_partition_id", "get_node_feature", "get_tensor_size", "get_node_label",
+    "get_edge_index", "get_edge_size",
+)  # fmt: skip
+"""Methods that clients may call."""
+LEAVE_S = 180.0
+
+
+class DistServer:
+    """Answers for the parts of one server. Safe to use from many threads."""
+
+    def __init__(self, dataset: DistDataset) -> None:
+        """Answer for ``dataset``."""
+        self.dataset = dataset
+        self._exit = threading.Event()
+
+    def shutdown(self) -> None:
+        """Forget what clients left; here nothing."""
+
+    @property
+    def left(self) -> list[int]:
+        """Numbers of what clients left."""
+        return []
+
+    def wait_for_exit(self) -> None:
+        """Return when ``exit`` was called."""
+        while not self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL):
+            LOG.debug("waiting for exit")
+
+    def exit(self) -> bool:
+        """Let ``wait_for_exit`` return."""
+        self._exit.set()
+        return True
+
+    def get_dataset_meta(self) -> tuple[int, int, Any, Any]:
+        """Number of partitions, this one, node types and edge types; None for types of a homogeneous dataset."""
+        facts = self.dataset.facts
+        return self.dataset.num_partitions, self.dataset.partition_idx, facts.node_types(), facts.edge_types()
+
+    def get_node_partition_id(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor | None:
+        """int64[n], the partition of each node.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one.
+        """
+        name = self.dataset.facts.node_type(node_type)
+        return to_torch(self.dataset.partition_of(name, ids_of(index)))
+
+    def get_node_feature(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor:
+        """[n, dim], features of nodes given by id, of any partition.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+        """
+        return self.dataset.node_tensor(self.dataset.facts.node_type(node_type), ids_of(index))
+
+    def get_tensor_size(self, node_type: str | None) -> torch.Size:
+        """Nodes of this partition, and numbers per node.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+        """
+        facts = self.dataset.facts
+        name = facts.node_type(node_type)
+        info = width_and_dtype(dict(facts.schema.nodes[name]), facts.node_columns(name))
+        if info is None:
+            raise SettingsError(f"node type {name!r} has no features")
+        return torch.Size([len(self.dataset.own_keys(name)), info[0]])
+
+    def get_node_label(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor:
+        """[n], labels of nodes given by id, of any partition.
+
+        Raises:
+            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no labels.
+        """
+        return self.dataset.label_tensor(self.dataset.facts.node_type(node_type), ids_of(index))
+
+    def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[n] sources and destinations of the edges of this partition.
+
+        Raises:
+            ValueError: The layout is not ``coo``, or the type is missing or too much.
+        """
+        _check_layout(layout)
+        src, dst = self.dataset.own_edges(self.dataset.facts.edge_type(edge_type))
+        return to_torch(src), to_torch(dst)
+
+    def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
+        """Numbers of nodes of the type's ends: the size of its adjacency matrix.
+
+        Raises:
+            ValueError: The layout is not ``coo``, or the type is missing or too much.
+        """
+        _check_layout(layout)
+        src, _, dst = self.dataset.facts.edge_type(edge_type)
+        book = self.dataset.store.book
+        return book.num_ids(src), book.num_ids(dst)
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """What clients may call, by name."""
+        return {name: getattr(self, name) for name in METHODS}
+
+
+_SERVER: DistServer | None = None
+_STORAGE: StorageServer | None = None
+
+
+def get_server() -> Any:
+    """The server of this process.
+
+    Raises:
+        RuntimeError: ``init_server`` was not called.
+    """
+    if _SERVER is None:
+        raise RuntimeError("DistServer not initialized! Call init_server() first.")
+    return _SERVER
+
+
+def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str,
+    master_port: int,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: int = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    security: ServerSecurity | None = None,
+    store_settings: StoreSettings | None = None,
+    server_class: Callable[[DistDataset], Any] = DistServer,
+) -> None:
+    """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
+
+    Args:
+        num_servers: How many servers there are.
+        server_rank: Which one this is.
+        dataset: Its parts.
+        master_addr: A host name or IP address of the machine of server 0.
+        master_port: A free port there, at which server 0 listens.
+        num_clients: What ``get_context`` tells; servers count no clients.
+        num_rpc_threads: No effect: the transport has threads of its own.
+        request_timeout: Seconds to wait for the other servers, and for their answers.
+        server_group_name: What servers are called.
+        is_dynamic: ``num_clients`` has no effect.
+        security: TLS and token of this server; needed where ``master_addr`` is not loopback.
+        store_settings: What this server shows to others, and trusts.
+        server_class: What answers calls of clients.
+
+    Raises:
+        RuntimeError: This process has a server already.
+        ValueError: The ranks are not those of the dataset's partitions.
+        StoreTimeout: Some servers did not come in time.
+        StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
+        AccessDenied: Others could reach the server, and TLS or a token is missing.
+    """
+    global _SERVER, _STORAGE
+    if _SERVER is not None:
+        raise RuntimeError("this process has a server already; call wait_and_shutdown_server first")
+    if (num_servers, server_rank) != (dataset.num_partitions, dataset.partition_idx):
+        raise SettingsError(
+            f"server {server_rank} of {num_servers} has partition {dataset.partition_idx} of {dataset.num_partitions}; "
+            "build the dataset with the same rank and number"
+        )
+    server = server_class(dataset)
+    meeting = Meeting(
+        master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
+        settings=store_settings,
+    )  # fmt: skip
+    _STORAGE = StorageServer(dataset, server.methods(), meeting)
+    _SERVER = server
+    name, num_all = server_group_name or "_default_server", num_servers + (0 if is_dynamic else num_clients)
+    set_context(DistContext(DistRole.SERVER, name, num_servers, server_rank, num_all, server_rank))
+
+
+def wait_and_shutdown_server() -> None:
+    """Wait until ``exit`` is called, end the server, and leave with the other servers.
+
+    Raises:
+        RuntimeError: Loaders left channels; it is raised when the other servers can end.
+    """
+    global _SERVER, _STORAGE
+    if _SERVER is None or _STORAGE is None:
+        LOG.warning("there is no server in this process; nothing to shut down")
+        return
+    server, storage = _SERVER, _STORAGE
+    server.wait_for_exit()
+    left, failure = server.left, None
+    try:
+        server.shutdown()
+    except Exception as error:  # the other servers end whatever happened here
+        failure = error
+    try:
+        storage.leave(LEAVE_S)
+    finally:
+        abandoned = storage.close()
+        _SERVER = _STORAGE = None
+        set_context(None)
+    if failure is not None:
+        raise failure
+    if left or abandoned:
+        keys = ", ".join(str(one["worker_key"]) for one in abandoned)
+        raise RuntimeError(
+            f"loaders that were not shut down left channels {left or ''} {keys}; call shutdown() of every loader "
+            "before the client leaves (shutdown_client, shutdown_compute_process), or see what ended their processes"
+        )
+
+
+def ids_of(index: torch.Tensor) -> IntArray:
+    """int64[n], ids that were given as a tensor."""
+    return np.asarray(torch.as_tensor(index).cpu().numpy(), np.int64).reshape(-1)
+
+
+def _check_layout(layout: str) -> None:
+    if layout != "coo":
+        raise SettingsError(f"layout is {layout!r}; only 'coo' is known")

@@ -1,0 +1,66 @@
+"""GraphLearn-for-PyTorch's loader of subgraphs that nodes and their neighbourhoods induce."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.dist_loader import DistLoader, read_nodes
+from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
+from hopstream.compat.glt.typing import InputNodes, NumNeighbors
+
+
+class DistSubGraphLoader(DistLoader):
+    """Mini-batches of all edges between seeds and the nodes found from them.
+
+    As of ``DistNeighborLoader``; ``mapping`` int64[batch_size] are the places of the seeds among ``node``, which are
+    the first. There is no ``num_sampled_edges``.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
+        self,
+        data: DistDataset | None,
+        input_nodes: InputNodes,
+        num_neighbors: NumNeighbors | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: Literal["in", "out"] = "out",
+        collect_features: bool = False,
+        to_device: torch.device | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> None:
+        """Check every setting against the graph; arguments are those of ``DistNeighborLoader``.
+
+        Args:
+            data: The dataset to sample from; None where servers sample.
+            input_nodes: Seeds.
+            num_neighbors: Neighbours per hop, -1 for all; None for the seeds alone.
+            batch_size: Seeds per batch.
+            shuffle: Seeds come in another order in every epoch.
+            drop_last: A last batch with fewer seeds is left out.
+            with_edge: Batches have ids of edges.
+            with_weight: Neighbours are drawn in proportion to weights.
+            edge_dir: The direction in which edges are followed.
+            collect_features: Batches have features.
+            to_device: Where batches are put.
+            worker_options: Who samples.
+            random_seed: What order and draws follow from; None for 0.
+
+        Raises:
+            ValueError: A setting that cannot be met; the message says which.
+            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+        """
+        config = SamplingConfig(
+            SamplingType.SUBGRAPH, num_neighbors, batch_size, shuffle, drop_last, with_edge, collect_features, False,
+            with_weight, edge_dir, random_seed,
+        )  # fmt: skip
+        super().__init__(data, partial(read_nodes, input_nodes), config, to_device, worker_options)

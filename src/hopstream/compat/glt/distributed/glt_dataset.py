@@ -1,0 +1,204 @@
+"""GraphLearn-for-PyTorch's dataset of one partition: loads a partition folder, or a Hopstream dataset.
+
+GLT's folder is converted once. The dataset lies beside it, in ``<root_dir>.hopstream-<8 hex digits>``: the digits
+change when the partition files, or the files of labels, do, and what is there is used again. A folder that is not
+needed any more may be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from hopstream.compat.glt.distributed import dist_dataset
+from hopstream.compat.glt.distributed.glt_batches import GLTFacts
+from hopstream.compat.glt.distributed.graph_facts import edge_direction, to_torch
+from hopstream.compat.glt.partition_files import META, read_meta
+from hopstream.compat.glt.partition_reading import WEIGHT, read_partitions
+from hopstream.errors import SettingsError, StateError
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.lock import locked
+from hopstream.partition.paths import MANIFEST
+from hopstream.store.local import LocalStore
+from hopstream.uris import local_path
+
+LabelFiles = str | Path | Mapping[str, str | Path]
+CONVERT_S = 3600.0
+"""How long to wait for another process that converts the same folder."""
+LOOK_S = 0.2
+
+
+class DistDataset(dist_dataset.DistDataset):
+    """One partition of a graph; ``load`` says which. All processes must be able to read the whole folder."""
+
+    def __init__(
+        self,
+        num_partitions: int = 1,
+        partition_idx: int = 0,
+        *in_memory: object,
+        edge_dir: Literal["in", "out"] = "out",
+        **others: object,
+    ) -> None:
+        """Be empty until ``load``.
+
+        Args:
+            num_partitions: No effect: the folder says it.
+            partition_idx: No effect: ``load`` says it.
+            *in_memory: None; graphs, features and books in memory are refused.
+            edge_dir: ``out`` follows edges from sources to destinations, ``in`` the other way. A partition owns the
+                edges that start, or end, at its nodes.
+            **others: None, as well.
+
+        Raises:
+            ValueError: Something in memory is given.
+        """
+        del num_partitions, partition_idx
+        if any(one is not None for one in (*in_memory, *others.values())):
+            raise SettingsError(
+                "a DistDataset takes no graphs, features or books in memory; write them with "
+                "hopstream.write_parts(hopstream.graph_from_arrays(…), folder, …), and call load(folder, partition_idx)"
+            )
+        self.edge_dir = edge_direction(edge_dir)
+
+    def load(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
+        self,
+        root_dir: str | os.PathLike[str],
+        partition_idx: int,
+        graph_mode: str = "ZERO_COPY",
+        input_layout: Literal["COO", "CSR", "CSC"] = "COO",
+        feature_with_gpu: bool = True,
+        graph_caching: bool = False,
+        device_group_list: Any = None,
+        whole_node_label_file: LabelFiles | None = None,
+        device: int | None = None,
+        *,
+        num_partitions: int | None = None,
+    ) -> None:
+        """Open one partition.
+
+        Args:
+            root_dir: A folder of GLT's partition files, which is converted once (see the module), or the folder of a
+                Hopstream dataset.
+            partition_idx: The partition.
+            graph_mode: No effect: files are mapped into memory.
+            input_layout: No effect.
+            feature_with_gpu: No effect.
+            graph_caching: No effect.
+            device_group_list: No effect.
+            whole_node_label_file: A file with a label for each node, or node type to file; of GLT's folder only.
+            device: No effect.
+            num_partitions: Among how many the parts of a Hopstream dataset are shared; None for one part each.
+
+        Raises:
+            ValueError: There is no such partition, the dataset does not hold ``edge_dir``, or files of labels are
+                given for a Hopstream dataset, whose labels are its column ``y``.
+            FormatError: The folder is neither, or a file is damaged.
+            StateError: Another process has been converting the folder for an hour.
+        """
+        del graph_mode, input_layout, feature_with_gpu, graph_caching, device_group_list, device
+        root = local_path(root_dir)
+        if (root / META).is_file():
+            root = converted(root, whole_node_label_file)
+        elif whole_node_label_file is not None:
+            raise SettingsError(
+                f"whole_node_label_file is given, and {root} is a Hopstream dataset; its labels are the column 'y'"
+            )
+        num_parts = open_dataset(root).manifest.book.num_parts
+        if "store" in vars(self):
+            self.close()
+        super().__init__(
+            root, edge_dir=self.edge_dir, num_partitions=num_partitions or num_parts, partition_idx=partition_idx
+        )
+        self.facts = GLTFacts(self.store.schema)
+        self.attach(lambda: LocalStore(open_dataset(root)))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what is missing.
+
+        Raises:
+            AttributeError: Always.
+        """
+        hint = "there is no such attribute" if "store" in vars(self) else "call load(root_dir, partition_idx) first"
+        raise AttributeError(f"DistDataset.{name}: {hint}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let ``multiprocessing`` hand it to a child, which opens the files again."""
+        return _opened, (str(self.folder), self.edge_dir, self.num_partitions, self.partition_idx)
+
+    def get_node_types(self) -> list[str] | None:
+        """Node types; None for a homogeneous graph."""
+        return self.facts.node_types()
+
+    def get_edge_types(self) -> list[tuple[str, str, str]] | None:
+        """Edge types; None for a homogeneous graph."""
+        return self.facts.edge_types()
+
+    @property
+    def train_idx(self) -> Any:
+        """int64[n], own nodes of the split ``train``, or by node type."""
+        return self._split("train")
+
+    @property
+    def val_idx(self) -> Any:
+        """int64[n], own nodes of the split ``val``, or by node type."""
+        return self._split("val")
+
+    @property
+    def test_idx(self) -> Any:
+        """int64[n], own nodes of the split ``test``, or by node type."""
+        return self._split("test")
+
+    def _split(self, split: str) -> Any:
+        splits = self.facts.schema.splits
+        found = {t: to_torch(self.own_split(t, split)) for t in self.facts.schema.nodes if split in splits.get(t, ())}
+        return next(iter(found.values()), None) if self.facts.kind == "homogeneous" else found or None
+
+
+def _opened(folder: str, edge_dir: Any, num_partitions: int, partition_idx: int) -> DistDataset:
+    dataset = DistDataset(edge_dir=edge_dir)
+    dataset.load(folder, partition_idx, num_partitions=num_partitions)
+    return dataset
+
+
+def converted(root: Path, label_files: LabelFiles | None) -> Path:
+    """The dataset that a folder of GLT's partition files was converted to, now or before.
+
+    Raises:
+        FormatError: A file is missing, damaged, or not what the others say.
+        StateError: Another process has been converting it for an hour.
+    """
+    out = root.with_name(f"{root.name}.hopstream-{_digest(root, label_files)}")
+    ends = time.monotonic() + CONVERT_S
+    while not (out / MANIFEST).is_file():
+        try:
+            with locked(root):  # one process reads the files; the others wait
+                if not (out / MANIFEST).is_file():
+                    _convert(root, out, label_files)
+        except StateError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(LOOK_S)
+    return out
+
+
+def _convert(root: Path, out: Path, label_files: LabelFiles | None) -> None:
+    graph, owners = read_partitions(root, whole_node_label_file=label_files)
+    has_weights = any(WEIGHT in table.features for table in graph.edges.values())
+    write_parts(
+        graph, out, owners=owners, num_parts=read_meta(root).num_parts, direction="both",
+        weight_attr=WEIGHT if has_weights else None,
+    )  # fmt: skip
+
+
+def _digest(root: Path, label_files: LabelFiles | None) -> str:
+    """Hex digits that change when the folder or files of labels are written again."""
+    labels = label_files if isinstance(label_files, Mapping) else {} if label_files is None else {"": label_files}
+    digest = hashlib.blake2b(digest_size=4)
+    for name, path in [("META", root / META), *((t, local_path(labels[t])) for t in sorted(labels))]:
+        found = path.stat()
+        digest.update(f"{name}\x1f{path.resolve()}\x1f{found.st_size}\x1f{found.st_mtime_ns}\x1e".encode())
+    return digest.hexdigest()

@@ -1,0 +1,27 @@
+"""Finds the names of a package in the modules that have them, when they are first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+
+def find_name(package: str, name: str, module_of: Mapping[str, str], refused: Mapping[str, str]) -> Any:
+    """The value of a public name.
+
+    Args:
+        package: The package.
+        name: The name; that of a module of the package, too.
+        module_of: Name to the module that has it; to itself where it is a module.
+        refused: Names of GLT that are not here, to what to use instead.
+
+    Raises:
+        AttributeError: It is not here.
+    """
+    if name in module_of:
+        module = import_module(module_of[name])
+        return module if module_of[name] == f"{package}.{name}" else getattr(module, name)
+    if name in refused:
+        raise AttributeError(f"{package}.{name} is not here: {refused[name]}")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(module_of))}")
