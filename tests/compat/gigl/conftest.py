@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.compat.gigl.distributed.graph_store import compute
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed import dist_client
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
@@ -75,7 +75,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
             served = stack.enter_context(serving(folder, num_servers, edge_dir))
             session = served.session()
             stack.callback(session.close)
-            monkeypatch.setattr(compute, "_SESSION", session)
+            monkeypatch.setattr(dist_client, "_SESSION", session)
             return RemoteDistDataset(cluster(num_servers), 0)
 
         yield run

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from hopstream.compat.gigl.distributed.graph_store import compute, dist_server
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
     init_compute_process,
@@ -29,7 +28,7 @@ from hopstream.compat.gigl.distributed.graph_store.dist_server import (
 )
 from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
 from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_storage_dataset
-from hopstream.compat.glt.distributed import roster
+from hopstream.compat.glt.distributed import dist_client, dist_server, roster
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
@@ -321,7 +320,7 @@ def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(TimeoutError, match="look whether servers started"):
         init_compute_process(0, cluster(1, ready=str(tmp_path / "none")), rpc_timeout=1)
-    assert compute._SESSION is None and not torch.distributed.is_initialized()
+    assert dist_client._SESSION is None and not torch.distributed.is_initialized()
 
 
 def test_a_request_that_was_never_sent_is_answered_with_an_error(connect, folder: Path, monkeypatch) -> None:

@@ -12,13 +12,13 @@ from torch_geometric.data import Data, HeteroData
 
 import hopstream
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
-from hopstream.compat.gigl.distributed.graph_store import compute
 from hopstream.compat.gigl.distributed.graph_store.compute import async_request_server, request_server
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
+from hopstream.compat.glt.distributed import dist_client
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import write_parts
@@ -262,6 +262,6 @@ def test_a_rank_without_seeds_has_no_batches(connect: Connect, rings: dict[str, 
 
 
 def test_without_a_session() -> None:
-    assert compute._SESSION is None
+    assert dist_client._SESSION is None
     with pytest.raises(RuntimeError, match="call init_compute_process first"):
         request_server(0, "get_edge_dir")

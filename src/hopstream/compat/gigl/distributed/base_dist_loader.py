@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
 
 from hopstream.compat.gigl.distributed.graph_store.compute import session
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
@@ -17,6 +16,7 @@ from hopstream.compat.gigl.distributed.sampler_options import (
     resolve_sampler_options,
 )
 from hopstream.compat.gigl.distributed.utils import get_available_device
+from hopstream.compat.glt.distributed.dist_loader import BatchLoader
 from hopstream.compat.glt.distributed.graph_facts import GraphFacts
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
@@ -31,7 +31,7 @@ _NUMBERS: Counter[str] = Counter()
 """How many loaders of each class this process has made."""
 
 
-class BaseDistLoader:
+class BaseDistLoader(BatchLoader):
     """One rank's batches, made by the storage servers. Iterating anew begins the next epoch."""
 
     input_data: Any
@@ -84,9 +84,6 @@ class BaseDistLoader:
         self.to_device = pin_memory_device or get_available_device(dataset.local_rank)
         self._is_blocking = not non_blocking_transfers
         self._graph = session().graph()
-        self._loader: SubgraphLoader | None = None  # as long as there are no seeds
-        self._is_open = True
-        self._batches: Iterator[Any] = iter(())
 
     def _open(self, make: Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader]) -> None:
         """Make the loader below, where there are seeds; the graph is closed where that fails."""
@@ -111,48 +108,8 @@ class BaseDistLoader:
             "weight_attr": self._graph.fetch_weight_attr() if self.with_weight else None,
         }
 
-    def __iter__(self) -> Self:
-        """Begin the next epoch."""
-        self._check_open()
-        self._batches = iter(() if self._loader is None else self._loader)
-        return self
-
-    def __next__(self) -> Data | HeteroData:
-        """The next batch, on ``to_device``.
-
-        Raises:
-            StopIteration: The epoch has ended.
-        """
-        batch: Data | HeteroData = next(self._batches)
-        return batch if self.to_device.type == "cpu" else batch.to(self.to_device, non_blocking=not self._is_blocking)
-
-    def __len__(self) -> int:
-        """Batches of an epoch of this rank."""
-        return 0 if self._loader is None else len(self._loader)
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Where the loader is; ``load_state_dict`` of an equal loader goes on there."""
-        self._check_open()
-        return {} if self._loader is None else self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader was."""
-        self._check_open()
-        if self._loader is not None:
-            self._loader.load_state_dict(dict(state))
-
-    def shutdown(self) -> None:
-        """Give up the channels on all servers; a second call does nothing."""
-        self._is_open = False
-        loader, self._loader = self._loader, None
-        self._batches = iter(())
-        if loader is not None:
-            loader.close()
+    def _close_source(self) -> None:
         self._graph.close()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise RuntimeError("the loader was shut down; make another one")
 
 
 def check_servers(given: Mapping[int, Any], what: str) -> None:

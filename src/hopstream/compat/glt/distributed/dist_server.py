@@ -7,6 +7,7 @@ channels of their own on servers; there is no method for it.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -53,8 +54,12 @@ class DistServer:
 
     def wait_for_exit(self) -> None:
         """Return when ``exit`` was called."""
-        while not self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL):
+        while not self.has_ended():
             LOG.debug("waiting for exit")
+
+    def has_ended(self) -> bool:
+        """Wait a while for ``exit``, and tell whether it was called."""
+        return self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def exit(self) -> bool:
         """Let ``wait_for_exit`` return."""
@@ -63,8 +68,15 @@ class DistServer:
 
     def get_dataset_meta(self) -> tuple[int, int, Any, Any]:
         """Number of partitions, this one, node types and edge types; None for types of a homogeneous dataset."""
-        facts = self.dataset.facts
-        return self.dataset.num_partitions, self.dataset.partition_idx, facts.node_types(), facts.edge_types()
+        return self.dataset.num_partitions, self.dataset.partition_idx, self.get_node_types(), self.get_edge_types()
+
+    def get_node_types(self) -> Any:
+        """Node types; None for a homogeneous dataset."""
+        return self.dataset.facts.node_types()
+
+    def get_edge_types(self) -> Any:
+        """Edge types; None for a homogeneous dataset."""
+        return self.dataset.facts.edge_types()
 
     def get_node_partition_id(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor | None:
         """int64[n], the partition of each node.
@@ -169,11 +181,12 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
         dataset: Its parts.
         master_addr: A host name or IP address of the machine of server 0.
         master_port: A free port there, at which server 0 listens.
-        num_clients: What ``get_context`` tells; servers count no clients.
+        num_clients: How many clients there will be: the server also ends, with an error, when all that came have
+            gone without a word. 0 where they come and go: it ends only when it is told to.
         num_rpc_threads: No effect: the transport has threads of its own.
         request_timeout: Seconds to wait for the other servers, and for their answers.
         server_group_name: What servers are called.
-        is_dynamic: ``num_clients`` has no effect.
+        is_dynamic: Clients come and go, whatever ``num_clients`` is.
         security: TLS and token of this server; needed where ``master_addr`` is not loopback.
         store_settings: What this server shows to others, and trusts.
         server_class: What answers calls of clients.
@@ -198,7 +211,7 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
         master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
         settings=store_settings,
     )  # fmt: skip
-    _STORAGE = StorageServer(dataset, server.methods(), meeting)
+    _STORAGE = StorageServer(dataset, server.methods(), meeting, 0 if is_dynamic else num_clients)
     _SERVER = server
     name, num_all = server_group_name or "_default_server", num_servers + (0 if is_dynamic else num_clients)
     set_context(DistContext(DistRole.SERVER, name, num_servers, server_rank, num_all, server_rank))
@@ -207,34 +220,51 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
 def wait_and_shutdown_server() -> None:
     """Wait until ``exit`` is called, end the server, and leave with the other servers.
 
+    It ends as well where nobody will call ``exit``: server 0 is gone, or all clients, or the process that started it.
+
     Raises:
-        RuntimeError: Loaders left channels; it is raised when the other servers can end.
+        RuntimeError: Loaders left channels, or nobody could call ``exit``; it is raised when the other servers can end.
     """
     global _SERVER, _STORAGE
     if _SERVER is None or _STORAGE is None:
         LOG.warning("there is no server in this process; nothing to shut down")
         return
     server, storage = _SERVER, _STORAGE
-    server.wait_for_exit()
-    left, failure = server.left, None
-    try:
-        server.shutdown()
-    except Exception as error:  # the other servers end whatever happened here
-        failure = error
-    try:
-        storage.leave(LEAVE_S)
-    finally:
-        abandoned = storage.close()
-        _SERVER = _STORAGE = None
-        set_context(None)
-    if failure is not None:
-        raise failure
+    failures: list[Exception] = []
+    trouble = _wait_for_end(server, storage)
+    if trouble is not None:
+        failures.append(RuntimeError(trouble))
+    left = server.left
+    for step in (server.shutdown, lambda: storage.leave(LEAVE_S)):
+        try:
+            step()
+        except Exception as error:  # the other servers end whatever happened here
+            failures.append(error)
+    abandoned = storage.close()
+    _SERVER = _STORAGE = None
+    set_context(None)
     if left or abandoned:
-        keys = ", ".join(str(one["worker_key"]) for one in abandoned)
-        raise RuntimeError(
-            f"loaders that were not shut down left channels {left or ''} {keys}; call shutdown() of every loader "
-            "before the client leaves (shutdown_client, shutdown_compute_process), or see what ended their processes"
+        keys = [str(number) for number in left] + [str(one["worker_key"]) for one in abandoned]
+        told = RuntimeError(
+            f"loaders that were not shut down left channels: {', '.join(keys)}; call shutdown() of every loader before "
+            "the client leaves, or see what ended their processes"
         )
+        failures.append(told)
+    if failures:
+        for other in failures[1:]:
+            failures[0].add_note(f"and then: {other}")
+        raise failures[0]
+
+
+def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
+    """Return None when ``exit`` was called, or why nobody will call it."""
+    parent = multiprocessing.parent_process()
+    while not server.has_ended():
+        if storage.trouble is not None:
+            return storage.trouble
+        if parent is not None and not parent.is_alive():
+            return "the process that started this server has ended"
+    return None
 
 
 def ids_of(index: torch.Tensor) -> IntArray:

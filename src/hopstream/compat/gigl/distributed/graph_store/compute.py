@@ -10,23 +10,12 @@ import torch
 from hopstream.compat.gigl.distributed.graph_store.dist_server import METHODS
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed.dist_client import check_no_session, method_name, set_session, submit
+from hopstream.compat.glt.distributed.dist_client import session as session
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting
-from hopstream.errors import SettingsError, StateError, StoreUnavailable
+from hopstream.errors import SettingsError
 from hopstream.store.settings import StoreSettings
-
-_SESSION: Session | None = None
-
-
-def session() -> Session:
-    """The session of this process.
-
-    Raises:
-        RuntimeError: ``init_compute_process`` was not called.
-    """
-    if _SESSION is None:
-        raise RuntimeError("this process has no session with storage servers; call init_compute_process first")
-    return _SESSION
 
 
 def init_compute_process(
@@ -51,14 +40,12 @@ def init_compute_process(
         TimeoutError: The storage servers did not become ready.
         StoreUnavailable: Server 0 cannot be reached.
     """
-    global _SESSION
     if torch.distributed.is_initialized():
         raise SettingsError(
             "a process group exists already; init_compute_process makes the one of compute ranks: do not call "
             "init_process_group, or destroy its group first"
         )
-    if _SESSION is not None:
-        raise StateError("this process has a session already; call shutdown_compute_process first")
+    check_no_session("shutdown_compute_process")
     if not 0 <= local_rank < cluster_info.num_processes_per_compute:
         raise SettingsError(
             f"local_rank is {local_rank}; a machine has processes 0..{cluster_info.num_processes_per_compute - 1}"
@@ -80,7 +67,7 @@ def init_compute_process(
     except BaseException:
         found.close()
         raise
-    _SESSION = found
+    set_session(found)
 
 
 def shutdown_compute_process() -> None:
@@ -90,9 +77,8 @@ def shutdown_compute_process() -> None:
         RuntimeError: There is no session.
         StoreTimeout: Some ranks did not leave in time; servers were told to end all the same.
     """
-    global _SESSION
     leaving = session()
-    _SESSION = None
+    set_session(None)
     try:
         leaving.leave()
     finally:
@@ -114,37 +100,9 @@ def async_request_server(
     Raises:
         ValueError: ``func`` is no such method: other functions are never sent, as that would need pickle.
     """
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    asked = session().submit(server_rank, method_name(func), *args, **kwargs)
-
-    def tell(done: Any) -> None:
-        if done.cancelled():
-            future.set_exception(StoreUnavailable(f"the session ended before server {server_rank} was asked"))
-        elif (error := done.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(done.result())
-
-    asked.add_done_callback(tell)
-    return future
+    return submit(server_rank, method_name(func, METHODS), *args, **kwargs)
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a server by name and wait; as ``async_request_server``."""
-    return session().request(server_rank, method_name(func), *args, **kwargs)
-
-
-def method_name(func: Callable[..., Any] | str) -> str:
-    """The name of a method of ``DistServer``.
-
-    Raises:
-        SettingsError: It is no method that clients may call.
-    """
-    name = func if isinstance(func, str) else getattr(func, "__name__", repr(func))
-    owner = "DistServer" if isinstance(func, str) else getattr(func, "__qualname__", "").rpartition(".")[0]
-    if owner != "DistServer" or name not in METHODS:
-        raise SettingsError(
-            f"{func!r} is no method of DistServer that clients may call; these are {', '.join(METHODS)}. Other "
-            "functions are not sent: that would need pickle"
-        )
-    return name
+    return session().request(server_rank, method_name(func, METHODS), *args, **kwargs)

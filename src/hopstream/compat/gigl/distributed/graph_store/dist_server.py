@@ -9,7 +9,6 @@ it left channels end with a RuntimeError.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable
@@ -37,8 +36,16 @@ from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
 from hopstream.compat.gigl.utils.data_splitters import padded_labels
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
+from hopstream.compat.glt.distributed.dist_server import METHODS as METHODS_OF_PARTS
+from hopstream.compat.glt.distributed.dist_server import (
+    SERVER_EXIT_STATUS_CHECK_INTERVAL as SERVER_EXIT_STATUS_CHECK_INTERVAL,
+)
+from hopstream.compat.glt.distributed.dist_server import DistServer as ServerOfParts
+from hopstream.compat.glt.distributed.dist_server import get_server as get_server
+from hopstream.compat.glt.distributed.dist_server import ids_of
+from hopstream.compat.glt.distributed.dist_server import init_server as serve_parts
+from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
@@ -47,8 +54,6 @@ from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
 
 logger = logging.getLogger(__name__)
-SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
-"""Seconds after which a waiting server looks again whether it is to end."""
 FETCH_SLOW_LOG_SECS = 1.0
 """Seconds after which a fetch is reported as slow."""
 FETCH_POLL_S = 0.1
@@ -104,7 +109,7 @@ class SamplingBackendState:
     tearing_down: bool = False
 
 
-class DistServer:
+class DistServer(ServerOfParts):
     """Answers for the parts of one server. Safe to use from many threads."""
 
     def __init__(self, dataset: DistDataset, log_every_n: int = 50) -> None:
@@ -114,7 +119,7 @@ class DistServer:
             dataset: The parts.
             log_every_n: Fetches of a channel after which their times are logged.
         """
-        self.dataset = dataset
+        super().__init__(dataset)
         self._log_every_n = log_every_n
         self._lock = threading.RLock()
         self._backends: dict[int, SamplingBackendState] = {}
@@ -122,7 +127,6 @@ class DistServer:
         self._ever: set[int] = set()
         self._num_fetches: dict[int, tuple[int, float]] = {}
         self._next_id = 0
-        self._exit = threading.Event()
 
     # --- Life -----------------------------------------------------------------------------------------------------
 
@@ -148,25 +152,7 @@ class DistServer:
         with self._lock:
             return sorted(self._channels)
 
-    def wait_for_exit(self) -> None:
-        """Return when ``exit`` was called."""
-        while not self._has_ended():
-            logger.debug("waiting for exit")
-
-    def _has_ended(self) -> bool:
-        """Wait a while for ``exit``, and tell whether it was called."""
-        return self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
-
-    def exit(self) -> bool:
-        """Let ``wait_for_exit`` return."""
-        self._exit.set()
-        return True
-
     # --- Facts and rows -------------------------------------------------------------------------------------------
-
-    def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
-        """Number of partitions, this one, node types and edge types."""
-        return self.dataset.num_partitions, self.dataset.partition_idx, self.get_node_types(), self.get_edge_types()
 
     def get_node_types(self) -> list[NodeType] | None:
         """Node types; None for a homogeneous dataset."""
@@ -185,15 +171,6 @@ class DistServer:
     def get_edge_weights_registered(self) -> bool:
         """Whether edges can be drawn by weights."""
         return self.dataset.store.weight_attr is not None
-
-    def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor | None:
-        """int64[n], the partition of each node.
-
-        Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one.
-        """
-        name = self.dataset.facts.node_type(node_type)
-        return to_torch(self.dataset.partition_of(name, _ids(index)))
 
     def get_node_partition_book(self, node_type: NodeType | None) -> PartitionBook | None:
         """The partition of every node of a type.
@@ -230,55 +207,6 @@ class DistServer:
             ranges = [(int(a), int(b)) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
             return RangePartitionBook(ranges, self.dataset.partition_idx)
         return GLTPartitionBook(to_torch(owners))
-
-    def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
-        """[n, dim], features of nodes given by id, of any partition.
-
-        Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
-        """
-        return self.dataset.node_tensor(self.dataset.facts.node_type(node_type), _ids(index))
-
-    def get_tensor_size(self, node_type: NodeType | None) -> torch.Size:
-        """Nodes of this partition, and numbers per node.
-
-        Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
-        """
-        name = self.dataset.facts.node_type(node_type)
-        info = self._node_info(name)
-        if info is None:
-            raise SettingsError(f"node type {name!r} has no features")
-        return torch.Size([len(self.dataset.own_keys(name)), info.dim])
-
-    def get_node_label(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
-        """[n], labels of nodes given by id, of any partition.
-
-        Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no labels.
-        """
-        return self.dataset.label_tensor(self.dataset.facts.node_type(node_type), _ids(index))
-
-    def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64[n] sources and destinations of the edges of this partition.
-
-        Raises:
-            ValueError: The layout is not ``coo``, or the type is missing or too much.
-        """
-        _check_layout(layout)
-        src, dst = self.dataset.own_edges(self.dataset.facts.edge_type(edge_type))
-        return to_torch(src), to_torch(dst)
-
-    def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
-        """Numbers of nodes of the type's ends: the size of its adjacency matrix.
-
-        Raises:
-            ValueError: The layout is not ``coo``, or the type is missing or too much.
-        """
-        _check_layout(layout)
-        src, _, dst = self.dataset.facts.edge_type(edge_type)
-        book = self.dataset.store.book
-        return book.num_ids(src), book.num_ids(dst)
 
     def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
         """Width and dtype of features: of the only type, or by type; None where there are none."""
@@ -390,7 +318,7 @@ class DistServer:
         from hopstream.store.contract import SampleRequest
 
         graph = self.dataset.graph()
-        ids = graph.lookup(anchor_type, _ids(anchors))
+        ids = graph.lookup(anchor_type, ids_of(anchors))
         request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=-1)
         reply = graph.sample([request])[0]
         far_type = edge_type[2] if direction == "out" else edge_type[0]
@@ -577,28 +505,13 @@ class DistServer:
 
 
 METHODS = (
-    "exit", "get_dataset_meta", "get_node_types", "get_edge_types", "get_edge_dir", "get_edge_weights_registered",
-    "get_node_partition_id", "get_node_partition_book", "get_edge_partition_book", "get_node_feature",
-    "get_tensor_size", "get_node_label", "get_edge_index", "get_edge_size", "get_node_feature_info",
-    "get_edge_feature_info", "get_node_quantization_metadata", "get_edge_quantization_metadata", "get_node_ids",
-    "get_ablp_input", "init_sampling_backend", "register_sampling_input", "destroy_sampling_input",
-    "start_new_epoch_sampling", "fetch_one_sampled_message",
+    *METHODS_OF_PARTS, "get_node_types", "get_edge_types", "get_edge_dir", "get_edge_weights_registered",
+    "get_node_partition_book", "get_edge_partition_book", "get_node_feature_info", "get_edge_feature_info",
+    "get_node_quantization_metadata", "get_edge_quantization_metadata", "get_node_ids", "get_ablp_input",
+    "init_sampling_backend", "register_sampling_input", "destroy_sampling_input", "start_new_epoch_sampling",
+    "fetch_one_sampled_message",
 )  # fmt: skip
 """Methods that clients may call: all but ``shutdown`` and ``wait_for_exit``, which are the server's own."""
-_SERVER: DistServer | None = None
-_STORAGE: StorageServer | None = None
-_LEAVE_S = 180.0
-
-
-def get_server() -> DistServer:
-    """The server of this process.
-
-    Raises:
-        RuntimeError: ``init_server`` was not called.
-    """
-    if _SERVER is None:
-        raise RuntimeError("DistServer not initialized! Call init_server() first.")
-    return _SERVER
 
 
 def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -640,79 +553,10 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
         StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
         AccessDenied: Others could reach the server, and TLS or a token is missing.
     """
-    global _SERVER, _STORAGE
-    if _SERVER is not None:
-        raise RuntimeError("this process has a server already; call wait_and_shutdown_server first")
-    if (num_servers, server_rank) != (dataset.num_partitions, dataset.partition_idx):
-        raise SettingsError(
-            f"server {server_rank} of {num_servers} has partition {dataset.partition_idx} of {dataset.num_partitions}; "
-            "build the dataset with the same rank and number"
-        )
-    server = DistServer(dataset)
-    meeting = Meeting(
-        master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
-        settings=store_settings,
+    serve_parts(
+        num_servers, server_rank, dataset, master_addr, master_port, num_clients, num_rpc_threads, request_timeout,
+        server_group_name, is_dynamic, security=security, store_settings=store_settings, server_class=DistServer,
     )  # fmt: skip
-    _STORAGE = StorageServer(dataset, server.methods(), meeting, 0 if is_dynamic else num_clients)
-    _SERVER = server
-
-
-def wait_and_shutdown_server() -> None:
-    """Wait until ``exit`` is called, end the server, and leave with the other servers.
-
-    It ends as well where nobody will call ``exit``: server 0 is gone, or all clients, or the process that started it.
-
-    Raises:
-        RuntimeError: Loaders left channels, or nobody could call ``exit``; it is raised when the other servers can end.
-    """
-    global _SERVER, _STORAGE
-    if _SERVER is None or _STORAGE is None:
-        logger.warning("there is no server in this process; nothing to shut down")
-        return
-    server, storage = _SERVER, _STORAGE
-    failures: list[Exception] = []
-    trouble = _wait_for_end(server, storage)
-    if trouble is not None:
-        failures.append(RuntimeError(trouble))
-    left = server.left
-    for step in (server.shutdown, lambda: storage.leave(_LEAVE_S)):
-        try:
-            step()
-        except Exception as error:  # the other servers end whatever happened here
-            failures.append(error)
-    abandoned = storage.close()
-    _SERVER = _STORAGE = None
-    if left or abandoned:
-        keys = [str(number) for number in left] + [str(one["worker_key"]) for one in abandoned]
-        told = RuntimeError(
-            f"loaders that were not shut down left channels: {', '.join(keys)}; call shutdown() of every loader before "
-            "shutdown_compute_process(), or see what ended their processes"
-        )
-        failures.append(told)
-    if failures:
-        for other in failures[1:]:
-            failures[0].add_note(f"and then: {other}")
-        raise failures[0]
-
-
-def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
-    """Return None when ``exit`` was called, or why nobody will call it."""
-    parent = multiprocessing.parent_process()
-    while not server._has_ended():
-        if storage.trouble is not None:
-            return storage.trouble
-        if parent is not None and not parent.is_alive():
-            return "the process that started this server has ended"
-    return None
-
-
-def _ids(index: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.asarray(torch.as_tensor(index).cpu().numpy(), np.int64).reshape(-1)
-
-
-def _check_layout(layout: str) -> None:
-    if layout != "coo":
-        raise SettingsError(f"layout is {layout!r}; only 'coo' is known")
 
 
 def _edge_type(given: Types) -> EdgeType:
