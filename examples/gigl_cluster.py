@@ -1,0 +1,111 @@
+"""How does one command start GiGL's storage machines and compute ranks on this machine, and end all of them?
+
+Scripts that were written for GiGL get ``cluster_info`` from ``get_graph_store_info()``, on machines whose launcher set
+the environment. Here all addresses are loopback, so ``run_cluster`` makes it and hands it out.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo, build_storage_dataset, run_storage_server
+from hopstream.compat.gigl.distributed.utils import get_free_ports
+
+NUM_STORAGE, NUM_RANKS = 2, 2
+LIMIT_S, STOP_S = 600.0, 10.0
+HOME = "127.0.0.1"
+
+
+def run_cluster(parts: Path, compute: Callable[..., int], *arguments: Any) -> int:
+    """Run two storage machines, and one compute machine with two ranks; no process outlives the call.
+
+    Args:
+        parts: The dataset that the storage machines serve, in two parts or more.
+        compute: What each rank runs, with its local rank, the cluster and ``arguments``; it returns 0 where all is
+            well. A function of a module, as ranks are processes of their own.
+        *arguments: For ``compute``.
+
+    Returns:
+        0 where every process ended with 0.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # Ranks of one machine need no other network, and with one thread each they leave cores to the storage machines.
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+    with TemporaryDirectory(prefix="hopstream-gigl-") as folder:
+        cluster_info = GraphStoreInfo(
+            NUM_STORAGE, 1, HOME, HOME, HOME, *get_free_ports(3), NUM_RANKS, *get_free_ports(2), f"{folder}/ready"
+        )
+        context = multiprocessing.get_context("spawn")
+        processes: list[BaseProcess] = [
+            context.Process(
+                target=run_machine, args=(1 + rank, storage_process, cluster_info, parts), name=f"storage {rank}"
+            )
+            for rank in range(NUM_STORAGE)
+        ]
+        processes += [
+            context.Process(target=run_machine, args=(0, compute, rank, cluster_info, *arguments), name=f"rank {rank}")
+            for rank in range(NUM_RANKS)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            return wait_for_all(processes)
+        finally:
+            end_all([process for process in processes if process.pid is not None])
+
+
+def storage_process(cluster_info: GraphStoreInfo, parts: Path) -> int:
+    """Serve this storage machine's parts until the ranks are done."""
+    rank = cluster_info.storage_node_rank
+    dataset = build_storage_dataset(parts, "in", rank=rank, world_size=cluster_info.num_storage_nodes)
+    run_storage_server(rank, cluster_info, dataset, num_server_sessions=1)
+    return 0
+
+
+def run_machine(rank: int, function: Callable[..., int], *arguments: Any) -> None:
+    """Be one of the machines, or a process of one."""
+    os.setsid()  # a storage machine's own process can be ended with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    os.environ["RANK"] = str(rank)
+    sys.exit(function(*arguments))
+
+
+def wait_for_all(processes: list[BaseProcess]) -> int:
+    """Wait until all have ended, or one of them with another status than 0; 0 where all ended well in time."""
+    ends = time.monotonic() + LIMIT_S
+    running = list(processes)
+    while running:
+        if not wait([process.sentinel for process in running], max(0.0, ends - time.monotonic())):
+            print(f"error: after {LIMIT_S:g} s {', '.join(p.name for p in running)} had not ended", file=sys.stderr)
+            return 1
+        for process in [process for process in running if process.exitcode is not None]:
+            running.remove(process)
+            if process.exitcode:
+                print(f"error: {process.name} ended with status {process.exitcode}", file=sys.stderr)
+                return 1
+    return 0
+
+
+def end_all(processes: list[BaseProcess]) -> None:
+    """End what still runs, by force if it does not end when asked."""
+    for process in processes:
+        process.terminate()
+    ends = time.monotonic() + STOP_S
+    for process in processes:
+        process.join(max(0.0, ends - time.monotonic()))
+    for process in processes:
+        try:
+            os.killpg(process.pid or 0, signal.SIGKILL)  # with what a storage machine has started
+        except ProcessLookupError:
+            continue
+        process.join(STOP_S)
