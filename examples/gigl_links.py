@@ -56,7 +56,7 @@ def main() -> int:
     """Serve MovieLens and train on it; 0 where the model is better than chance and popularity."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where movies.csv and ratings.csv are")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
     graph = read_movielens(arguments.folder)
     rates, labels = graph.edges[RATES], graph.edges[LABELS]
@@ -81,10 +81,12 @@ def read_movielens(folder: Path) -> Graph:
     is_label = places >= counts[users] * 4 // 5
     known, later = order[~is_label], order[is_label]
     ratings = {"edge_attr": np.asarray(rates.features["rating"])[known, None] - np.float32(3.5)}
+    num_ratings = np.bincount(rates.dst_keys[known], minlength=movies.num_nodes)[:, None]
+    x = np.concatenate([one_hot(movies.features["genres"]), np.log1p(num_ratings, dtype=np.float32)], axis=1)
     graph = Graph(
         nodes={
             "user": NodeTable(num_nodes=tables.nodes["user"].num_nodes),
-            "movie": NodeTable(num_nodes=movies.num_nodes, features={"x": one_hot(movies.features["genres"])}),
+            "movie": NodeTable(num_nodes=movies.num_nodes, features={"x": x}),
         },
         edges={
             RATES: EdgeTable(src_keys=rates.src_keys[known], dst_keys=rates.dst_keys[known], features=ratings),
@@ -98,19 +100,19 @@ def read_movielens(folder: Path) -> Graph:
 class Recommender(nn.Module):
     """Users are what they rated; movies are what they are and who rated them; scores are products."""
 
-    def __init__(self, num_movies: int, num_genres: int, width: int = 32) -> None:
+    def __init__(self, num_movies: int, num_features: int, width: int = 32) -> None:
         """Nothing is learned per user."""
         super().__init__()
         self.movie = nn.Embedding(num_movies, width)
         nn.init.zeros_(self.movie.weight)
-        self.genres = nn.Linear(num_genres, width)
+        self.features = nn.Linear(num_features, width)
         self.to_user = Gather(width, num_values=1)
         self.to_movie = Gather(width, num_values=1)
         self.bias = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData) -> tuple[Tensor, Tensor]:
         """float32[n, width] of all users, and float32[n, width + 1] of all movies, whose last column is a bias."""
-        movies = self.movie(batch["movie"].node) + self.genres(batch["movie"].x)
+        movies = self.movie(batch["movie"].node) + self.features(batch["movie"].x)
         edges = batch[RATED_BY]
         users = self.to_user(movies, edges.edge_index, edges.edge_attr, len(batch["user"].node))
         edges = batch[RATES]
@@ -188,7 +190,7 @@ def train_process(local_rank: int, cluster_info: GraphStoreInfo, popularity: np.
 def train(model: Scores, loader: DistABLPLoader, random_loader: DistNeighborLoader, num_steps: int) -> None:
     """Take some steps."""
     replica = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3, weight_decay=1e-3)
     pairs = zip(InfiniteIterator(loader), InfiniteIterator(random_loader), strict=True)
     for main_batch, random_batch in islice(pairs, num_steps):
         positive, negative = replica(main_batch, random_batch)

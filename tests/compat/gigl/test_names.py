@@ -1,0 +1,88 @@
+"""Are the public names of GiGL's two pages of graph-store mode here, with their fields, and in the document's table?"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from hopstream.compat.gigl.distributed.graph_store import dist_server
+from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_producer as producer
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs" / "migrating-from-glt-gigl.md"
+METHODS = {
+    "SharedDistSamplingBackend": {
+        "describe_channel": "channel_id", "init_backend": "", "is_channel_epoch_done": "channel_id epoch",
+        "register_input": "channel_id worker_key sampler_input sampling_config channel", "shutdown": "",
+        "start_new_epoch_sampling": "channel_id epoch", "unregister_input": "channel_id",
+        "__init__": "data worker_options sampling_config sampler_options degree_tensors",
+    },
+    "DistServer": {
+        "__init__": "dataset log_every_n", "destroy_sampling_input": "channel_id", "exit": "",
+        "fetch_one_sampled_message": "channel_id", "get_ablp_input": "request", "get_dataset_meta": "",
+        "get_edge_dir": "", "get_edge_feature_info": "", "get_edge_index": "edge_type layout",
+        "get_edge_partition_book": "edge_type", "get_edge_size": "edge_type layout", "get_edge_types": "",
+        "get_node_feature": "node_type index", "get_node_feature_info": "", "get_node_ids": "request",
+        "get_node_label": "node_type index", "get_node_partition_book": "node_type",
+        "get_node_partition_id": "node_type index", "get_node_types": "", "get_tensor_size": "node_type",
+        "init_sampling_backend": "opts", "register_sampling_input": "opts", "shutdown": "",
+        "start_new_epoch_sampling": "channel_id epoch", "wait_for_exit": "",
+    },
+}  # fmt: skip
+FIELDS = {
+    producer.ActiveEpochState: "channel_id epoch input_len batch_size drop_last seeds_index total_batches "
+    "submitted_batches=0 completed_batches=0 cancelled=False",
+    producer.RegisterInputCmd: "channel_id worker_key sampler_input sampling_config channel",
+    producer.StartEpochCmd: "channel_id epoch seeds_index",
+    dist_server.ChannelState: "backend_id worker_key channel epoch=-1 lock=… tombstoned=False",
+    dist_server.SamplingBackendState: "backend_id backend_key runtime active_channels=… lock=… init_complete=False "
+    "init_error=None tearing_down=False",
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_have_their_arguments(name: str) -> None:
+    owner = getattr(producer, name, None) or getattr(dist_server, name)
+    for method, arguments in METHODS[name].items():
+        given = list(inspect.signature(getattr(owner, method)).parameters)
+        assert given == ["self", *arguments.split()], method
+
+
+@pytest.mark.parametrize("record", FIELDS, ids=lambda record: record.__name__)
+def test_records_have_their_fields_in_order(record: type) -> None:
+    def shown(field) -> str:
+        if field.default_factory is not MISSING:
+            return f"{field.name}=…"
+        return field.name if field.default is MISSING else f"{field.name}={field.default}"
+
+    assert [shown(field) for field in fields(record)] == FIELDS[record].split()
+
+
+def test_constants_and_commands() -> None:
+    assert [c.name for c in producer.SharedMpCommand] == ["REGISTER_INPUT", "UNREGISTER_INPUT", "START_EPOCH", "STOP"]
+    assert producer.EPOCH_DONE_EVENT == "EPOCH_DONE" and producer.SCHEDULER_TICK_SECS == 0.05
+    assert (producer.SCHEDULER_SLOW_SUBMIT_SECS, producer.SCHEDULER_STATE_MAX_CHANNELS) == (1.0, 6)
+    assert producer.SCHEDULER_STATE_LOG_INTERVAL_SECS == 300.0 and producer.CommandPayload is not None
+    assert (dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL, dist_server.FETCH_SLOW_LOG_SECS) == (5.0, 1.0)
+    assert list(inspect.signature(dist_server.init_server).parameters)[:10] == [
+        "num_servers", "server_rank", "dataset", "master_addr", "master_port", "num_clients", "num_rpc_threads",
+        "request_timeout", "server_group_name", "is_dynamic",
+    ]  # fmt: skip
+
+
+def test_the_document_has_every_name_and_names_tests_that_are_there() -> None:
+    text = DOCUMENT.read_text()
+    for names in METHODS.values():
+        for name in set(names) - {"__init__"}:
+            assert re.search(rf"\b{name}\b", text), name
+    for record in FIELDS:
+        assert f"`{record.__name__}" in text
+    tests = set(re.findall(r"`(?:tests/([\w/]+)/)?(test_\w+\.py)`", text))
+    assert tests
+    for folder, name in tests:
+        wanted = [ROOT / "tests" / folder / name] if folder else list((ROOT / "tests" / "compat").glob(f"g*/{name}"))
+        assert wanted and all(path.exists() for path in wanted), name
