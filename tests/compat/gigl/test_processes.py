@@ -1,0 +1,117 @@
+"""Storage machines and compute ranks that are processes of their own: epochs, sessions, teardown, kills."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.compat.gigl.ring import NUM_NODES, write_ring
+from tests.compat.gigl.world import World, running
+
+SPLITS = {"train": range(0, NUM_NODES, 2), "val": range(1, NUM_NODES, 4), "test": range(3, NUM_NODES, 4)}
+LEFT = "loaders that were not shut down left channels"
+DEADLINE_S = 20.0
+"""Within this a rank that waits at most four seconds for answers finds that a server is gone, on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ring(tmp_path_factory.mktemp("ring") / "ring", 3)
+
+
+def check_training(world: World, num_ranks: int) -> None:
+    """Every rank does what the page's example does, and together they have every seed once per epoch."""
+    told = [[world.hear(rank) for _ in range(4)] for rank in range(num_ranks)]
+    for epoch in range(2):
+        for split in ("train", "val"):
+            seeds = [seed for of_rank in told for seed in of_rank[epoch][split]]
+            assert sorted(seeds) == list(SPLITS[split])
+    assert sorted(seed for of_rank in told for seed in of_rank[2]["test"]) == list(SPLITS["test"])
+    assert all(of_rank[3]["has_ended"] for of_rank in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_compute", "processes"), [(1, 1), (1, 2), (3, 1)])
+def test_every_seed_comes_once_and_all_end_well(folder: Path, num_compute: int, processes: int) -> None:
+    with running(folder, num_compute=num_compute, processes=processes) as world:
+        check_training(world, num_compute * processes)
+        world.check_all_well()
+
+
+@pytest.mark.slow
+def test_two_sessions_of_a_cluster_that_the_environment_describes(folder: Path) -> None:
+    with running(folder, num_compute=2, sessions=2, of_environment=True) as world:
+        for _ in range(2):
+            check_training(world, 2)
+        world.check_all_well()
+
+
+@contextmanager
+def consuming(folder: Path, timeout: int = 60) -> Iterator[World]:
+    """Two ranks in the middle of an epoch, with channels on both servers."""
+    with running(folder, num_compute=2, work="consume", timeout=timeout) as world:
+        for rank in range(2):
+            assert world.hear(rank) == {"has_begun": True}
+        yield world
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> None:
+    with consuming(folder) as world:
+        other = 1 - killed
+        world.ranks[killed].kill()
+        world.go_on(other)
+        seeds = world.hear(other)["seeds"]
+        assert len(seeds) == len(set(seeds)) > 0
+        assert world.hear(other)["has_ended"]
+        assert world.ends(world.ranks[other]) == 0, world.errors(world.ranks[other])
+        for process in world.storage:
+            assert world.ends(process) != 0
+            assert LEFT in world.errors(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, killed: int) -> None:
+    with consuming(folder, timeout=4) as world:
+        world.kill_server(killed)
+        assert world.ends(world.storage[killed]) != 0
+        assert "ended with -9" in world.errors(world.storage[killed])
+        for rank in range(2):
+            world.go_on(rank, "endlessly")
+        ends = []
+        for rank in range(2):
+            told = world.hear(rank)
+            assert "grpc://127.0.0.1:" in told["message"] and told["seconds"] < DEADLINE_S, told
+            ends.append(world.hear(rank))
+            assert world.ends(world.ranks[rank]) == 0, world.errors(world.ranks[rank])
+        # Who leaves is told by server 0; the one that tells the servers to end finds that server 1 is gone.
+        named = [end for end in ends if "grpc://127.0.0.1:" in end.get("message", "")]
+        assert len(named) == 2 - killed, ends
+        assert (world.ends(world.storage[1 - killed]) == 0) == bool(killed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["client", "server"])
+@pytest.mark.parametrize("turn", range(20))
+def test_kills_at_any_moment(folder: Path, turn: int, kind: str) -> None:
+    """Nothing hangs, and whoever was not killed ends by itself."""
+    killed = turn % 2
+    with consuming(folder, timeout=4) as world:
+        for rank in range(2):
+            world.go_on(rank)
+        threading.Event().wait(random.random() * 0.5)
+        if kind == "client":
+            world.ranks[killed].kill()
+        else:
+            world.kill_server(killed)
+        for process in (*world.ranks, *world.storage):
+            world.ends(process)
+        if kind == "client":
+            assert world.ranks[1 - killed].returncode == 0, world.errors(world.ranks[1 - killed])

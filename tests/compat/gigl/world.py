@@ -1,0 +1,282 @@
+"""A cluster of processes: storage machines and compute ranks, each ``python -m tests.compat.gigl.world TASK``.
+
+A task is JSON; a compute rank says in lines of JSON how far it is. Tests start clusters by ``World``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ in ("__main__", "__mp_main__"):  # a process of a cluster, or one that it spawned
+    sys.modules["pytorch_lightning"] = sys.modules["lightning"] = None  # type: ignore[assignment] # saves 1.5 s
+
+import psutil
+import torch
+
+from hopstream.compat.gigl.distributed.graph_store import (
+    GraphStoreInfo,
+    RemoteDistDataset,
+    build_storage_dataset,
+    dist_server,
+    get_graph_store_info,
+    init_compute_process,
+    run_storage_server,
+    shutdown_compute_process,
+)
+from hopstream.compat.gigl.distributed.graph_store import compute as graph_store_compute
+from hopstream.compat.glt.distributed import roster
+from tests.compat.gigl.ring import check_ring_batch
+from tests.ports import free_ports
+
+if TYPE_CHECKING:
+    from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
+
+GONE_S, ABANDONED_S = 4.0, 6.0
+RPC_S = 60
+END_S = 120.0
+"""How long all processes of a cluster may take to end by themselves."""
+
+if __name__ in ("__main__", "__mp_main__"):
+    roster.GONE_S, roster.ABANDONED_S, roster.PRESENT_S = GONE_S, ABANDONED_S, 0.5
+    dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL = 0.5
+    socket.gethostname = lambda: "localhost"  # the address of this machine's name may be one that others can reach
+
+
+# --- What a process does ----------------------------------------------------------------------------------------------
+
+
+def say(**told: Any) -> None:
+    """Tell the test."""
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
+    """The cluster as the task says it, or as the environment does."""
+    if given is not None:
+        return GraphStoreInfo(**given)
+    torch.distributed.init_process_group("gloo")
+    info = get_graph_store_info()
+    torch.distributed.destroy_process_group()
+    return info
+
+
+def serve(task: dict[str, Any]) -> None:
+    """A storage machine."""
+    info = cluster_info(task["info"])
+    rank = info.storage_node_rank
+    torch.distributed.init_process_group(
+        "gloo", world_size=info.num_storage_nodes, rank=rank,
+        init_method=f"tcp://{info.storage_cluster_master_ip}:{info.storage_cluster_master_port}",
+    )  # fmt: skip
+    dataset = build_storage_dataset(task["folder"], "in")
+    torch.distributed.destroy_process_group()
+    run_storage_server(
+        storage_rank=rank, cluster_info=info, dataset=dataset, num_server_sessions=task["sessions"],
+        timeout_seconds=END_S, rpc_timeout=RPC_S,
+    )  # fmt: skip
+
+
+def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader:
+    """The loader of one rank's share of a split."""
+    from hopstream.compat.gigl.distributed.distributed_neighborloader import (
+        DistNeighborLoader,
+    )  # imports PyG, which servers do without
+
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    ids = dataset.fetch_node_ids(rank=rank, world_size=world_size, split=split)
+    return DistNeighborLoader(dataset, [2, 2], ids, batch_size=batch_size, shuffle=True)
+
+
+def seeds_of(loader: DistNeighborLoader) -> list[int]:
+    """The seeds of an epoch, after a check of every batch."""
+    seeds: list[int] = []
+    for data in loader:
+        check_ring_batch(data.node, data.edge_index, data.x, data.batch)
+        assert (data.y == data.node % 4).all()
+        seeds += data.batch.tolist()
+    return seeds
+
+
+def train(dataset: RemoteDistDataset) -> None:
+    """Three loaders that are alive together, shut down one after the other; each was made before, too."""
+    for split in ("train", "val"):
+        loader = new_loader(dataset, split)
+        next(iter(loader))
+        loader.shutdown()
+    train_loader, val_loader, test_loader = (new_loader(dataset, split) for split in ("train", "val", "test"))
+    for epoch in range(2):
+        found: dict[str, list[int]] = {"train": []}
+        for number, data in enumerate(train_loader):
+            check_ring_batch(data.node, data.edge_index, data.x, data.batch)
+            found["train"] += data.batch.tolist()
+            if number == 0:
+                found["val"] = seeds_of(val_loader)
+        say(epoch=epoch, **{"val": seeds_of(val_loader), **found})
+    train_loader.shutdown()
+    val_loader.shutdown()
+    say(test=seeds_of(test_loader))
+    test_loader.shutdown()
+
+
+def consume(dataset: RemoteDistDataset) -> None:
+    """Say that there are batches of every server; then wait for a line, and read on until the epoch ends or fails.
+
+    After a line that says so, epoch after epoch is read, and all servers are asked for their nodes, until that fails.
+    """
+    loader = new_loader(dataset, None, batch_size=1)
+    batches = iter(loader)
+    seeds = [seed for _ in range(4) for seed in next(batches).batch.tolist()]
+    say(has_begun=True)
+    is_endless = "endlessly" in sys.stdin.readline()
+    started = time.monotonic()
+    try:
+        while (data := next(batches, None)) is not None:  # a for loop would begin the next epoch
+            seeds += data.batch.tolist()
+        while is_endless:
+            seeds_of(loader)
+            dataset.fetch_node_ids()
+    except Exception as error:
+        say(error=type(error).__name__, message=str(error), seconds=time.monotonic() - started)
+    else:
+        say(seeds=seeds)
+    loader.shutdown()
+
+
+def compute(task: dict[str, Any]) -> None:
+    """A compute rank."""
+    info = cluster_info(task["info"])
+    for session in range(task["sessions"]):
+        init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S)
+        session_of_all = graph_store_compute.session()  # all are here: from now on answers come soon
+        session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
+        assert torch.distributed.get_world_size() == info.compute_cluster_world_size
+        dataset = RemoteDistDataset(info, task["local_rank"])
+        {"train": train, "consume": consume}[task["work"]](dataset)
+        try:
+            shutdown_compute_process()
+        except Exception as error:
+            say(session=session, error=type(error).__name__, message=str(error))
+        else:
+            say(session=session, has_ended=True)
+
+
+# --- What a test does -------------------------------------------------------------------------------------------------
+
+
+class World:
+    """The processes of one cluster."""
+
+    def __init__(self, storage: list[subprocess.Popen[str]], ranks: list[subprocess.Popen[str]]) -> None:
+        self.storage, self.ranks = storage, ranks
+
+    def hear(self, rank: int) -> dict[str, Any]:
+        """The next line of a rank."""
+        stdout = self.ranks[rank].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        assert line, "a compute rank has ended: " + self.errors(self.ranks[rank])
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def go_on(self, rank: int, how: str = "to the end") -> None:
+        """Let a rank that waits for a line go on."""
+        stdin = self.ranks[rank].stdin
+        assert stdin is not None
+        stdin.write(f"{how}\n")
+        stdin.flush()
+
+    def kill_server(self, rank: int) -> None:
+        """Kill the process of a session, where it has not ended; its machine's process ends with an error."""
+        for pid in children(self.storage[rank].pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+
+    def ends(self, process: subprocess.Popen[str]) -> int:
+        """The exit status of a process, which ends by itself."""
+        return process.wait(END_S)
+
+    def errors(self, process: subprocess.Popen[str]) -> str:
+        """What a process that has ended said on stderr."""
+        process.wait(END_S)
+        assert process.stderr is not None
+        return process.stderr.read()
+
+    def check_all_well(self) -> None:
+        """Every process ends without an error."""
+        for process in (*self.ranks, *self.storage):
+            assert self.ends(process) == 0, self.errors(process)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has spawned, without multiprocessing's resource tracker."""
+    with suppress(psutil.NoSuchProcess):
+        found = psutil.Process(pid).children()
+        return [child.pid for child in found if not any("resource_tracker" in word for word in child.cmdline())]
+    return []
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    num_compute: int = 1,
+    processes: int = 1,
+    num_storage: int = 2,
+    work: str = "train",
+    sessions: int = 1,
+    timeout: int = RPC_S,
+    of_environment: bool = False,
+) -> Iterator[World]:
+    """A cluster whose processes are ended in the end."""
+    home, ready = "127.0.0.1", folder.parent / f"ready-{free_ports(1)[0]}"
+    ports = free_ports(6)
+    info = GraphStoreInfo(
+        num_storage, num_compute, home, home, home, *ports[:3], processes, *ports[3:5], str(ready)
+    )  # fmt: skip
+    variables = {
+        "WORLD_SIZE": f"{num_storage + num_compute}", "MASTER_ADDR": home, "MASTER_PORT": f"{ports[5]}",
+        "GIGL_GRAPH_STORE_NUM_COMPUTE_NODES": f"{num_compute}", "GIGL_GRAPH_STORE_READINESS_URI": str(ready),
+        "GIGL_GRAPH_STORE_NUM_STORAGE_NODES": f"{num_storage}", "COMPUTE_CLUSTER_LOCAL_WORLD_SIZE": f"{processes}",
+    }  # fmt: skip
+
+    def start(machine: int, local_rank: int) -> subprocess.Popen[str]:
+        task = {
+            "info": None if of_environment else asdict(info), "folder": str(folder), "sessions": sessions,
+            "local_rank": local_rank, "work": work, "timeout": timeout, "is_compute": machine < num_compute,
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.compat.gigl.world", json.dumps(task)], text=True,
+            cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **(variables if of_environment else {}), "RANK": f"{machine}"},
+        )  # fmt: skip
+
+    world = World([], [])
+    try:
+        for machine in range(num_compute, num_compute + num_storage):
+            world.storage.append(start(machine, 0))
+        for machine in range(num_compute):
+            for local_rank in range(processes):
+                world.ranks.append(start(machine, local_rank))
+        yield world
+    finally:
+        for process in (*world.ranks, *world.storage):
+            for pid in [*children(process.pid), process.pid] if process.poll() is None else []:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            process.communicate()
+
+
+if __name__ == "__main__":
+    TASK = json.loads(sys.argv[1])
+    (compute if TASK["is_compute"] else serve)(TASK)
