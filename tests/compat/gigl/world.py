@@ -27,14 +27,13 @@ from hopstream.compat.gigl.distributed.graph_store import (
     GraphStoreInfo,
     RemoteDistDataset,
     build_storage_dataset,
-    dist_server,
     get_graph_store_info,
     init_compute_process,
     run_storage_server,
     shutdown_compute_process,
 )
 from hopstream.compat.gigl.distributed.graph_store import compute as graph_store_compute
-from hopstream.compat.glt.distributed import roster
+from hopstream.compat.glt.distributed import dist_server, roster
 from tests.compat.gigl.ring import check_ring_batch
 from tests.ports import free_ports
 
