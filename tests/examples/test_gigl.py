@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.examples.real_data import run_script
+from tests.examples.real_data import LONG_RUN_S, run_script
 from tests.examples.test_movielens import write_movielens
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.timeout(300)
 MARK = "TMPDIR"
 
 
@@ -19,7 +19,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: ob
     """Run a script; its status and what it said. All processes that it starts inherit a variable, and are gone."""
     monkeypatch.setenv(MARK, str(folder))
     try:
-        status, shown = run_script(name, *arguments)
+        status, shown = run_script(name, *arguments, limit_s=LONG_RUN_S)
     finally:
         left = processes_of(folder)
     assert not left, f"{name} left {left}"
@@ -45,12 +45,14 @@ def figures_of(shown: str, pattern: str) -> list[float]:
     return [float(figure) for figure in found.groups()]
 
 
+@pytest.mark.slow
 def test_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status, shown = run("gigl_nodes.py", tmp_path, monkeypatch, "--epochs", 10)
     accuracy, num_steps = figures_of(shown, r"^result +test accuracy (\S+) after (\d+) steps")
     assert status == 0 and accuracy >= 0.76 and num_steps == 30, shown
 
 
+@pytest.mark.soak
 def test_pagerank_and_a_figure_that_is_not_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status, shown = run("gigl_ppr.py", tmp_path, monkeypatch, "--epochs", 10, "--wanted", 0.95)
     (accuracy,) = figures_of(shown, r"^result +test accuracy (\S+) after 30 steps; wanted 0.95")
@@ -58,6 +60,7 @@ def test_pagerank_and_a_figure_that_is_not_reached(tmp_path: Path, monkeypatch: 
     assert status == 1 and re.search(r"^error: rank \d ended with status 1$", shown, re.M), shown
 
 
+@pytest.mark.soak
 def test_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status, shown = run("gigl_inference.py", tmp_path, monkeypatch, "--out", tmp_path / "out.npy")
     assert status == 0, shown
@@ -66,6 +69,7 @@ def test_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert found.shape == (2708, 16) and np.isfinite(found).all() and found.std(axis=0).all()
 
 
+@pytest.mark.slow
 def test_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_movielens(tmp_path, np.random.default_rng(0))
     status, shown = run("gigl_links.py", tmp_path, monkeypatch, tmp_path, "--epochs", 20)

@@ -35,8 +35,14 @@ def check_training(world: World, num_ranks: int) -> None:
     assert all(of_rank[3]["has_ended"] for of_rank in told)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("num_compute", "processes"), [(1, 1), (1, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("num_compute", "processes"),
+    [
+        pytest.param(1, 1, marks=pytest.mark.soak),
+        pytest.param(1, 2, marks=pytest.mark.soak),
+        pytest.param(3, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_every_seed_comes_once_and_all_end_well(folder: Path, num_compute: int, processes: int) -> None:
     with running(folder, num_compute=num_compute, processes=processes) as world:
         check_training(world, num_compute * processes)
@@ -60,8 +66,7 @@ def consuming(folder: Path, timeout: int = 60) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
 def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> None:
     with consuming(folder) as world:
         other = 1 - killed
@@ -76,8 +81,7 @@ def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> N
             assert LEFT in world.errors(process)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
 def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, killed: int) -> None:
     with consuming(folder, timeout=4) as world:
         world.kill_server(killed)
