@@ -265,3 +265,38 @@ def test_without_a_session() -> None:
     assert dist_client._SESSION is None
     with pytest.raises(RuntimeError, match="call init_compute_process first"):
         request_server(0, "get_edge_dir")
+
+
+def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
+    from hopstream.compat.gigl.distributed.graph_store.messages import RegisterBackendRequest
+    from hopstream.compat.gigl.distributed.graph_store.remote_channel import RemoteReceivingChannel
+    from hopstream.compat.glt.sampler import NodeSamplerInput
+    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest
+
+    dataset = connect(rings["hash"], 2)
+    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
+    channels = []
+    for server, ids in dataset.fetch_node_ids().items():
+        backend = request_server(server, DistServer.init_sampling_backend, request)
+        given = RegisterBackendRequest(backend, "rank_0", NodeSamplerInput(ids), CONFIG, 4, "1MB")
+        channels.append(request_server(server, DistServer.register_sampling_input, given))
+    receiving = RemoteReceivingChannel([0, 1], channels, prefetch_size=3)
+    for epoch in range(2):
+        for server, channel in enumerate(channels):
+            request_server(server, DistServer.start_new_epoch_sampling, channel, epoch)
+        receiving.reset()
+        seen = []
+        with pytest.raises(StopIteration):
+            while True:
+                message = receiving.recv()
+                check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
+                seen += message["batch"].tolist()
+        assert sorted(seen) == list(range(NUM_NODES))
+    with pytest.raises(StopIteration):
+        RemoteReceivingChannel([0, 1], channels, active_mask=[False, False]).recv()
+    with pytest.raises(RuntimeError, match="only receives"):
+        receiving.send({})
+    with pytest.raises(ValueError, match="give as many"):
+        RemoteReceivingChannel([0, 1], 3)
+    for server, channel in enumerate(channels):
+        request_server(server, DistServer.destroy_sampling_input, channel)

@@ -148,8 +148,3 @@ class StorageServer:
         )
         settings = replace(self._meeting.settings or StoreSettings(), timeout_s=self._meeting.timeout_s)
         return open_cluster(Cluster(dataset_id=None, servers=entries), settings, own=own)
-
-
-def cluster_text(locations: list[str]) -> str:
-    """The servers as ``RemoteGraph`` takes them."""
-    return ",".join(locations)
