@@ -201,7 +201,9 @@ def test_both_forms_of_labels(connect: Connect, shop: Path) -> None:
             as_rows = make(dataset, given, rng_seed=1, use_label_edge_index_output=False)
         for one, other in zip(as_pairs, as_rows, strict=True):
             num_anchors = one["user"].batch_size
-            assert set(one._global_store.keys()) == set(other._global_store.keys()) == {"y_positive", "y_negative"}
+            assert set(one._global_store.keys()) == set(other._global_store.keys()) == {
+                "y_positive", "y_negative", "num_sampled_nodes", "num_sampled_edges"
+            }  # fmt: skip
             for kind in ("y_positive", "y_negative"):
                 pairs, rows = one[kind], other[kind]
                 if names is None:

@@ -138,6 +138,44 @@ def test_a_batch_that_fails_comes_as_a_message(backend: SharedDistSamplingBacken
         assert "NoneType" in bytes(message[SAMPLING_ERROR].tolist()).decode()
 
 
+def test_a_loader_that_cannot_begin_is_told_in_every_message(backend: SharedDistSamplingBackend, monkeypatch) -> None:
+    channel = QueueChannel(20)
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
+    loader = backend._channels[1].loader
+    assert loader is not None
+    monkeypatch.setattr(type(loader), "maker", lambda _: [][1])
+    backend.start_new_epoch_sampling(1, 0)
+    for message in read_epoch(backend, channel, 2):
+        assert "IndexError" in bytes(message[SAMPLING_ERROR].tolist()).decode()
+
+
+def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBackend) -> None:
+    has_failed = threading.Event()
+
+    class Full:
+        def send(self, message: object) -> None:
+            has_failed.set()
+            raise OSError("the disk is full")
+
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, Full())
+    backend.start_new_epoch_sampling(1, 0)
+    assert has_failed.wait(WAIT_S)
+    pump = backend._channels[1].pump
+    assert pump is not None
+    pump.join(WAIT_S)
+    with pytest.raises(RuntimeError, match="channel 1 did not take a message: the disk is full"):
+        backend.is_channel_epoch_done(1, 0)
+
+
+def test_messages_of_an_earlier_generation_are_not_taken() -> None:
+    channel = QueueChannel(2)
+    channel.send({})
+    assert channel.recv(0.0, generation=0) == {}
+    channel.clear()
+    channel.send({})
+    assert channel.recv(0.0, generation=0) is None and channel.recv(0.0, generation=1) == {}
+
+
 def test_pagerank(dataset: DistDataset) -> None:
     backend = new_backend(dataset, PPRSamplerOptions(max_ppr_nodes=4))
     backend.init_backend()

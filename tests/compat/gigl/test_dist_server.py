@@ -20,7 +20,7 @@ from hopstream.compat.gigl.distributed.graph_store.messages import (
 )
 from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SharedDistSamplingBackend
-from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -237,6 +237,45 @@ def test_a_registration_that_fails_leaves_nothing(server: DistServer) -> None:
     assert server.left == [] and server._backends[backend].active_channels == set()
 
 
+def test_a_fetch_of_an_epoch_that_was_left_takes_nothing_of_the_next(server: DistServer, monkeypatch) -> None:
+    channel = register(server, init(server), range(NUM_NODES))
+    server.start_new_epoch_sampling(channel, 0)
+    state, answers = server._channels[channel], []
+    waits, real = threading.Event(), state.channel.recv
+
+    def slow(timeout_s: float, generation: int) -> Any:
+        if not waits.is_set():  # the first look finds nothing, as where sampling is slow
+            waits.set()
+            assert started.wait(WAIT_S)
+        return real(timeout_s, generation)
+
+    started = threading.Event()
+    monkeypatch.setattr(state.channel, "recv", slow)
+    thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))
+    thread.start()
+    assert waits.wait(WAIT_S)
+    server.start_new_epoch_sampling(channel, 1)
+    started.set()
+    thread.join(WAIT_S)
+    assert answers == [(None, True)]
+    found = read_epoch(server, channel)
+    assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
+
+
+def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> None:
+    backend = init(server)
+    for wanted, given in ((10**9, OPTIONS.buffer_capacity), (0, 1), (-1, 1)):
+        request = RegisterBackendRequest(backend, f"{wanted}", NodeSamplerInput([1]), CONFIG, wanted, "1MB")
+        assert server._channels[server.register_sampling_input(request)].channel._capacity == given
+    other = InitSamplingBackendRequest("loader_0", OPTIONS, PPRSamplerOptions(), CONFIG)
+    with pytest.raises(ValueError, match="choose another backend_key"):
+        server.init_sampling_backend(other)
+    monkeypatch.setattr(dist_server, "MAX_BACKENDS", 1)
+    with pytest.raises(RuntimeError, match="has 1 backends, as many as it may have"):
+        init(server, "loader_1")
+    assert init(server) == backend
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, monkeypatch, fails: bool) -> None:
     num_made, go, is_failing = [], threading.Event(), []
@@ -277,7 +316,7 @@ def test_a_fetch_ends_when_its_channel_is_destroyed(server: DistServer, monkeypa
     channel = register(server, init(server), range(NUM_NODES))
     server.start_new_epoch_sampling(channel, 0)
     state = server._channels[channel]
-    monkeypatch.setattr(state.channel, "recv", lambda timeout_s: None)
+    monkeypatch.setattr(state.channel, "recv", lambda *_: None)
     monkeypatch.setattr(state.channel, "empty", lambda: False)
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))

@@ -32,7 +32,8 @@ from hopstream.compat.glt.distributed import dist_client, dist_server, roster
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
-from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.store.wire import decode_frame, encode_frame
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
 from tests.compat.gigl.test_dist_server import init, register
@@ -110,6 +111,28 @@ def test_servers_that_disagree_are_refused() -> None:
     for rank, num_servers in ((0, 3), (2, 2)):
         with pytest.raises(SettingsError, match="joined a session of 2 servers"):
             kept._join(rank, "grpc://b:1", num_servers)
+
+
+def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
+    kept = roster.Roster(1)
+
+    def leave(rank: int) -> dict[str, Any]:
+        header = {"op": "roster", "role": "client", "rank": rank, "step": "leave", "num_clients": 2}
+        return decode_frame(next(kept._answer(decode_frame(encode_frame(header))))).header
+
+    kept._seen["client", 0] = kept._seen["client", 1] = time.monotonic()
+    assert leave(0)["missing"] == [1]
+    kept._seen["client", 0] -= roster.GONE_S + 1.0  # client 0 says nothing any more
+    assert leave(1) | {"locations": []} == {"locations": [], "missing": [], "tells": True, "is_abandoned": False}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"role": "owner"}, {"rank": -1}, {"rank": "0"}, {"rank": 1 << 40}, {"num_clients": 10**12}]
+)
+def test_a_roster_refuses_what_no_member_says(wrong: dict[str, Any]) -> None:
+    header = {"op": "roster", "role": "client", "rank": 0, "step": "leave", "num_clients": 1} | wrong
+    with pytest.raises(FormatError, match=f"header field '{next(iter(wrong))}'"):
+        next(roster.Roster(1)._answer(decode_frame(encode_frame(header))))
 
 
 def test_a_server_can_be_asked_before_it_knows_the_others(folder: Path) -> None:

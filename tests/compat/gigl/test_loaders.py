@@ -53,8 +53,14 @@ def as_lists(data: Data | HeteroData) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for store in data.stores:
         for name, value in store.items():
-            found[f"{store._key}.{name}"] = value.tolist() if isinstance(value, torch.Tensor) else value
+            found[f"{store._key}.{name}"] = _plain(value)
     return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 @pytest.mark.parametrize("method", ["hash", "range"])
@@ -125,6 +131,10 @@ def test_a_typed_batch(connect: Connect, typed: Path) -> None:
         assert (paper.x[:, 0] == paper.node).all() and (paper.y == paper.node % 3).all() and "y" not in author
         assert (author.x[:, 0] == 2 * author.node).all() and "batch" not in author
         assert set(data.edge_types) == {WRITES, CITES}
+        assert {t: n.tolist() for t, n in data.num_sampled_nodes.items()} == {
+            t: data[t].num_sampled_nodes.tolist() for t in ("paper", "author")
+        }
+        assert set(data.num_sampled_edges) == {WRITES, CITES}
         assert (data[WRITES].edge_index[1] < len(paper.node)).all()
     loader.shutdown()
 

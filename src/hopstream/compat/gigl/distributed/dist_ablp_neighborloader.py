@@ -73,12 +73,13 @@ class DistABLPLoader(BaseDistLoader):
             input_nodes: Server to its anchors with labels, as ``RemoteDistDataset.fetch_ablp_input`` gives them. Labels
                 may be of several supervision edge types, on all servers the same, which begin at the anchors' type.
             supervision_edge_type: None; ``input_nodes`` name it.
-            num_workers: With ``worker_concurrency``, how many batches a server keeps ready.
+            num_workers: With ``worker_concurrency``, the most that ``prefetch_size`` may be; servers sample with
+                threads of their own.
             batch_size: Anchors per batch.
             pin_memory_device: Where batches are put; None for this process's GPU, or the CPU.
-            worker_concurrency: Batches in flight per worker.
+            worker_concurrency: As ``num_workers``.
             prefetch_size: Batches that are fetched ahead per server; None for 4.
-            channel_size: No effect; servers bound what waits by ``--buffer-bytes``.
+            channel_size: No effect; servers bound what waits.
             process_start_gap_seconds: No effect.
             num_cpu_threads: No effect.
             shuffle: Anchors come in another order in every epoch.
@@ -95,8 +96,7 @@ class DistABLPLoader(BaseDistLoader):
                 False a model sees what it is to predict wherever labels are edges of the graph, too, as with GiGL.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which. While iterating: no anchor of a batch has
-                a positive label.
+            ValueError: A setting that cannot be met; the message says which.
             NotImplementedError: ``PPRSamplerOptions``, or weights with them.
             RuntimeError: ``init_compute_process`` was not called.
 

@@ -56,14 +56,15 @@ class DistNeighborLoader(BaseDistLoader):
             dataset: The graph.
             num_neighbors: Neighbours per hop, for all edge types or for each that is followed; from 0.
             input_nodes: Server to int64[n] ids of seeds, with their type in front where the graph has types.
-            num_workers: With ``worker_concurrency``, how many batches a server keeps ready.
+            num_workers: With ``worker_concurrency``, the most that ``prefetch_size`` may be; servers sample with
+                threads of their own.
             batch_size: Seeds per batch.
             context: No effect.
             local_process_rank: No effect.
             local_process_world_size: No effect.
             pin_memory_device: Where batches are put; None for this process's GPU, or the CPU.
-            worker_concurrency: Batches in flight per worker.
-            channel_size: No effect; servers bound what waits by ``--buffer-bytes``.
+            worker_concurrency: As ``num_workers``.
+            channel_size: No effect; servers bound what waits.
             prefetch_size: Batches that are fetched ahead per server; None for 4.
             process_start_gap_seconds: No effect.
             num_cpu_threads: No effect.

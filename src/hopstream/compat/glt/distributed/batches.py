@@ -31,7 +31,8 @@ class BatchForm:
 
     ``n_id`` becomes ``node``, ``e_id`` ``edge``; ``batch`` are the ids of the seeds; columns become ``x``,
     ``edge_attr`` and ``y``. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are turned round, and
-    their types named so. Edge types that hold labels are left out.
+    their types named so. Edge types that hold labels are left out. A batch with types has all ``num_sampled_nodes`` and
+    ``num_sampled_edges`` in dictionaries by type, too.
 
     Attributes:
         facts: The graph.
@@ -70,7 +71,12 @@ class BatchForm:
             )
         for name, value in data._global_store.items():
             typed[name] = value
-        return self._untyped(typed) if self.facts.kind == "labeled" else typed
+        if self.facts.kind == "labeled":
+            return self._untyped(typed)
+        for name, types in (("num_sampled_nodes", typed.node_types), ("num_sampled_edges", typed.edge_types)):
+            if found := {t: typed[t][name] for t in types if name in typed[t]}:
+                setattr(typed, name, found)
+        return typed
 
     def _shown(self, edge_type: EdgeType) -> EdgeType:
         return edge_type if self.edge_dir == "in" or edge_type[1] == PPR else reversed_type(edge_type)

@@ -45,22 +45,9 @@ class GLTFacts(GraphFacts):
 
 
 class NodeForm(BatchForm):
-    """Renames the attributes of batches around nodes: as ``BatchForm``, with ids of edges of all types.
-
-    Batches with types have all ``num_sampled_nodes`` and ``num_sampled_edges`` in dictionaries by type, too.
-    """
+    """Renames the attributes of batches around nodes: as ``BatchForm``, with ids of edges of all types."""
 
     __slots__ = ()
-
-    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors."""
-        made = super().__call__(data)
-        if isinstance(made, HeteroData):
-            for name, types in (("num_sampled_nodes", made.node_types), ("num_sampled_edges", made.edge_types)):
-                found = {t: made[t][name] for t in types if name in made[t]}
-                if found:
-                    setattr(made, name, found)
-        return made
 
     def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
         super()._set_edges(made, given, edge_type, is_ppr=is_ppr)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
+import reprlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
 from hopstream.store.channel import Channel
+from hopstream.store.rendezvous_server import MAX_RANKS
 from hopstream.store.wire import Bytes, Frame, encode_frame
 
 LOG = logging.getLogger(__name__)
@@ -48,13 +50,15 @@ class Roster:
 
     def _answer(self, frame: Frame) -> Iterator[Bytes]:
         ends = time.monotonic() + TURN_S
-        role, rank, step = frame.text("role"), int(frame.header["rank"]), frame.text("step")
+        role, rank, step = frame.text("role"), _number(frame, "rank"), frame.text("step")
+        if role not in self._left:
+            raise FormatError(f"header field 'role' is {role[:50]!r}; it must be server or client")
         with self._changed:
             if step == "join":
                 if self._is_over:  # who comes is of the next session, whose server 0 listens here soon
                     raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
                 if role == "server":
-                    self._join(rank, frame.text("location"), int(frame.header["num_servers"]))
+                    self._join(rank, frame.text("location"), _number(frame, "num_servers"))
             if step != "present" or (role, rank) in self._seen:
                 self._seen[role, rank] = time.monotonic()
             if step == "leave":
@@ -91,7 +95,9 @@ class Roster:
 
     def _teller(self, frame: Frame) -> int:
         """The client that tells the servers to end: the first of those that are there in the end."""
-        return min(self._left["client"]) if frame.header["num_clients"] else 0
+        gone_before = time.monotonic() - GONE_S
+        there = [rank for rank in self._left["client"] if self._seen["client", rank] > gone_before]
+        return min(there, default=0) if _number(frame, "num_clients") else 0
 
     def _is_abandoned(self) -> bool:
         seen = [at for (role, _), at in self._seen.items() if role == "client"]
@@ -99,13 +105,22 @@ class Roster:
 
     def _missing(self, role: str, frame: Frame) -> list[int]:
         """Who has not left yet, without those that are gone."""
-        wanted = range(self._num_servers) if role == "server" else range(int(frame.header["num_clients"]))
+        wanted = range(self._num_servers) if role == "server" else range(_number(frame, "num_clients"))
         gone_before = time.monotonic() - GONE_S
         return [
             rank
             for rank in wanted
             if rank not in self._left[role] and self._seen.get((role, rank), -math.inf) > gone_before
         ]
+
+
+def _number(frame: Frame, name: str) -> int:
+    value = frame.header.get(name)
+    if type(value) is not int or not 0 <= value <= MAX_RANKS:
+        raise FormatError(
+            f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from 0 to {MAX_RANKS}"
+        )
+    return value
 
 
 class Member:

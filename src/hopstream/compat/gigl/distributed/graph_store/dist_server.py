@@ -61,6 +61,7 @@ FETCH_S = 600.0
 """How long one fetch waits for a batch."""
 INIT_WAIT_S = 60.0
 EMPTY_CAPACITY = 1
+MAX_BACKENDS = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -337,6 +338,8 @@ class DistServer(ServerOfParts):
         with self._lock:
             state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
             is_first = state is None
+            if len(self._backends) >= MAX_BACKENDS and is_first:
+                raise RuntimeError(f"the server has {MAX_BACKENDS} backends, as many as it may have; shut loaders down")
             if state is None:
                 runtime = SharedDistSamplingBackend(
                     data=self.dataset, worker_options=opts.worker_options, sampling_config=opts.sampling_config,
@@ -366,6 +369,11 @@ class DistServer(ServerOfParts):
                 raise RuntimeError(
                     f"another caller's making of backend {opts.backend_key!r} failed: {state.init_error}"
                 ) from state.init_error
+            if opts.sampler_options != state.runtime.sampler_options:
+                raise SettingsError(
+                    f"backend {opts.backend_key!r} samples with {state.runtime.sampler_options}, and "
+                    f"{opts.sampler_options} are asked for; choose another backend_key"
+                )
             if state.tearing_down or not state.init_complete:
                 raise RuntimeError(f"backend {opts.backend_key!r} is being torn down; ask again")
             return state.backend_id
@@ -386,7 +394,8 @@ class DistServer(ServerOfParts):
         with backend.lock:
             if backend.tearing_down:
                 raise KeyError(f"backend {opts.backend_id} was torn down; call init_sampling_backend again")
-            capacity = opts.buffer_capacity if len(opts.sampler_input) else EMPTY_CAPACITY
+            most = backend.runtime.worker_options.buffer_capacity if len(opts.sampler_input) else EMPTY_CAPACITY
+            capacity = min(max(1, opts.buffer_capacity), most)
             with self._lock:
                 channel_id = self._new_id()
                 state = ChannelState(opts.backend_id, opts.worker_key, QueueChannel(capacity))
@@ -463,11 +472,11 @@ class DistServer(ServerOfParts):
             state = self._channels.get(channel_id)
         if state is None or state.epoch < 0:
             return None, True
-        wait_s = 0.0
+        wait_s, generation = 0.0, state.channel.generation
         while time.monotonic() - started < FETCH_S:
-            if state.tombstoned:
+            if state.tombstoned or state.channel.generation != generation:  # a later epoch was started
                 return None, True
-            message = state.channel.recv(wait_s)
+            message = state.channel.recv(wait_s, generation)
             wait_s = FETCH_POLL_S
             if message is not None:
                 self._log_fetch(channel_id, time.monotonic() - started)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import torch
 
 from hopstream.compat.gigl.distributed.graph_store.compute import session
-from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SampleMessage
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SAMPLING_ERROR, SampleMessage
 from hopstream.errors import SettingsError
 
 RECV_S = 660.0
@@ -57,6 +57,7 @@ class RemoteReceivingChannel:
         self._has_ended = [not is_active for is_active in self._mask]
         self._num_pending = [0] * len(self._servers)
         self._has_begun = False
+        self._failure: Exception | None = None
 
     def send(self, message: SampleMessage) -> None:
         """Messages are only received here.
@@ -71,8 +72,11 @@ class RemoteReceivingChannel:
 
         Raises:
             StopIteration: All channels have ended their epochs.
-            Exception: What a fetch raised.
+            RuntimeError: A batch could not be made; the next call goes on after it.
+            Exception: What a fetch raised; every later call raises it, until ``reset``.
         """
+        if self._failure is not None:
+            raise self._failure
         if not self._has_begun:
             self._has_begun = True
             for place, has_ended in enumerate(self._has_ended):
@@ -81,9 +85,16 @@ class RemoteReceivingChannel:
         while any(self._num_pending) or not all(self._has_ended):
             place, asked = self._arrived.get(timeout=RECV_S)
             self._num_pending[place] -= 1
-            message, is_done = asked.result()
+            try:
+                message, is_done = asked.result()
+            except Exception as error:
+                self._failure = error
+                raise
             if message is not None:
                 self._ask(place)
+                if SAMPLING_ERROR in message:
+                    lines = bytes(message[SAMPLING_ERROR].numpy()).decode(errors="replace")
+                    raise RuntimeError(f"A sampling worker failed while producing this batch:\n{lines}")
                 return {name: value.pin_memory() for name, value in message.items()} if self._is_pinned else message
             self._has_ended[place] = self._has_ended[place] or is_done
         raise StopIteration

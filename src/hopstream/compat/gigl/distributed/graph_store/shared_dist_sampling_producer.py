@@ -30,6 +30,7 @@ from hopstream.compat.glt.distributed.loading import form_of, make_loader
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from hopstream.errors import ChannelLost, StoreTimeout
+from hopstream.load.epochs import Maker
 from hopstream.load.setup import SubgraphLoader
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.store.wire import Bytes
@@ -48,6 +49,8 @@ SCHEDULER_SLOW_SUBMIT_SECS = 1.0
 SAMPLING_ERROR = "#SAMPLING_ERROR"
 """The key of a message that tells of a failure: uint8[n], the traceback."""
 JOIN_S = 5.0
+MAX_THREADS = 64
+"""Threads of one backend, at most; more workers are taken for as many."""
 LEASE_S = 1e6
 """Channels end when they are unregistered, and not by themselves."""
 
@@ -149,6 +152,8 @@ class QueueChannel:
         self._messages: list[SampleMessage] = []
         self._changed = threading.Condition()
         self._is_closed = False
+        self.generation = 0
+        """How often all messages were let go of."""
 
     def send(self, message: SampleMessage) -> None:
         """Add a message; waits for room.
@@ -163,11 +168,11 @@ class QueueChannel:
             self._messages.append(message)
             self._changed.notify_all()
 
-    def recv(self, timeout_s: float | None = None) -> SampleMessage | None:
-        """Take the first message; None where none came in time, or the channel was closed."""
+    def recv(self, timeout_s: float | None = None, generation: int | None = None) -> SampleMessage | None:
+        """Take the first message; None where none came in time, the channel was closed, or is of another generation."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or bool(self._messages), timeout_s)
-            if not self._messages:
+            if not self._messages or generation not in (None, self.generation):
                 return None
             message = self._messages.pop(0)
             self._changed.notify_all()
@@ -178,9 +183,10 @@ class QueueChannel:
         return not self._messages
 
     def clear(self) -> None:
-        """Let go of all messages."""
+        """Let go of all messages; what is sent from now on is of the next generation."""
         with self._changed:
             self._messages.clear()
+            self.generation += 1
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -202,6 +208,7 @@ class _Registered:
         state: How far it is.
         pump: The thread that sends its batches.
         starting: Held while an epoch is started.
+        failure: What the channel raised.
     """
 
     command: RegisterInputCmd
@@ -210,6 +217,7 @@ class _Registered:
     state: ActiveEpochState | None = None
     pump: threading.Thread | None = None
     starting: Any = field(default_factory=threading.Lock)
+    failure: Exception | None = None
 
 
 class SharedDistSamplingBackend:
@@ -235,7 +243,7 @@ class SharedDistSamplingBackend:
         """
         self.data, self.worker_options = data, worker_options
         self.num_workers = worker_options.num_workers
-        self._config, self._options = sampling_config, sampler_options
+        self._config, self.sampler_options = sampling_config, sampler_options
         self._lock = threading.RLock()
         self._channels: dict[int, _Registered] = {}
         self._scheduler: Scheduler | None = None
@@ -256,7 +264,8 @@ class SharedDistSamplingBackend:
             if self._scheduler is None:
                 self.data.graph()
                 credit = self.worker_options.buffer_capacity
-                limits = SamplingLimits(threads=self.num_workers, credit=credit, lease_s=LEASE_S)
+                threads = min(self.num_workers, MAX_THREADS)
+                limits = SamplingLimits(threads=threads, credit=credit, lease_s=LEASE_S)
                 self._scheduler = Scheduler(limits)
 
     def register_input(
@@ -352,9 +361,12 @@ class SharedDistSamplingBackend:
 
         Raises:
             KeyError: There is no such channel.
+            RuntimeError: What its messages go to did not take one.
         """
         with self._lock:
             known = self._known(channel_id)
+            if known.failure is not None:
+                raise RuntimeError(f"channel {channel_id} did not take a message: {known.failure}") from known.failure
             return known.epoch > epoch or (known.epoch == epoch and known.state is not None and known.state.is_done)
 
     def describe_channel(self, channel_id: int) -> dict[str, Any]:
@@ -428,9 +440,9 @@ class SharedDistSamplingBackend:
         return form_of(self.data.facts, self._config, self._ppr())
 
     def _ppr(self) -> PPRSettings | None:
-        if not isinstance(self._options, PPRSamplerOptions):
+        if not isinstance(self.sampler_options, PPRSamplerOptions):
             return None
-        return self._options.ppr_settings(self._config.edge_dir, self.data.facts.message_types)
+        return self.sampler_options.ppr_settings(self._config.edge_dir, self.data.facts.message_types)
 
     def _pump(self, scheduler: Scheduler, known: _Registered, state: ActiveEpochState) -> None:
         """Send the batches of an epoch to the channel, in order; the life of a thread."""
@@ -441,7 +453,14 @@ class SharedDistSamplingBackend:
                 message = _wait_for(scheduler, state, channel_id, step)
                 if state.cancelled:
                     return
-                channel.send(message)
+                try:
+                    channel.send(message)
+                except ChannelLost:
+                    return
+                except Exception as error:  # of a channel of the caller's own
+                    logger.exception("a channel did not take a message")
+                    known.failure = error
+                    return
                 with self._lock:
                     state.completed_batches = step + 1
 
@@ -469,10 +488,12 @@ class _Job:
     """Makes the batches of a loader as messages, in one thread."""
 
     def __init__(self, loader: SubgraphLoader, form: Callable[[Any], Any]) -> None:
-        self._maker, self._form, self.stage = loader.maker(), form, "sampling"
+        self._loader, self._form, self.stage = loader, form, "sampling"
+        self._maker: Maker | None = None
 
     def __call__(self, epoch: int, step: int) -> Bytes:
         try:
+            self._maker = self._maker or self._loader.maker()
             message = message_of(self._form(self._maker.make(epoch, step)))
         except Exception:
             lines = f"batch {step} of epoch {epoch}:\n{traceback.format_exc()}".encode()

@@ -19,12 +19,15 @@ from hopstream.store.settings import StoreSettings
 DEFAULT_TIMEOUT_S = 180
 
 
-def build_storage_dataset(
+def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
     source: str | os.PathLike[str],
     sample_edge_direction: str,
-    *,
+    tf_record_uri_pattern: None = None,
     splitter: None = None,
+    should_load_tensors_in_parallel: bool = True,
+    ssl_positive_label_percentage: None = None,
     max_labels_per_anchor_node: int | None = None,
+    *,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> DistDataset:
@@ -34,19 +37,26 @@ def build_storage_dataset(
         source: The folder of a Hopstream dataset, which all storage machines can read, with at least as many parts as
             there are machines; ``hopstream prepare TABLES --parts N`` makes one of tables.
         sample_edge_direction: ``in`` or ``out``; the dataset must hold that direction.
+        tf_record_uri_pattern: None; a dataset is no TFRecords.
         splitter: None; splits and labels are stored with the dataset.
+        should_load_tensors_in_parallel: No effect.
+        ssl_positive_label_percentage: None; labels are stored with the dataset.
         max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored. None for
             all.
         rank: This machine among the storage machines; None: its rank in torch's process group.
         world_size: How many these are; None: the size of torch's process group.
 
     Raises:
-        ValueError: The direction is none or not held, the dataset has too few parts, a splitter is given, the limit is
-            below 1, or there is no process group and no rank.
+        ValueError: The direction is none or not held, the dataset has too few parts, what the dataset decides is given,
+            the limit is below 1, or there is no process group and no rank.
     """
-    if splitter is not None:
+    given = {
+        "tf_record_uri_pattern": tf_record_uri_pattern, "splitter": splitter,
+        "ssl_positive_label_percentage": ssl_positive_label_percentage,
+    }  # fmt: skip
+    if named := [f"{name} is a {type(value).__name__}" for name, value in given.items() if value is not None]:
         raise SettingsError(
-            f"splitter is a {type(splitter).__name__}; splits and labels are stored with the dataset: make them with "
+            f"{', '.join(named)}; splits and labels are stored with the dataset: make them with "
             "split_nodes, split_links or hold_out_links before write_parts, or with hopstream prepare"
         )
     if rank is None or world_size is None:
