@@ -1,6 +1,5 @@
 """Pages of mapped arrays are let go of, whatever ends meanwhile, and come back unchanged."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -72,7 +71,6 @@ def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_pat
         @staticmethod
         def madvise(address, num_bytes, advice):
             held.clear()
-            gc.collect()
             assert address in arrays._MAPS._sizes  # nobody else can have memory there
             return real(address, num_bytes, advice)
 
