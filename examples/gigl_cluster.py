@@ -1,4 +1,4 @@
-"""How does one command start GiGL's storage machines and compute ranks on this machine, and end all of them?
+"""Starts GiGL's storage machines and compute ranks on this machine by one command, and ends all of them.
 
 Scripts that were written for GiGL get ``cluster_info`` from ``get_graph_store_info()``, on machines whose launcher set
 the environment. Here all addresses are loopback, so ``run_cluster`` makes it and hands it out.

@@ -1,4 +1,4 @@
-"""How does a script for GiGL's graph-store mode embed all nodes, and write each embedding under its node's id?
+"""Embeds all nodes by a script for GiGL's graph-store mode, and writes each embedding under its node's id.
 
     python examples/gigl_inference.py --out embeddings.npy
 

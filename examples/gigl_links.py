@@ -1,4 +1,4 @@
-"""How does a script for GiGL's graph-store mode predict links, with anchors and random negatives?
+"""Predicts links by a script for GiGL's graph-store mode, with anchors and random negatives.
 
     python examples/gigl_links.py FOLDER
 

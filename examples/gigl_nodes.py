@@ -1,4 +1,4 @@
-"""How does a script for GiGL's graph-store mode train on nodes with labels?
+"""Trains on labeled nodes by a script for GiGL's graph-store mode.
 
     python examples/gigl_nodes.py
 

@@ -1,4 +1,4 @@
-"""How does a script for GiGL's graph-store mode train on neighbourhoods of personalised PageRank?
+"""Trains on neighbourhoods of personalised PageRank by a script for GiGL's graph-store mode.
 
     python examples/gigl_ppr.py
 

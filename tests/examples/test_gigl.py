@@ -1,4 +1,4 @@
-"""Do scripts for GiGL's graph-store mode run to their end, with figures as wanted and no process left?"""
+"""Scripts for GiGL's graph-store mode run to their end, with figures as wanted and no process left."""
 
 from __future__ import annotations
 

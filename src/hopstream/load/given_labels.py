@@ -1,4 +1,4 @@
-"""Which label nodes do the anchors of a batch have, where the user lists them?
+"""Reads the label nodes of anchors that the user lists.
 
 Whatever form they are given in becomes one ragged row of keys per anchor, checked once; they travel to servers as that.
 """

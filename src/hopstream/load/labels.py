@@ -1,4 +1,4 @@
-"""Which label nodes do the anchors of a batch have, as edges of the store say?
+"""Reads the label nodes of anchors from edges of the store.
 
 ``LabelReader`` is what a loader asks; ``StoredLabels`` is one, and ``given_labels.GivenLabelReader`` is the other.
 """

@@ -276,20 +276,36 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     assert init(server) == backend
 
 
+class CountingLock:
+    """Counts who waits for a lock."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.waiting = lock, threading.Semaphore(0)
+
+    def acquire(self, timeout: float) -> bool:
+        self.waiting.release()
+        return bool(self.lock.acquire(timeout=timeout))
+
+    def release(self) -> None:
+        self.lock.release()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, monkeypatch, fails: bool) -> None:
-    num_made, go, is_failing = [], threading.Event(), []
+    """The other callers wait for the first, and get its backend or its failure."""
+    num_made: list[SharedDistSamplingBackend] = []
+    begun, go = threading.Event(), threading.Event()
     real = SharedDistSamplingBackend.init_backend
 
     def slow(backend: SharedDistSamplingBackend) -> None:
         num_made.append(backend)
+        begun.set()
         assert go.wait(WAIT_S)
-        if is_failing[0]:
+        if fails:
             raise OSError("no threads are left")
         real(backend)
 
     monkeypatch.setattr(SharedDistSamplingBackend, "init_backend", slow)
-    is_failing.append(fails)
     answers: list[Any] = []
 
     def ask() -> None:
@@ -299,28 +315,37 @@ def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, m
             answers.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
+    threads[0].start()
+    assert begun.wait(WAIT_S)
+    (state,) = server._backends.values()
+    counting = state.lock = CountingLock(state.lock)
+    for thread in threads[1:]:
         thread.start()
+    assert all(counting.waiting.acquire(timeout=WAIT_S) for _ in threads[1:])
     go.set()
     for thread in threads:
         thread.join(WAIT_S)
+    state.lock = counting.lock
+    assert len(num_made) == 1 and len(answers) == 4
     if not fails:
-        assert len(num_made) == 1 and len(set(answers)) == 1
+        assert set(answers) == {state.backend_id}
     else:
-        assert all("no threads are left" in str(answer) for answer in answers) and len(answers) == 4
-        kinds = {type(answer) for answer in answers}
-        assert OSError in kinds and kinds <= {OSError, RuntimeError}
+        assert sorted(type(answer).__name__ for answer in answers) == ["OSError", *["RuntimeError"] * 3]
+        assert sum("another caller's making of backend" in str(answer) for answer in answers) == 3
+        assert all("no threads are left" in str(answer) for answer in answers) and not server._backends
 
 
 def test_a_fetch_ends_when_its_channel_is_destroyed(server: DistServer, monkeypatch) -> None:
     channel = register(server, init(server), range(NUM_NODES))
     server.start_new_epoch_sampling(channel, 0)
     state = server._channels[channel]
-    monkeypatch.setattr(state.channel, "recv", lambda *_: None)
+    waits = threading.Event()
+    monkeypatch.setattr(state.channel, "recv", lambda *_: waits.set())
     monkeypatch.setattr(state.channel, "empty", lambda: False)
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))
     thread.start()
+    assert waits.wait(WAIT_S)
     server.destroy_sampling_input(channel)
     thread.join(WAIT_S)
     assert answers == [(None, True)]

@@ -1,4 +1,4 @@
-"""Does every channel of a DistServer get the same share of the threads, whatever others cost, and if one is parked?
+"""Every channel of a DistServer gets the same share of the threads, whatever others cost, and if one is parked.
 
 Sampling takes a time of its own, in which a batch takes exactly what it is said to take.
 """

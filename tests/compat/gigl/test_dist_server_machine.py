@@ -1,4 +1,4 @@
-"""Does a DistServer keep the promises of its documentation over any sequence of what several clients do?"""
+"""A DistServer keeps the promises of its documentation over any sequence of calls of several clients."""
 
 from __future__ import annotations
 

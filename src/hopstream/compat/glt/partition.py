@@ -1,4 +1,4 @@
-"""Which names of ``graphlearn_torch.partition`` are here, and what moves its folders from and to datasets?"""
+"""Names of ``graphlearn_torch.partition``, and functions that turn its folders into datasets and back."""
 
 from hopstream.compat.glt.partition_books import GLTPartitionBook, OffsetId2Index, PartitionBook, RangePartitionBook
 from hopstream.compat.glt.partition_files import (

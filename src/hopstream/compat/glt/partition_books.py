@@ -1,4 +1,4 @@
-"""Which part has a node or an edge? GraphLearn-for-PyTorch's partition books."""
+"""GraphLearn-for-PyTorch's partition books: the part of each node or edge."""
 
 from __future__ import annotations
 

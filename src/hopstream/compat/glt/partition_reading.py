@@ -1,4 +1,4 @@
-"""Which graph, cut how, do GLT's partition files hold?"""
+"""Reads GLT's partition files as a graph and the part of each node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a graph become GLT's partition files? The layout is that of ``hopstream.compat.glt.partition_files``."""
+"""Writes a graph as GLT's partition files, in the layout of ``hopstream.compat.glt.partition_files``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are GLT's ``META`` and ``.pkl`` files read and written, without running what they say?
+"""Reads and writes GLT's ``META`` and ``.pkl`` files without running what they say.
 
 They are Python's pickles. What is read here knows numbers, text, bytes, lists, tuples and dictionaries, and, where they
 are wanted, the two names by which a pickle holds a tensor; any other name is refused, and nothing is called by name.

@@ -1,4 +1,4 @@
-"""What GraphLearn-for-PyTorch's loaders sample from, and how, as records."""
+"""Records of what GraphLearn-for-PyTorch's loaders sample from, and how."""
 
 from __future__ import annotations
 

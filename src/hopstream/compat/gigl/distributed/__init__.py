@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from hopstream.compat.glt.names import find_name
 
 _HERE = __name__
 _MODULE_OF = {
@@ -39,6 +39,4 @@ def __getattr__(name: str) -> object:
     if name in _REFUSED:
         # ``from … import name`` would hide the message of an AttributeError.
         raise ImportError(f"gigl.distributed.{name} is not here; {_REFUSED[name]}", name=name)
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return find_name(_HERE, name, _MODULE_OF, {})

@@ -1,4 +1,4 @@
-"""Which part does this process have: a worker, a server or a client? GraphLearn-for-PyTorch's context."""
+"""GraphLearn-for-PyTorch's context: the role of this process as worker, server or client."""
 
 from __future__ import annotations
 

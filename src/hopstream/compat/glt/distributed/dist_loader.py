@@ -1,4 +1,4 @@
-"""What GraphLearn-for-PyTorch's loaders share: where they sample, what is sampled around, and how batches are taken."""
+"""Base of GraphLearn-for-PyTorch's loaders: where they sample, around what, and how batches are taken."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from hopstream.compat.glt.names import find_name
 
 _HERE = __name__
 _MODULE_OF = {
@@ -19,6 +19,4 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module when it is first used."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return find_name(_HERE, name, _MODULE_OF, {})

@@ -546,8 +546,8 @@ def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
         dataset: Its parts.
         master_addr: A host name or IP address of the machine of server 0.
         master_port: A free port there, at which server 0 listens.
-        num_clients: How many clients there will be: the server also ends, with an error, when all that came have
-            gone without a word. 0 where they come and go: it ends only when it is told to.
+        num_clients: How many clients there will be. The server also ends, with an error, when all that came are gone
+            and did not leave. 0: clients come and go, and the server ends only when it is told to.
         num_rpc_threads: No effect: the transport has threads of its own.
         request_timeout: Seconds to wait for the other servers, and for their answers.
         server_group_name: No effect.

@@ -1,4 +1,4 @@
-"""What compute processes ask of servers, as records."""
+"""Records of what compute processes ask of servers."""
 
 from __future__ import annotations
 

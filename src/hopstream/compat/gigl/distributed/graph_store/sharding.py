@@ -1,4 +1,4 @@
-"""Which rows of which server are the input of which compute rank; the rule that servers themselves use."""
+"""Shares of the servers' rows that compute ranks take as input, by the same rule as servers."""
 
 from __future__ import annotations
 

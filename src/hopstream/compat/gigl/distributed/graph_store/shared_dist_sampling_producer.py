@@ -56,7 +56,7 @@ LEASE_S = 1e6
 
 
 class SharedMpCommand(Enum):
-    """What a backend tells its workers; kept for the record, as threads are told nothing by queues."""
+    """Commands of GiGL's backend to its worker processes. No effect here: threads need none."""
 
     REGISTER_INPUT = 1
     UNREGISTER_INPUT = 2
