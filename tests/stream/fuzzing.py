@@ -31,8 +31,6 @@ EVIL = tuple(json.dumps(value) for value in (
     {"map": [[1, 2, 3]]}, {"map": [[[], 1]]}, {"map": [[{"tuple": [1]}, [1]]]}, {"array": 0}, {"array": 1},
     {"array": -1}, {"array": 1 << 62}, {"float": "nan"}, {"float": "inf"}, {"float": "1"}, {"record": "Links"},
     {"record": "Links", "fields": {}}, {"record": "PPRSettings", "fields": {"alpha": -1}}, {"record": 5, "fields": 5},
-    {"server_rank": 0, "start_numerator": 0, "end_numerator": 1, "denominator": 0},
-    {"server_rank": 1 << 62, "start_numerator": -1, "end_numerator": 1 << 62, "denominator": 1 << 62},
 ))  # fmt: skip
 """Values, as JSON, that a field is given in place of its own."""
 SPLIT = "train"
@@ -174,12 +172,6 @@ def sensible_requests(
     add(
         "register_sampling_input", arrays, backend_id=backend_id, options=options, worker_key="fuzz",
         config=recipe_digest("NeighborLoader", *encode_options(config)), first=0, stride=1, credit=2,
-    )  # fmt: skip
-    half = {"server_rank": 0, "start_numerator": 0, "end_numerator": 1, "denominator": 2}
-    add("get_node_ids", node_type="paper", split=None, parts=[0], server_slice=half, runs=True)
-    add(
-        "get_ablp_input", node_type="user", split=None, parts=[0], server_slice=half, supervision_edge_type=rates,
-        negative_edge_type=None, label_direction="out", max_labels=3, rng_seed=1,
     )  # fmt: skip
     add("lookup", [keys], node_type="paper")
     add("split", node_type="paper", name=SPLIT)

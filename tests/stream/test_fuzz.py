@@ -164,9 +164,7 @@ def test_a_million_mutated_requests_are_refused_and_harm_nobody(
 
 
 @needs_request_limit
-@pytest.mark.parametrize(
-    "op", ["init_sampling_backend", "register_sampling_input", "get_node_ids", "no_such_operation"]
-)
+@pytest.mark.parametrize("op", ["init_sampling_backend", "register_sampling_input", "split", "no_such_operation"])
 def test_a_request_of_too_many_bytes_is_refused(timed_parts: dict[int, Path], op: str) -> None:
     """Also one of an operation that would not look at what it brings; before anything is made of it."""
     limits: Any = {"max_request_bytes": 1 << 20}
@@ -190,7 +188,7 @@ def test_requests_of_a_quarter_of_a_gibibyte_are_taken_unless_said_otherwise(tim
         (server,) = served.servers
         dataset = server._answers._store.dataset_id
         process, ticket = psutil.Process(), bytearray((256 << 20) + 8)
-        frame = encode_frame({"op": "get_node_ids", "dataset": dataset}, [])
+        frame = encode_frame({"op": "split", "dataset": dataset}, [])
         ticket[: len(frame)] = frame.tobytes()
         before = process.memory_info().rss
         (batch,) = server.answer(bytes(ticket))

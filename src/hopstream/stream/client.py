@@ -41,7 +41,7 @@ from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
-from hopstream.stream.metadata import GraphQuestions
+from hopstream.stream.questions import GraphQuestions
 from hopstream.stream.recipes import encode_options, recipe_digest, split_recipe
 from hopstream.uris import local_path
 

@@ -321,10 +321,10 @@ def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]
 
 
 def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
-    """What was there when it was asked for, and what had to be made or read."""
+    """What was there when it was asked for, and what had to be made."""
     for name, help_text in (
-        ("hits", "Batches, keys of nodes, or rows of other parts, that were there when they were needed."),
-        ("misses", "Batches, keys of nodes, or rows of other parts, that had to be made, read or asked for first."),
+        ("hits", "Batches, or rows of other parts, that were there when they were needed."),
+        ("misses", "Batches, or rows of other parts, that had to be made or asked for first."),
     ):
         family = CounterMetricFamily(f"hopstream_cache_{name}", help_text, labels=("cache",))
         for cache, counts in caches.items():

@@ -39,7 +39,6 @@ from hopstream.store.routed import RoutedStore
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import encode_batch
-from hopstream.stream.rank_inputs import RankInputs
 from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
@@ -114,7 +113,6 @@ class SamplingService:
         self._is_refusing = False
         self._is_closed = False
         self._backends: dict[int, Backend] = {}
-        self._rank_inputs = RankInputs(self._graph_of_all)
         self.operations: Mapping[str, Operation] = {
             name: _answering(getattr(self, name))
             for name in (
@@ -124,7 +122,7 @@ class SamplingService:
         } | {
             "fetch_one_sampled_message": self.fetch_one_sampled_message,
             "fetch_sampled_messages": self.fetch_sampled_messages,
-        } | dict(self._rank_inputs.operations)  # fmt: skip
+        }  # fmt: skip
         """Operations by name, for ``StoreServer``."""
 
     def init_sampling_backend(self, frame: Frame) -> Answer:
@@ -279,7 +277,7 @@ class SamplingService:
 
     def report(self) -> dict[str, Any]:
         """As ``describe_channels``: ``channels``, ``totals``, ``caches`` and ``traffic``; it keeps no channel alive."""
-        lookups = {"batches": self._scheduler.lookups, "node_keys": self._rank_inputs.lookups}
+        lookups = {"batches": self._scheduler.lookups}
         traffic = self._graph.traffic() if isinstance(self._graph, RoutedStore) else {}
         for kind in ("sample", "fetch"):
             if kind in traffic:

@@ -1,4 +1,4 @@
-"""Messages to servers, shares of servers' rows, and inputs of anchors."""
+"""Messages to servers, and inputs of anchors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hopstream.compat.gigl.distributed.graph_store import messages
-from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice, compute_server_assignments
+from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
 from hopstream.compat.gigl.types.graph import DEFAULT_HOMOGENEOUS_EDGE_TYPE as LINKS
 
@@ -42,26 +42,6 @@ def test_messages_are_frozen_and_equal_by_their_fields():
     assert request != messages.FetchNodesRequest("train")
     with pytest.raises(dataclasses.FrozenInstanceError):
         request.split = "val"
-
-
-def test_shares_show_the_numbers_of_the_other_side():
-    assert compute_server_assignments(3, 2, 0) == {0: ServerSlice(0, 0, 2, 2), 1: ServerSlice(1, 0, 1, 2)}
-    assert compute_server_assignments(3, 2, 1) == {1: ServerSlice(1, 1, 2, 2), 2: ServerSlice(2, 0, 2, 2)}
-    assert compute_server_assignments(2, 4, 3) == {1: ServerSlice(1, 2, 4, 4)}
-
-
-def test_shares_of_tensors_are_disjoint_and_whole():
-    servers = [torch.arange(100, 105), torch.arange(200, 207), torch.arange(0)]
-    shares = [compute_server_assignments(3, 4, rank) for rank in range(4)]
-    taken = [one.slice_tensor(servers[number]) for share in shares for number, one in share.items()]
-    assert torch.cat(taken).tolist() == torch.cat(servers).tolist()
-    assert ServerSlice(0, 0, 1, 1).slice_tensor(servers[0]) is servers[0]
-
-
-@pytest.mark.parametrize("numbers", [(0, 1, 0), (1, 0, 0), (2, 2, 2), (2, 2, -1)])
-def test_ranks_and_counts_out_of_range_are_value_errors(numbers):
-    with pytest.raises(ValueError, match=" is "):
-        compute_server_assignments(*numbers)
 
 
 def test_anchors_are_taken_with_their_labels():

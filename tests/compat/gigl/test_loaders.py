@@ -119,6 +119,15 @@ def test_ranks_of_uneven_shares_have_every_node_once(connect: Connect, typed: Pa
             assert sorted(seen) == list(range(20))
 
 
+def test_every_id_is_the_input_of_one_rank(connect: Connect, typed: Path) -> None:
+    dataset = connect(typed, 2)
+    for split, wanted in ((None, range(30)), ("train", range(20)), ("val", range(20, 25))):
+        for world_size in (1, 3, 40):  # a rank may have none
+            found = [dataset.fetch_node_ids(rank, world_size, split, "paper") for rank in range(world_size)]
+            ids = torch.cat([of_server for of_rank in found for of_server in of_rank.values()])
+            assert ids.dtype == torch.int64 and sorted(ids.tolist()) == list(wanted)
+
+
 def test_a_typed_batch(connect: Connect, typed: Path) -> None:
     dataset = connect(typed, 2)
     loader = DistNeighborLoader(

@@ -198,7 +198,7 @@ class Source:
         known = self.facts.schema.splits.get(name, ())
         wanted = "val" if split is Split.valid and "val" in known else split.value
         if isinstance(self.graph, RemoteGraph):
-            return to_torch(self.graph.seeds(0, 1, wanted, name))
+            return to_torch(self.graph.fetch_split(name, wanted))
         return to_torch(self._dataset.own_split(name, wanted))
 
     def edges(self, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:

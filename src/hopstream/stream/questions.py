@@ -1,7 +1,6 @@
-"""Answers what a compute rank asks of a cluster beside batches: its inputs, and what there is to know of the graph.
+"""Answers questions about the graph of a cluster: types, books, splits, labels and degrees.
 
-Which nodes a rank starts from is asked of the servers that own them. All else is asked of a store over the cluster,
-which is opened when it is first needed.
+All are answered by a store over the cluster, which is opened when it is first needed.
 """
 
 from __future__ import annotations
@@ -13,20 +12,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of, to_array
+from hopstream.arrays import Column, IntArray, to_array
 from hopstream.checks import OfOneProcess, check_choice
-from hopstream.errors import FormatError, SettingsError, StateError
-from hopstream.graph.splits import only_of
-from hopstream.load.labels import read_labels
-from hopstream.load.options import MAX_RNG_SEED, read_integer, read_rank
+from hopstream.errors import SettingsError, StateError
 from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store
-from hopstream.store.requests import check_owner, check_split
+from hopstream.store.requests import check_owner
 from hopstream.store.settings import StoreSettings, check_store_settings
-from hopstream.stream.owners import Owners
-from hopstream.stream.sharding import join_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +38,8 @@ class FeatureInfo:
     is_ragged: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ABLPInput:
-    """Anchors and the label nodes of each.
-
-    Attributes:
-        anchors: int64[n], keys, ascending.
-        positives: Row ``i`` has the keys of the positive label nodes of ``anchors[i]``; it may be empty.
-        negatives: The same of user-given negatives, or None where no edge type of them was named.
-    """
-
-    anchors: IntArray
-    positives: RaggedArray
-    negatives: RaggedArray | None = None
-
-
 class GraphQuestions(OfOneProcess):
-    """What a cluster tells beside batches. Safe to use from many threads."""
+    """Questions about the graph of a cluster. Safe to use from many threads."""
 
     _remedy = "make one in each process, from the same cluster.json or addresses"
 
@@ -72,7 +51,6 @@ class GraphQuestions(OfOneProcess):
         """
         self._cluster = cluster
         self._settings = check_store_settings(settings)
-        self._owners = Owners(cluster, settings)
         self._opening = threading.Lock()
         self._is_closed = False
         self._opened: Store | None = None
@@ -87,108 +65,11 @@ class GraphQuestions(OfOneProcess):
 
     def close(self) -> None:
         """Disconnect; a second call does nothing. Loaders have connections of their own, and are not affected."""
-        self._owners.close()
         with self._opening:
             self._is_closed = True
             store, self._opened = self._opened, None
         if store is not None:
             store.close()
-
-    def fetch_node_ids(
-        self, rank: int, world_size: int, split: str | None = None, node_type: str | None = None
-    ) -> dict[int, IntArray]:
-        """The nodes that are one rank's input, each of the graph or split on exactly one rank.
-
-        A rank takes stretches of what the servers own, so ranks have about as many nodes as the servers that they take
-        from; servers that own fewer leave their ranks fewer.
-
-        Args:
-            rank: This process among those that share the nodes.
-            world_size: How many these are.
-            split: Name of a split; None for all nodes.
-            node_type: The type; it may be left out where there is one.
-
-        Returns:
-            Number of a server in the cluster to int64[n] keys, ascending. Where several servers serve a part, the one
-            listed first owns it.
-
-        Raises:
-            UnknownNameError: The graph has no such node type or split.
-            SettingsError: The rank is not in ``[0, world_size)``, or the type is missing.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
-        """
-        node_type = self._node_type(node_type, split)
-        header = {"node_type": node_type, "split": split}
-        answers = self._ask("get_node_ids", header, rank, world_size, {"keys": self._num_nodes(node_type)})
-        return {number: columns["keys"] for number, columns in answers.items()}
-
-    def seeds(self, rank: int, world_size: int, split: str | None = None, node_type: str | None = None) -> IntArray:
-        """int64[n], the keys of ``fetch_node_ids`` joined: ``NeighborLoader(graph, …, seeds=(node_type, keys))``.
-
-        A loader whose seeds are those of one rank is given no ``rank`` and ``world_size``: they are shared out already.
-
-        Raises:
-            UnknownNameError: The graph has no such node type or split.
-            SettingsError: The rank is not in ``[0, world_size)``, or the type is missing.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
-        """
-        return join_rows(self.fetch_node_ids(rank, world_size, split, node_type))
-
-    def fetch_ablp_input(  # noqa: PLR0913 - what the anchors of a rank are, all of it by name
-        self,
-        rank: int,
-        world_size: int,
-        supervision_edge_type: EdgeType | str,
-        *,
-        split: str | None = None,
-        node_type: str | None = None,
-        negative_edge_type: EdgeType | str | None = None,
-        label_direction: Direction = "out",
-        max_labels: int = -1,
-        rng_seed: int = 0,
-    ) -> dict[int, ABLPInput]:
-        """The anchors that are one rank's input, with their label nodes.
-
-        Args:
-            rank: This process among those that share the anchors.
-            world_size: How many these are.
-            supervision_edge_type: The edge type whose edges join anchors to their positive labels.
-            split: Name of a split of the anchors' type; None for all nodes.
-            node_type: The anchors' type, which the edge type decides; one that is given must be that.
-            negative_edge_type: The edge type of user-given negatives, between the same node types.
-            label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations.
-            max_labels: Most labels of one anchor and edge type, drawn uniformly; -1 for all.
-            rng_seed: 0 to 2**64 - 1; equal seeds draw equal labels, whatever the number of servers or ranks.
-
-        Returns:
-            Number of a server in the cluster to its anchors. One without labels has rows of no label.
-
-        Raises:
-            UnknownNameError: The graph has no such node type, split or edge type.
-            SettingsError: Types do not belong together, the dataset does not hold the direction, or a number is out of
-                its range.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
-        """
-        labels = read_labels(self._store(), supervision_edge_type, negative_edge_type, label_direction, max_labels)
-        positive = labels.positive[0]
-        negative = labels.negative.get(positive)
-        anchor_type, num_labels = labels.anchor_type(positive), self._num_nodes(labels.label_type(positive))
-        if node_type not in (None, anchor_type):
-            raise SettingsError(
-                f"node_type is {node_type!r}; anchors of {type_label(positive)} with label_direction "
-                f"{label_direction!r} are of type {anchor_type!r}"
-            )
-        self._node_type(anchor_type, split)
-        header = {
-            "node_type": anchor_type, "split": split, "supervision_edge_type": list(positive),
-            "negative_edge_type": None if negative is None else list(negative), "label_direction": label_direction,
-            "max_labels": labels.max_labels, "rng_seed": read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED),
-        }  # fmt: skip
-        limits = {"anchors": self._num_nodes(anchor_type), "positive_counts": 1 << 62, "positives": num_labels}
-        if negative is not None:
-            limits |= {"negative_counts": 1 << 62, "negatives": num_labels}
-        answers = self._ask("get_ablp_input", header, rank, world_size, limits)
-        return {number: _ablp_input(columns) for number, columns in answers.items()}
 
     def fetch_schema(self) -> GraphSchema:
         """Node types, edge types, their features and splits."""
@@ -243,6 +124,17 @@ class GraphQuestions(OfOneProcess):
     def fetch_edge_weights_registered(self) -> bool:
         """Whether the dataset was written with weights, so that edges can be drawn by them."""
         return self._store().weight_attr is not None
+
+    def fetch_split(self, node_type: str, split: str) -> IntArray:
+        """int64[n], the keys of the nodes of a split, ascending.
+
+        Loaders read splits themselves: ``seeds=(node_type, split)``, with ``rank`` and ``world_size`` to share one out.
+
+        Raises:
+            UnknownNameError: The graph has no such node type or split.
+            StoreError: A server that is needed cannot be reached, or refused to answer.
+        """
+        return self._store().split(node_type, split)
 
     def fetch_node_labels(self, node_type: str, name: str, keys: Any) -> Column:
         """A feature of some nodes, such as their classes.
@@ -321,46 +213,6 @@ class GraphQuestions(OfOneProcess):
             if self._opened is None:
                 self._opened = open_cluster(self._cluster, self._settings)
             return self._opened
-
-    def _num_nodes(self, node_type: str) -> int:
-        return self._store().book.num_ids(node_type)
-
-    def _node_type(self, node_type: str | None, split: str | None) -> str:
-        """A node type of the graph, the only one where none is named, that has a split."""
-        store = self._store()
-        found: str = only_of("node_type", node_type, list(store.schema.nodes))
-        store.schema.check_node_type(found)
-        if split is not None:
-            check_split(store, found, split)
-        return found
-
-    def _ask(
-        self, op: str, header: dict[str, Any], rank: int, world_size: int, limits: Mapping[str, int]
-    ) -> dict[int, dict[str, IntArray]]:
-        """Ask for a rank's slices: number of a server to its columns."""
-        rank, world_size = read_rank(rank, world_size)
-        if rank >= world_size:
-            raise SettingsError(f"rank is {rank}; with world_size {world_size} it must be from 0 to {world_size - 1}")
-        question = {"op": op, "dataset": self._store().dataset_id, "runs": True, **header}
-        return self._owners.ask(question, (rank, world_size), limits)
-
-
-def _ablp_input(columns: Mapping[str, IntArray]) -> ABLPInput:
-    anchors = columns["anchors"]
-    return ABLPInput(
-        anchors=anchors,
-        positives=_ragged(anchors, columns["positive_counts"], columns["positives"]),
-        negatives=(
-            _ragged(anchors, columns["negative_counts"], columns["negatives"]) if "negatives" in columns else None
-        ),
-    )
-
-
-def _ragged(anchors: IntArray, counts: IntArray, values: IntArray) -> RaggedArray:
-    offsets = offsets_of(counts)
-    if len(counts) != len(anchors) or counts.max(initial=0) > len(values) or int(offsets[-1]) != len(values):
-        raise FormatError(f"an answer has {len(counts)} counts of {len(values)} labels for {len(anchors)} anchors")
-    return RaggedArray(values, offsets)
 
 
 def _infos(features: Mapping[str, FeatureSchema]) -> dict[str, FeatureInfo]:
