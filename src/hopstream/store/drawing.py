@@ -186,7 +186,7 @@ def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[Ov
     all_ids = np.concatenate(ids)
     order = np.argsort(all_ids, kind="stable")  # the newest of a node's rows comes last
     nodes = all_ids[order]
-    is_newest = np.append(nodes[1:] != nodes[:-1], [True] * (len(nodes) > 0))
+    is_newest = np.append(nodes[1:] != nodes[:-1], np.ones(min(1, len(nodes)), np.bool_))
     touched = nodes[is_newest]
     marks = np.zeros((int(offsets[-1]) // WORD_BITS + 1, 2), np.uint64)
     mark_nodes(touched, marks)

@@ -160,6 +160,16 @@ def test_no_part_is_needed_but_those_that_are_opened(tmp_path):
             store.degrees(RATES, "out", np.zeros(1, np.int64))
 
 
+def test_parts_open_whose_nodes_got_no_edges(tmp_path: Path):
+    graph = hopstream.graph_from_arrays([[0, 1, 2], [1, 2, 0]], num_nodes=3)
+    hopstream.write_parts(graph, tmp_path / "d", owners={"node": np.array([0, 1, 1])}, num_parts=2, direction="in")
+    append(tmp_path / "d", edges=([2], [0]))
+    for part, degrees in ((0, [2]), (1, [1, 1])):
+        with LocalStore(open_dataset(tmp_path / "d"), [part]) as store:
+            ids = np.arange(*store.book.node_offsets["node"][part : part + 2])
+            assert store.degrees(("node", "to", "node"), "in", ids).tolist() == degrees
+
+
 USER, MOVIE = {"nodes": {"user": 1}}, {"nodes": {"movie": {"time": np.zeros(2, np.uint64)}}}
 ONE = np.zeros(1, np.int64)
 LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
