@@ -17,7 +17,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import UnknownNameError
 from hopstream.partition.book import Owner, ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleRequest, Store
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest, Store
 
 MAX_EDGES = 1 << 22
 """Edges in one request, but for those of one node."""
@@ -67,23 +67,45 @@ def read_edges(store: Store, edge_type: EdgeType, direction: Direction | None = 
     near, far = ends_of(edge_type, direction)
     ids = _ids_in_key_order(store, near)
     far_keys = _keys_in_id_order(store, far, ids if far == near else None)
-    degrees = [store.degrees(edge_type, direction, ids[block]) for block in _blocks(len(ids), MAX_ROWS)]
-    indptr = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum(np.concatenate([indptr[:0], *degrees]), out=indptr[1:])
+    indptr, replies = read_edges_of(store, edge_type, direction, ids)
     neighbor_keys, edge_ids = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.int64)
-    for first, stop in _stretches(indptr):
-        request = SampleRequest(
-            edge_type=edge_type, direction=direction, ids=ids[first:stop], count=-1, wants_edge_ids=True
-        )
-        reply = store.sample([request])[0]
-        neighbor_keys[indptr[first] : indptr[stop]] = far_keys[reply.neighbor_ids]
-        edge_ids[indptr[first] : indptr[stop]] = reply.edge_ids
+    for places, reply in replies:
+        neighbor_keys[places] = far_keys[reply.neighbor_ids]
+        edge_ids[places] = reply.edge_ids
     edge_keys = None
     if keeps_edge_keys(store, direction):
         edge_keys = fetch_rows(store, (edge_type, direction), {KEY: KEY_SCHEMA}, edge_ids)[KEY]
     return WholeEdges(
         direction=direction, indptr=indptr, neighbor_keys=neighbor_keys, edge_ids=edge_ids, edge_keys=edge_keys
     )
+
+
+def read_edges_of(
+    store: Store, edge_type: EdgeType, direction: Direction, ids: IntArray
+) -> tuple[IntArray, Iterator[tuple[slice, SampleReply]]]:
+    """Read all edges of some nodes, however many they are.
+
+    Args:
+        store: A store of the parts that own the nodes.
+        edge_type: The edge type.
+        direction: One that the store has.
+        ids: int64[n], nodes of the end that keeps the edges.
+
+    Returns:
+        int64[n + 1], where each node's edges begin; and replies with edge ids, each with its places among all edges.
+    """
+    degrees = [store.degrees(edge_type, direction, ids[block]) for block in _blocks(len(ids), MAX_ROWS)]
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(np.concatenate([indptr[:0], *degrees]), out=indptr[1:])
+
+    def replies() -> Iterator[tuple[slice, SampleReply]]:
+        for first, stop in _stretches(indptr):
+            request = SampleRequest(
+                edge_type=edge_type, direction=direction, ids=ids[first:stop], count=-1, wants_edge_ids=True
+            )
+            yield slice(int(indptr[first]), int(indptr[stop])), store.sample([request])[0]
+
+    return indptr, replies()
 
 
 def fetch_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,17 @@ from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SharedDistSamplingBackend
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
+from hopstream.compat.glt.distributed import dist_dataset
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.layout import write_parts
+from hopstream.partition.append.run import append
+from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.read_back import read_dataset
+from hopstream.schema import EDGE
+from hopstream.store.local import LocalStore
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
 
 WAIT_S = 60.0
@@ -143,6 +149,89 @@ def test_node_ids_by_split_and_slice(server: DistServer) -> None:
         server.get_node_ids(FetchNodesRequest(split="later"))
     with pytest.raises(ValueError, match="is homogeneous"):
         server.get_node_ids(FetchNodesRequest(node_type="node"))
+
+
+def test_ranks_that_ask_together_have_keys_read_once(server: DistServer, monkeypatch) -> None:
+    reads: list[int] = []
+    real, together = dist_dataset._keys_of, threading.Barrier(4)
+
+    def counted(store: Any, owner: Any, ids: np.ndarray) -> np.ndarray:
+        reads.append(len(ids))
+        return real(store, owner, ids)
+
+    def ask(rank: int) -> list[int]:
+        together.wait(WAIT_S)
+        return server.get_node_ids(FetchNodesRequest("train", None, ServerSlice(0, rank, rank + 1, 4))).tolist()
+
+    monkeypatch.setattr(dist_dataset, "_keys_of", counted)
+    with ThreadPoolExecutor(4) as pool:
+        assert [one for of_rank in pool.map(ask, range(4)) for one in of_rank] == list(range(0, NUM_NODES, 2))
+    ids = server.get_node_ids(FetchNodesRequest())
+    assert reads == [NUM_NODES] and ids.tolist() == list(range(NUM_NODES))
+    ids.zero_()  # the caller's own
+    assert server.get_node_ids(FetchNodesRequest()).tolist() == list(range(NUM_NODES))
+    monkeypatch.setattr(dist_dataset, "KEPT_BYTES", 8 * NUM_NODES)
+    book = server.get_node_partition_book(None)
+    assert book is not None and len(book[torch.arange(NUM_NODES)]) == NUM_NODES
+    assert sum(one.nbytes for one in server.dataset._kept.values()) <= 8 * NUM_NODES
+    assert server.get_node_ids(FetchNodesRequest("train")).tolist() == list(range(0, NUM_NODES, 2))
+
+
+class KeysOnly:
+    """A store of all parts that is asked for keys, and for nothing that reads edges."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("sample", "degrees"), f"{name} was asked of all parts"
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_edges_are_read_from_the_parts_that_own_them(tmp_path: Path, edge_dir: str) -> None:
+    folder = write_ring(tmp_path / "ring", 3)
+    for step in (3, 4):  # edges of nodes that are there, and of one that is new
+        new = np.array([7, NUM_NODES, 7]), np.array([7 + step, 7, NUM_NODES])
+        features = {"edge_attr": np.stack(new, axis=1).astype(np.float32)}
+        nodes = {"x": np.full((1, 8), NUM_NODES, np.float32), "y": np.zeros(1, np.int64)} if step == 3 else None
+        append(folder, nodes=nodes, edges=(*new, features))
+    whole = LocalStore(open_dataset(folder))
+    graph = read_dataset(folder).edges[EDGE]
+    wanted = list(zip(graph.src_keys.tolist(), graph.dst_keys.tolist(), strict=True))
+    seen: list[tuple[int, int]] = []
+    for rank in range(2):
+        dataset = DistDataset(folder, num_partitions=2, partition_idx=rank, edge_dir=edge_dir)
+        dataset.attach(lambda: KeysOnly(whole))  # type: ignore[arg-type, return-value]
+        server = DistServer(dataset)
+        src, dst = (ends.tolist() for ends in server.get_edge_index(None, "coo"))
+        book = server.get_edge_partition_book(None)
+        assert book is not None
+        own = [
+            edge for edge, owner in zip(wanted, book[torch.arange(len(wanted))].tolist(), strict=True) if owner == rank
+        ]
+        assert sorted(zip(src, dst, strict=True)) == sorted(own)
+        seen += own
+        anchors, labels, _ = server.get_ablp_input(FetchABLPInputRequest("train", None, None))  # type: ignore[arg-type]
+        of = [sorted(d for s, d in wanted if s == anchor) for anchor in anchors.tolist()]
+        assert [sorted(v for v in row if v >= 0) for row in labels.tolist()] == of
+        dataset._graph = None
+        dataset.close()
+    assert sorted(seen) == sorted(wanted)
+    whole.close()
+
+
+@pytest.mark.parametrize(("key", "message"), [(0, "key 5, and 0 more, are in no part"), (80, "keys are 0..79")])
+def test_a_damaged_column_of_edge_keys_is_told(tmp_path: Path, key: int, message: str) -> None:
+    folder = write_ring(tmp_path / "ring", 1)
+    (path,) = folder.glob("part-00000/edge/*/in/key.npy")
+    keys = np.load(path)
+    keys[keys == 5] = key
+    np.save(path, keys)
+    dataset = DistDataset(folder)
+    with pytest.raises(ValueError, match=message):
+        DistServer(dataset).get_edge_partition_book(None)
+    dataset.close()
 
 
 def test_anchors_and_labels(typed: DistServer) -> None:

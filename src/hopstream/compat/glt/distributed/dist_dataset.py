@@ -21,12 +21,18 @@ from hopstream.compat.glt.distributed.graph_facts import (
     to_torch,
     torch_dtype,
 )
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.book import Owner, ends_of, owner_label
 from hopstream.partition.layout import open_dataset
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
+from hopstream.store.whole import fetch_rows, read_edges_of
 from hopstream.uris import local_path
+
+KEPT_BYTES = 256 << 20
+"""Memory of keys and books that are kept because other ranks will ask for the same."""
+BOOK = "partition book"
 
 
 class DistDataset:
@@ -89,6 +95,8 @@ class DistDataset:
             )
         self.facts = GraphFacts(self.store.schema)
         self._lock = threading.Lock()
+        self._reading = threading.RLock()  # ranks start together and ask the same: one reads, the others find it kept
+        self._kept: dict[tuple[Owner, str | None], IntArray] = {}
         self._open_graph: Callable[[], Store] | None = None
         self._graph: Store | None = self.store if len(self.parts) == num_parts else None
 
@@ -127,27 +135,111 @@ class DistDataset:
             graph.close()
         self.store.close()
 
+    def num_own(self, node_type: str) -> int:
+        """Nodes of its parts."""
+        return len(self._own_ids(node_type))
+
     def own_keys(self, node_type: str) -> IntArray:
-        """int64[n], the keys of the nodes of its parts, ascending."""
-        offsets = self.store.book.offsets(node_type)
-        ids = np.arange(int(offsets[self.parts[0]]), int(offsets[self.parts[-1] + 1]), dtype=np.int64)
-        return np.sort(key_column(self.store, node_type, ids))
+        """int64[n], the keys of the nodes of its parts, ascending; read-only."""
+        return self._once(node_type, None, lambda: np.sort(_keys_of(self.store, node_type, self._own_ids(node_type))))
 
     def own_split(self, node_type: str, split: str) -> IntArray:
-        """int64[n], the keys of the nodes of a split that its parts own, ascending.
+        """int64[n], the keys of the nodes of a split that its parts own, ascending; read-only.
 
         Raises:
             UnknownNameError: There is no such split.
         """
-        keys = self.own_keys(node_type)
-        return keys[np.isin(keys, self.graph().split(node_type, split))]
+
+        def read() -> IntArray:
+            keys = self.own_keys(node_type)
+            return keys[np.isin(keys, self.graph().split(node_type, split))]
+
+        return self._once(node_type, split, read)
+
+    def own_edges(self, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
+        """int64[n] keys of the sources and of the destinations of the edges of its parts."""
+        near = ends_of(edge_type, self.edge_dir)[0]
+        keys = self.own_keys(near)
+        indptr, others = self.edges_of(edge_type, self.edge_dir, keys)
+        own = np.repeat(keys, np.diff(indptr))
+        return (own, others) if self.edge_dir == "out" else (others, own)
+
+    def edges_of(self, edge_type: EdgeType, direction: Direction, keys: IntArray) -> tuple[IntArray, IntArray]:
+        """All edges of some nodes of its parts.
+
+        Args:
+            edge_type: The edge type.
+            direction: One that the dataset holds.
+            keys: int64[n], nodes that its parts own, of the end that keeps the edges.
+
+        Returns:
+            int64[n + 1], where each node's edges begin, and int64[m] keys of their other ends, in stored order.
+        """
+        near, far = ends_of(edge_type, direction)
+        indptr, replies = read_edges_of(self.store, edge_type, direction, self.store.find_own(near, keys))
+        others = np.empty(indptr[-1], np.int64)
+        for places, reply in replies:
+            ids, rows = np.unique(reply.neighbor_ids, return_inverse=True)
+            others[places] = _keys_of(self.graph(), far, ids.astype(np.int64))[rows]
+        return indptr, others
 
     def partition_of(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n], the partition that owns each node."""
-        parts = self.graph().book.parts_of(node_type, self.graph().lookup(node_type, keys))
+        return self._partitions(self.graph().book.parts_of(node_type, self.graph().lookup(node_type, keys)))
+
+    def partition_book(self, owner: Owner) -> IntArray:
+        """int64[n], the partition that owns each node of a type, or each edge of a type and direction; read-only.
+
+        Row ``k`` is that of key ``k``.
+
+        Raises:
+            FormatError: A key is in no part, or there is no node or edge of a key that a part has.
+            UnknownNameError: The dataset keeps no keys of edges.
+        """
+
+        def read() -> IntArray:
+            book, graph = self.store.book, self.graph()
+            num_keys = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner[0])
+            found = np.full(num_keys, -1, np.int64)
+            offsets, partitions = book.offsets(owner), self._partitions(book.piece_parts(owner))
+            for start, stop, partition in zip(offsets[:-1], offsets[1:], partitions, strict=True):
+                keys = _keys_of(graph, owner, np.arange(start, stop))
+                if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_keys):
+                    raise FormatError(
+                        f"{owner_label(owner)}: a part of {self.folder} has keys from {keys.min()} to {keys.max()}; "
+                        f"keys are 0..{num_keys - 1}; see what hopstream verify says of the dataset"
+                    )
+                found[keys] = partition
+            if len(missing := np.flatnonzero(found < 0)):
+                raise FormatError(
+                    f"{owner_label(owner)}: key {missing[0]}, and {len(missing) - 1} more, are in no part of "
+                    f"{self.folder}; see what hopstream verify says of the dataset"
+                )
+            return found
+
+        return self._once(owner, BOOK, read)
+
+    def _own_ids(self, node_type: str) -> IntArray:
+        offsets = self.store.book.offsets(node_type)
+        return np.arange(int(offsets[self.parts[0]]), int(offsets[self.parts[-1] + 1]), dtype=np.int64)
+
+    def _partitions(self, parts: IntArray) -> IntArray:
+        """int64[n], the partition that each part belongs to."""
         num_parts = self.store.book.num_parts
         starts = [num_parts * p // self.num_partitions for p in range(self.num_partitions)]
         return np.searchsorted(np.array(starts), parts, "right").astype(np.int64) - 1
+
+    def _once(self, owner: Owner, what: str | None, read: Callable[[], IntArray]) -> IntArray:
+        """What ``read`` gives, kept for others who ask the same as long as all that is kept is not too much."""
+        with self._reading:
+            found = self._kept.pop((owner, what), None)
+            if found is None:
+                found = read()
+                found.flags.writeable = False
+            self._kept[owner, what] = found
+            while sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
+                del self._kept[next(iter(self._kept))]
+            return found
 
     def node_tensor(self, node_type: str, keys: IntArray) -> torch.Tensor:
         """[n, dim], the feature tensor of some nodes.
@@ -176,22 +268,10 @@ class DistDataset:
         columns = graph.fetch([FetchRequest(owner=node_type, names=names, ids=ids)])[0]
         return [np.asarray(columns[name]) for name in names]
 
-    def own_edges(self, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
-        """int64[n] keys of the sources and of the destinations of the edges of its parts."""
-        from hopstream.store.whole import read_edges
 
-        near_is_source = self.edge_dir == "out"
-        rows, cols = read_edges(self.graph(), edge_type, self.edge_dir).ends()
-        near, near_type = (rows, edge_type[0]) if near_is_source else (cols, edge_type[2])
-        is_own = self.partition_of(near_type, near) == self.partition_idx
-        return rows[is_own], cols[is_own]
-
-
-def key_column(store: Store, node_type: str, ids: IntArray) -> IntArray:
-    """int64[n], the keys of nodes given by id."""
-    from hopstream.store.contract import KEY
-
-    return np.asarray(store.fetch([FetchRequest(owner=node_type, names=(KEY,), ids=ids)])[0][KEY], np.int64)
+def _keys_of(store: Store, owner: Owner, ids: IntArray) -> IntArray:
+    """int64[n], the keys of nodes or edges given by id."""
+    return fetch_rows(store, owner, {KEY: KEY_SCHEMA}, ids)[KEY]
 
 
 def width_and_dtype(features: dict[str, FeatureSchema], names: tuple[str, ...]) -> tuple[int, torch.dtype] | None:

@@ -106,7 +106,7 @@ class DistServer:
         info = width_and_dtype(dict(facts.schema.nodes[name]), facts.node_columns(name))
         if info is None:
             raise SettingsError(f"node type {name!r} has no features")
-        return torch.Size([len(self.dataset.own_keys(name)), info[0]])
+        return torch.Size([self.dataset.num_own(name), info[0]])
 
     def get_node_label(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor:
         """[n], labels of nodes given by id, of any partition.

@@ -19,7 +19,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
-from hopstream.arrays import offsets_of
 from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchABLPInputRequest,
     FetchNodesRequest,
@@ -49,9 +48,9 @@ from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
-from hopstream.store.requests import check_split
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.store.whole import keeps_edge_keys
 
 logger = logging.getLogger(__name__)
 FETCH_SLOW_LOG_SECS = 1.0
@@ -180,26 +179,18 @@ class DistServer(ServerOfParts):
             ValueError: A type for a homogeneous dataset, or none for another one.
         """
         name = self.dataset.facts.node_type(node_type)
-        num_nodes = self.dataset.store.book.num_ids(name)
-        return self._book(self.dataset.partition_of(name, np.arange(num_nodes, dtype=np.int64)))
+        return self._book(self.dataset.partition_book(name))
 
     def get_edge_partition_book(self, edge_type: EdgeType | None) -> PartitionBook | None:
         """The partition of every edge of a type by its key; None where the dataset keeps no keys of edges.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one.
+            ValueError: A type for a homogeneous dataset, or none for another one, or an edge of a key is in no part.
         """
-        from hopstream.store.whole import read_edges
-
-        name = self.dataset.facts.edge_type(edge_type)
-        edges = read_edges(self.dataset.graph(), name, self.dataset.edge_dir)
-        if edges.edge_keys is None:
+        name, direction = self.dataset.facts.edge_type(edge_type), self.dataset.edge_dir
+        if not keeps_edge_keys(self.dataset.graph(), direction):
             return None
-        src, dst = edges.ends()
-        near, near_type = (src, name[0]) if self.dataset.edge_dir == "out" else (dst, name[2])
-        owners = np.empty(len(near), np.int64)
-        owners[edges.edge_keys] = self.dataset.partition_of(near_type, near)
-        return self._book(owners)
+        return self._book(self.dataset.partition_book((name, direction)))
 
     def _book(self, owners: np.ndarray[Any, np.dtype[np.int64]]) -> PartitionBook:
         """Ranges where partitions follow each other, else a table."""
@@ -251,15 +242,14 @@ class DistServer(ServerOfParts):
             name = next(iter(facts.schema.nodes))
         else:
             name = facts.node_type(request.node_type)
-        keys = self.dataset.own_keys(name)
-        if request.split is not None:
+        if request.split is None:
+            keys = self.dataset.own_keys(name)
+        else:
             if request.split not in facts.schema.splits.get(name, ()):
                 known = ", ".join(facts.schema.splits.get(name, ())) or "none"
                 raise SettingsError(f"split is {request.split!r}; {name!r} has the splits: {known}")
-            check_split(self.dataset.store, name, request.split)
-            keys = keys[np.isin(keys, self.dataset.graph().split(name, request.split))]
-        found = to_torch(keys)
-        return found if request.server_slice is None else request.server_slice.slice_tensor(found)
+            keys = self.dataset.own_split(name, request.split)
+        return to_torch(keys if request.server_slice is None else request.server_slice.slice_tensor(keys))
 
     def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Anchors of this partition with their labels: int64[n], int64[n, M] and int64[n, K], rows padded with -1.
@@ -282,8 +272,8 @@ class DistServer(ServerOfParts):
         direction = self._label_direction(positive, anchor_type)
         asked_type = None if facts.kind == "homogeneous" else request.node_type
         anchors = self.get_node_ids(FetchNodesRequest(request.split, asked_type, request.server_slice))
-        positives = self._labels(positive, direction, anchor_type, anchors)
-        return anchors, positives, None if negative is None else self._labels(negative, direction, anchor_type, anchors)
+        positives = self._labels(positive, direction, anchors)
+        return anchors, positives, None if negative is None else self._labels(negative, direction, anchors)
 
     def _supervision(self, given: EdgeType | None) -> Types:
         """The dataset's edge type of a supervision edge type in outward form, or its reverse where edges are turned."""
@@ -311,21 +301,11 @@ class DistServer(ServerOfParts):
             )
         return direction
 
-    def _labels(
-        self, edge_type: Types, direction: Literal["in", "out"], anchor_type: str, anchors: torch.Tensor
-    ) -> torch.Tensor:
+    def _labels(self, edge_type: Types, direction: Literal["in", "out"], anchors: torch.Tensor) -> torch.Tensor:
         """int64[n, M], the first label nodes of anchors in stored order, padded with -1."""
-        from hopstream.compat.glt.distributed.dist_dataset import key_column
-        from hopstream.store.contract import SampleRequest
-
-        graph = self.dataset.graph()
-        ids = graph.lookup(anchor_type, ids_of(anchors))
-        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=-1)
-        reply = graph.sample([request])[0]
-        far_type = edge_type[2] if direction == "out" else edge_type[0]
-        keys = key_column(graph, far_type, reply.neighbor_ids.astype(np.int64))
-        indptr, rows = to_torch(offsets_of(reply.counts)), torch.arange(len(ids))
-        return padded_labels(rows, indptr, to_torch(keys), self.dataset.max_labels_per_anchor_node)
+        indptr, keys = self.dataset.edges_of(edge_type, direction, ids_of(anchors))
+        rows = torch.arange(len(anchors))
+        return padded_labels(rows, to_torch(indptr), to_torch(keys), self.dataset.max_labels_per_anchor_node)
 
     # --- Sampling -------------------------------------------------------------------------------------------------
 
