@@ -1,19 +1,27 @@
 """Calls of a server's methods by name, with arguments and answers as JSON and arrays; nothing is pickled.
 
 What can travel is None, numbers, strings, lists, tuples, dicts, tensors and records that ``stream.recipes`` knows.
+
+The first frame of an answer has its arrays, with an empty one in place of each that would make the frame too large.
+These come after it in pieces: ``"pieces": [[number, shape], …]`` announces them in their order, and every further
+frame, ``{"piece": number}``, has the next stretch of one, flat.
 """
 
 from __future__ import annotations
 
+import math
+import reprlib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from hopstream.errors import HopstreamError, RemoteError
+from hopstream.arrays import Array
+from hopstream.errors import FormatError, HopstreamError, RemoteError, SettingsError
 from hopstream.store.channel import Channel
+from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.recipes import decode_options, encode_options
 
@@ -21,6 +29,13 @@ OPERATION = "call_method"
 """The operation of a store server that a door adds."""
 RAISED = {error.__name__: error for error in (KeyError, RuntimeError, ValueError, IndexError, NotImplementedError)}
 """Errors of methods that the caller gets as they were raised; hopstream's own errors are told by the wire protocol."""
+
+PIECE_BYTES = 8 << 20
+"""Bytes of arrays in one frame of an answer."""
+MAX_ANSWER_BYTES = 16 << 30
+"""Bytes of all arrays of one answer: two billion ids."""
+MAX_REQUEST_BYTES = ServerLimits().max_request_bytes
+"""Bytes of all arguments of one call, which is one frame."""
 
 
 def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], Iterator[Bytes]]:
@@ -41,8 +56,7 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
             lines = "".join(traceback.format_exception(error))
             yield encode_frame({"raised": kind, "message": text, "traceback": lines})
         else:
-            header, arrays = encode_options({"answer": answer})
-            yield encode_frame({"options": header}, arrays)
+            yield from _frames(name, *encode_options({"answer": answer}))
 
     return operation
 
@@ -51,20 +65,26 @@ def call(channel: Channel, timeout_s: float, method: str, *args: Any, **kwargs: 
     """Call a method of a server.
 
     Raises:
+        SettingsError: The arguments are more than one call may bring.
         KeyError, RuntimeError, ValueError, IndexError, NotImplementedError: What the method raised.
+        FormatError: The answer makes no sense.
         HopstreamError: What the method raised, or the server cannot be reached or gave no answer in time.
     """
     header, arrays = encode_options({"args": list(args), "kwargs": kwargs})
+    if (num_bytes := _num_bytes(arrays)) > MAX_REQUEST_BYTES:
+        raise SettingsError(
+            f"the arguments of {method} have {num_bytes} bytes; one call may bring {MAX_REQUEST_BYTES}, which is "
+            f"{MAX_REQUEST_BYTES // 8} ids: give fewer to one call, for example the input of more ranks"
+        )
     request = encode_frame({"op": OPERATION, "method": method, "options": header}, arrays)
-    taken = _Taken()
-    channel.call(request, timeout_s, f"{OPERATION} {method}", taken)
-    assert taken.frame is not None  # noqa: S101 - a call without a frame fails
-    told = taken.frame.header
+    reader = AnswerReader()
+    channel.call(request, timeout_s, f"{OPERATION} {method}", reader)
+    told, found = reader.result()
     if (kind := told.get("raised")) is not None:
         error = RAISED.get(str(kind), RemoteError)(str(told.get("message")))
         error.add_note(f"raised by {channel.location} in {method}:\n{told.get('traceback')}")
         raise error
-    return _as_tensors(decode_options(told.get("options"), taken.frame.arrays)["answer"])
+    return _as_tensors(decode_options(told.get("options"), found)["answer"])
 
 
 def _as_tensors(value: Any) -> Any:
@@ -78,12 +98,96 @@ def _as_tensors(value: Any) -> Any:
     return value
 
 
-class _Taken:
-    """Keeps the only frame of an answer."""
+def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> Iterator[Bytes]:
+    """An answer; what is too large for the first frame comes in pieces after it."""
+    if (num_bytes := _num_bytes(arrays)) > MAX_ANSWER_BYTES:
+        raise SettingsError(
+            f"the answer of {method} has {num_bytes} bytes; one answer may have {MAX_ANSWER_BYTES}: ask "
+            "for less at once"
+        )
+    left = PIECE_BYTES
+    inline: list[Array] = []
+    pieces: dict[int, list[int]] = {}
+    for number, array in enumerate(arrays):
+        if array.nbytes <= left:
+            left -= array.nbytes
+            inline.append(array)
+        else:
+            inline.append(array.reshape(-1)[:0])
+            pieces[number] = list(array.shape)
+    yield encode_frame({"options": options, "pieces": list(pieces.items())}, inline)
+    for number in pieces:
+        flat = arrays[number].reshape(-1)
+        step = max(1, PIECE_BYTES // flat.itemsize)
+        for start in range(0, len(flat), step):
+            yield encode_frame({"piece": number}, [flat[start : start + step]])
+
+
+class AnswerReader:
+    """Puts the frames of an answer together."""
 
     def __init__(self) -> None:
-        self.frame: Frame | None = None
+        """Before the first frame."""
+        self._header: dict[str, Any] | None = None
+        self._arrays: list[Array] = []
+        self._unfilled: dict[int, Array] = {}
 
     def take(self, frame: Frame) -> None:
-        """Keep a frame."""
-        self.frame = frame
+        """Keep the first frame, or what another one brings of an array that the first has announced."""
+        if self._header is None:
+            self._header, self._arrays = frame.header, list(frame.arrays)
+            self._announce(frame.header.get("pieces", []))
+            return
+        if not self._unfilled:
+            raise FormatError(f"an answer goes on after its end: {reprlib.repr(frame.header)}")
+        number, rest = next(iter(self._unfilled.items()))
+        piece = frame.array(0, (rest.dtype.name,))
+        if frame.header.get("piece") != number or not 0 < len(piece) <= len(rest):
+            raise FormatError(
+                f"a frame brings {len(piece)} numbers of array {reprlib.repr(frame.header.get('piece'))} of an answer; "
+                f"{len(rest)} of array {number} are to come"
+            )
+        rest[: len(piece)] = piece
+        if len(piece) < len(rest):
+            self._unfilled[number] = rest[len(piece) :]
+        else:
+            del self._unfilled[number]
+
+    def result(self) -> tuple[dict[str, Any], list[Array]]:
+        """The header and all arrays.
+
+        Raises:
+            FormatError: Some have not come.
+        """
+        if self._header is None or self._unfilled:
+            raise FormatError(f"an answer ended before its arrays {list(self._unfilled)} were complete")
+        return self._header, self._arrays
+
+    def _announce(self, pieces: object) -> None:
+        """Make the arrays that come in pieces."""
+        shapes = _shapes(pieces, len(self._arrays))
+        num_bytes = sum(math.prod(shape) * self._arrays[number].itemsize for number, shape in shapes.items())
+        if num_bytes > MAX_ANSWER_BYTES:
+            raise FormatError(f"an answer announces {num_bytes} bytes of arrays; it may have {MAX_ANSWER_BYTES}")
+        for number, shape in shapes.items():
+            self._arrays[number] = np.empty(shape, self._arrays[number].dtype)
+            self._unfilled[number] = self._arrays[number].reshape(-1)
+
+
+def _shapes(pieces: object, num_arrays: int) -> dict[int, list[int]]:
+    """Number of an array to the shape that an answer announces."""
+    shapes: dict[int, list[int]] = {}
+    for one in pieces if isinstance(pieces, list) else [pieces]:
+        number, shape = one if isinstance(one, list) and len(one) == 2 else (None, [])
+        is_shape = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and n > 0 for n in shape)
+        if not is_shape or type(number) is not int or not 0 <= number < num_arrays or number in shapes:
+            raise FormatError(
+                f"an answer announces {reprlib.repr(one)}; it must be [number, shape] of one of its {num_arrays} "
+                "arrays, each once"
+            )
+        shapes[number] = shape
+    return shapes
+
+
+def _num_bytes(arrays: Sequence[Array]) -> int:
+    return sum(array.nbytes for array in arrays)

@@ -1,0 +1,109 @@
+"""Calls of a server's methods by name: what travels, in how many frames, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopstream.compat.glt.distributed import calls
+from hopstream.compat.glt.distributed.calls import OPERATION, AnswerReader, answering, call
+from hopstream.errors import FormatError, SettingsError
+from hopstream.partition.layout import open_dataset
+from hopstream.store.channel import Channel
+from hopstream.store.local import LocalStore
+from hopstream.store.security import Location
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.store.wire import Frame, decode_frame
+from hopstream.stream.recipes import encode_options
+from tests.compat.gigl.ring import write_ring
+
+ANSWER = {
+    "ids": np.arange(1000), "rows": np.arange(600, dtype=np.float32).reshape(30, 4, 5), "none": np.empty((0, 3)),
+    "bytes": np.arange(100, dtype=np.uint8), "number": 7, "scalar": np.array(2.5),
+}  # fmt: skip
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    """A connection to a server of two methods."""
+    methods = {"get_answer": lambda: ANSWER, "count": len}
+    with (
+        LocalStore(open_dataset(write_ring(tmp_path / "ring", 1))) as store,
+        StoreServer(store, operations={OPERATION: answering(methods)}) as server,
+    ):
+        channel = Channel(Location.parse(server.location), StoreSettings())
+        yield channel
+        channel.close()
+
+
+def frames() -> list[Frame]:
+    return [decode_frame(one) for one in calls._frames("get_answer", *encode_options({"answer": ANSWER}))]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 64, 1000, 5000, 8 << 20])
+def test_large_arrays_of_an_answer_come_in_pieces(channel: Channel, monkeypatch, piece_bytes: int) -> None:
+    monkeypatch.setattr(calls, "PIECE_BYTES", piece_bytes)
+    sizes = [sum(array.nbytes for array in frame.arrays) for frame in frames()]
+    assert max(sizes) <= max(8, piece_bytes) and (len(sizes) == 1) == (piece_bytes == 8 << 20)
+    found = call(channel, 30.0, "get_answer")
+    assert set(found) == set(ANSWER) and found["number"] == 7
+    for name, tensor in found.items():
+        if isinstance(tensor, torch.Tensor):
+            assert tensor.numpy().dtype == ANSWER[name].dtype and np.array_equal(tensor.numpy(), ANSWER[name])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        7, [7], [[0]], [[9, [3]]], [[-1, [3]]], [[True, [3]]], [[0, [-3]]], [[0, [0]]], [[0, [1.5]]], [[0, 3]],
+        [[0, [3]], [0, [3]]], [[0, [1 << 62]]], [[0, [1 << 20, 1 << 20]]], [[0, [1] * 33]], [[0, [True]]],
+    ],
+)  # fmt: skip
+def test_announcements_that_make_no_sense_are_refused(pieces: Any) -> None:
+    with pytest.raises(FormatError, match="an answer announces"):
+        AnswerReader().take(Frame({"pieces": pieces}, [np.empty(0, np.int64)]))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame({"piece": 1}, [np.arange(3)]), Frame({}, [np.arange(3)]), Frame({"piece": 0}, []),
+        Frame({"piece": 0}, [np.arange(5)]), Frame({"piece": 0}, [np.arange(0)]),
+        Frame({"piece": 0}, [np.arange(3, dtype=np.int32)]), Frame({"piece": 0}, [np.zeros((2, 1), np.int64)]),
+    ],
+)  # fmt: skip
+def test_pieces_that_make_no_sense_are_refused(frame: Frame) -> None:
+    reader = AnswerReader()
+    reader.take(Frame({"pieces": [[0, [2, 2]]]}, [np.empty(0, np.int64)]))
+    with pytest.raises(FormatError):
+        reader.take(frame)
+
+
+def test_an_answer_that_is_too_short_or_too_long_is_refused() -> None:
+    reader = AnswerReader()
+    with pytest.raises(FormatError, match="ended before"):
+        reader.result()
+    reader.take(Frame({"pieces": [[0, [4]]]}, [np.empty(0, np.int64)]))
+    for part in (np.arange(3), np.arange(3, 4)):
+        with pytest.raises(FormatError, match=r"arrays \[0\]"):
+            reader.result()
+        reader.take(Frame({"piece": 0}, [part]))
+    assert reader.result()[1][0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(FormatError, match="goes on after its end"):
+        reader.take(Frame({"piece": 0}, [np.arange(1.0)]))
+
+
+def test_what_is_too_large_for_one_call_or_answer_says_so(channel: Channel, monkeypatch) -> None:
+    monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 800)
+    assert call(channel, 30.0, "count", np.arange(100)) == 100
+    with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may bring 800"):
+        call(channel, 30.0, "count", np.arange(101))
+    monkeypatch.setattr(calls, "MAX_ANSWER_BYTES", 1000)
+    with pytest.raises(SettingsError, match=r"the answer of get_answer has .* bytes; one answer may have 1000"):
+        call(channel, 30.0, "get_answer")
