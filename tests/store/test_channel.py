@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from hopstream.errors import RemoteError, StoreBusy, StoreUnavailable
+from hopstream.errors import FormatError, RemoteError, StoreBusy, StoreUnavailable
 from hopstream.store.channel import Channel, _reason
+from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import BATCH_SCHEMA, Frame, encode_frame, to_batch
+from hopstream.store.wire import BATCH_SCHEMA, Bytes, Frame, encode_frame, to_batch
 from tests.store.busy import make_busy
 from tests.store.cases import Case
 from tests.store.processes import ServerProcess, wait_until
@@ -125,6 +126,25 @@ def test_a_server_that_came_back_is_found_at_once(typed_case: Case) -> None:
         with ServerProcess(typed_case.root, "--location", process.location):
             assert store.split("paper", "train").tolist() == wanted
         store.close()
+
+
+def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> None:
+    def several(frame: Frame) -> Iterator[Bytes]:
+        return (encode_frame({"number": number}) for number in range(frame.header["count"]))
+
+    with LocalStore(typed_case.dataset) as store, StoreServer(store, operations={"several": several}) as server:
+        channel = Channel(Location.parse(server.location), SOON)
+
+        def ask(count: int) -> dict[str, object]:
+            request = encode_frame({"op": "several", "count": count, "dataset": store.dataset_id})
+            return channel.ask(request, 10, "several").header
+
+        assert ask(1) == {"number": 0}
+        with pytest.raises(FormatError, match=r"grpc://.* gave an empty answer to several"):
+            ask(0)
+        with pytest.raises(FormatError, match="more than one frame"):
+            ask(2)
+        channel.close()
 
 
 class FlakyServer(flight.FlightServerBase):

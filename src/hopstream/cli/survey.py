@@ -156,22 +156,8 @@ class _Watched:
         )  # fmt: skip
 
     def _call(self, op: str, dataset_id: str, ends: float) -> Frame:
-        reader = _OneFrame()
         request = encode_frame({"op": op, "dataset": dataset_id})
-        self.channel.call(request, max(1e-3, ends - time.monotonic()), op, reader)
-        if reader.frame is None:
-            raise FormatError(f"{self.channel.name} answered {op} with nothing")
-        return reader.frame
-
-
-class _OneFrame:
-    """Keeps the frame of an answer."""
-
-    def __init__(self) -> None:
-        self.frame: Frame | None = None
-
-    def take(self, frame: Frame) -> None:
-        self.frame = frame
+        return self.channel.ask(request, max(1e-3, ends - time.monotonic()), op)
 
 
 def _ratio(amount: float, whole: float) -> float:

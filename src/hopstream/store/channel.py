@@ -18,6 +18,7 @@ from pyarrow import flight
 
 from hopstream.errors import (
     AccessDenied,
+    FormatError,
     HopstreamError,
     RemoteError,
     StateError,
@@ -152,6 +153,18 @@ class Channel:
                 raise self._explained(error, timeout_s, what) from error
         finally:
             self._leave()
+
+    def ask(self, request: Bytes, timeout_s: float, what: str, *, is_patient: bool = True) -> Frame:
+        """Send a request that is answered with one frame, and return that; see ``call`` for the rest.
+
+        Raises:
+            FormatError: The answer has no frame, or several.
+        """
+        reader = _OneFrame()
+        self.call(request, timeout_s, what, reader, is_patient=is_patient)
+        if reader.frame is None:
+            raise FormatError(f"{self.name} gave an empty answer to {what}; it must be one frame")
+        return reader.frame
 
     def _try(
         self, client: flight.FlightClient, request: Bytes, timeout_s: float, what: str, reader: FrameReader
@@ -312,6 +325,17 @@ def _keep_clients() -> None:
 _CHANNELS: weakref.WeakSet[Channel] = weakref.WeakSet()
 """All channels of this process, those of the process that it was forked from included."""
 os.register_at_fork(after_in_child=_keep_clients)
+
+
+class _OneFrame:
+    """Keeps the only frame of an answer."""
+
+    frame: Frame | None = None
+
+    def take(self, frame: Frame) -> None:
+        if self.frame is not None:
+            raise FormatError("an answer has more than one frame; it must be one")
+        self.frame = frame
 
 
 class _Taker:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import FormatError, HopstreamError, StoreTimeout, StoreUnavailable
+from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable
 from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.channel import Channel, FrameReader
@@ -40,7 +40,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Frame, encode_frame, owner_to_json
+from hopstream.store.wire import encode_frame, owner_to_json
 
 T = TypeVar("T")
 MAX_THREADS = 64
@@ -98,7 +98,8 @@ class RemoteStore(Store):
         self._lock = threading.Lock()
         self._waited_for: set[Future[Any]] = set()
         try:
-            self.facts = facts or _ask_facts(self._channel, settings.timeout_s)
+            hello = encode_frame({"op": "hello"})
+            self.facts = facts or StoreFacts.from_frame(self._channel.ask(hello, settings.timeout_s, "hello()"))
         except BaseException:
             self.close()
             raise
@@ -349,14 +350,6 @@ def _settle(answer: Future[T], work: Callable[[], T]) -> None:
             answer.set_result(result)
 
 
-class _HelloReader:
-    def __init__(self) -> None:
-        self.facts: StoreFacts | None = None
-
-    def take(self, frame: Frame) -> None:
-        self.facts = StoreFacts.from_frame(frame)
-
-
 def parts_label(parts: Sequence[int]) -> str:
     """Parts as messages name them: ``part 2``, ``parts 0, 1`` or ``parts 0..63 (64)``."""
     if len(parts) == 1:
@@ -379,11 +372,3 @@ def describe_fetch(requests: Sequence[FetchRequest]) -> str:
 def _names_label(names: Sequence[str]) -> str:
     shown = ["key" if name == KEY else repr(name) for name in names[:3]]
     return ", ".join([*shown, "…"] if len(names) > 3 else shown)
-
-
-def _ask_facts(channel: Channel, timeout_s: float) -> StoreFacts:
-    reader = _HelloReader()
-    channel.call(encode_frame({"op": "hello"}), timeout_s, "hello()", reader)
-    if reader.facts is None:
-        raise FormatError(f"{channel.name} gave an empty answer to hello()")
-    return reader.facts

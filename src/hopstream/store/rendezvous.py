@@ -37,7 +37,7 @@ from hopstream.store.rendezvous_server import (
 )
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Frame, encode_frame
+from hopstream.store.wire import encode_frame
 
 LOG = logging.getLogger(__name__)
 _START = "start all ranks with the same master_addr, master_port, group_name and world_size"
@@ -281,20 +281,7 @@ class Group:
                 "excused": sorted(excused), "failure": failure,
             }
         )  # fmt: skip
-        taken = _Taken()
-        self._channel.call(request, timeout_s, "meet", taken)
-        return taken.header
-
-
-class _Taken:
-    """Keeps the header of the one frame of an answer."""
-
-    def __init__(self) -> None:
-        self.header: dict[str, Any] = {}
-
-    def take(self, frame: Frame) -> None:
-        """Keep a frame's header."""
-        self.header = frame.header
+        return self._channel.ask(request, timeout_s, "meet").header
 
 
 def location_towards(location: Location) -> Location:

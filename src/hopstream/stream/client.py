@@ -439,12 +439,8 @@ class RemoteSession(BatchSession):
     ) -> Frame:
         """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
         request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
-        reader = _OneFrame()
         is_patient = is_patient or len(self._servers) == 1
-        server.channel.call(request, timeout_s or self._settings.timeout_s, op, reader, is_patient=is_patient)
-        if reader.frame is None:
-            raise FormatError(f"{server.channel.name} answered {op} with nothing")
-        return reader.frame
+        return server.channel.ask(request, timeout_s or self._settings.timeout_s, op, is_patient=is_patient)
 
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
         found = {
@@ -473,16 +469,6 @@ class RemoteSession(BatchSession):
         with ThreadPoolExecutor(min(len(servers), MAX_ASKING)) as pool:
             found = zip(servers, pool.map(failure, servers), strict=True)
             return {str(server.channel.location): error for server, error in found if error is not None}
-
-
-class _OneFrame:
-    """Keeps the frame of an answer."""
-
-    def __init__(self) -> None:
-        self.frame: Frame | None = None
-
-    def take(self, frame: Frame) -> None:
-        self.frame = frame
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:

@@ -210,18 +210,5 @@ class Member:
         )
 
     def _ask(self, step: str, timeout_s: float, **more: Any) -> dict[str, Any]:
-        taken = _Taken()
         request = encode_frame({"op": "roster", "role": self._role, "rank": self._rank, "step": step, **more})
-        self.channel.call(request, timeout_s, f"roster {step}", taken)
-        return taken.header
-
-
-class _Taken:
-    """Keeps the header of the only frame of an answer."""
-
-    def __init__(self) -> None:
-        self.header: dict[str, Any] = {}
-
-    def take(self, frame: Frame) -> None:
-        """Keep a frame's header."""
-        self.header = frame.header
+        return self.channel.ask(request, timeout_s, f"roster {step}").header
