@@ -34,8 +34,11 @@ from hopstream.compat.gigl.distributed.graph_store import (
 )
 from hopstream.compat.gigl.distributed.graph_store import compute as graph_store_compute
 from hopstream.compat.glt.distributed import dist_server, roster
+from hopstream.store.security import ClientSecurity, ServerSecurity
+from hopstream.store.settings import StoreSettings
 from tests.compat.gigl.ring import check_ring_batch
 from tests.ports import free_ports
+from tests.store.authority import Authority
 
 if TYPE_CHECKING:
     from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
@@ -48,7 +51,8 @@ END_S = 120.0
 if __name__ in ("__main__", "__mp_main__"):
     roster.GONE_S, roster.ABANDONED_S, roster.PRESENT_S = GONE_S, ABANDONED_S, 0.5
     dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL = 0.5
-    socket.gethostname = lambda: "localhost"  # the address of this machine's name may be one that others can reach
+    # The address of this machine's name may be one that others can reach.
+    socket.gethostname = lambda: os.environ.get("WORLD_HOME", "localhost")
 
 
 # --- What a process does ----------------------------------------------------------------------------------------------
@@ -70,6 +74,13 @@ def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
     return info
 
 
+def secured(task: dict[str, Any]) -> dict[str, Any]:
+    """What a process shows to others and trusts, where the task has a token; roots are the system's."""
+    if task["token"] is None:
+        return {}
+    return {"store_settings": StoreSettings(security=ClientSecurity(token=task["token"], server_name="store.example"))}
+
+
 def serve(task: dict[str, Any]) -> None:
     """A storage machine."""
     info = cluster_info(task["info"])
@@ -82,7 +93,8 @@ def serve(task: dict[str, Any]) -> None:
     torch.distributed.destroy_process_group()
     run_storage_server(
         storage_rank=rank, cluster_info=info, dataset=dataset, num_server_sessions=task["sessions"],
-        timeout_seconds=END_S, rpc_timeout=RPC_S,
+        timeout_seconds=END_S, rpc_timeout=RPC_S, **secured(task), security=None if task["token"] is None else
+        ServerSecurity(token=task["token"], certificate=task["pem"][0].encode(), private_key=task["pem"][1].encode()),
     )  # fmt: skip
 
 
@@ -156,7 +168,7 @@ def compute(task: dict[str, Any]) -> None:
     """A compute rank."""
     info = cluster_info(task["info"])
     for session in range(task["sessions"]):
-        init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S)
+        init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S, **secured(task))
         session_of_all = graph_store_compute.session()  # all are here: from now on answers come soon
         session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size
@@ -236,9 +248,14 @@ def running(
     sessions: int = 1,
     timeout: int = RPC_S,
     of_environment: bool = False,
+    home: str = "127.0.0.1",
+    token: str | None = None,
 ) -> Iterator[World]:
-    """A cluster whose processes are ended in the end."""
-    home, ready = "127.0.0.1", folder.parent / f"ready-{free_ports(1)[0]}"
+    """A cluster whose processes are ended in the end; with a token its servers have TLS, too."""
+    ready = folder.parent / f"ready-{free_ports(1)[0]}"
+    authority, roots = Authority("tests"), folder.parent / "roots.pem"
+    roots.write_bytes(authority.root)
+    identity = authority.issue("store.example")
     ports = free_ports(6)
     info = GraphStoreInfo(
         num_storage, num_compute, home, home, home, *ports[:3], processes, *ports[3:5], str(ready)
@@ -246,6 +263,7 @@ def running(
     variables = {
         "WORLD_SIZE": f"{num_storage + num_compute}", "MASTER_ADDR": home, "MASTER_PORT": f"{ports[5]}",
         "GIGL_GRAPH_STORE_NUM_COMPUTE_NODES": f"{num_compute}", "GIGL_GRAPH_STORE_READINESS_URI": str(ready),
+        "WORLD_HOME": home,
         "GIGL_GRAPH_STORE_NUM_STORAGE_NODES": f"{num_storage}", "COMPUTE_CLUSTER_LOCAL_WORLD_SIZE": f"{processes}",
     }  # fmt: skip
 
@@ -253,11 +271,13 @@ def running(
         task = {
             "info": None if of_environment else asdict(info), "folder": str(folder), "sessions": sessions,
             "local_rank": local_rank, "work": work, "timeout": timeout, "is_compute": machine < num_compute,
+            "token": token, "pem": [identity.certificate.decode(), identity.key.decode()],
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-m", "tests.compat.gigl.world", json.dumps(task)], text=True,
             cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, **(variables if of_environment else {}), "RANK": f"{machine}"},
+            env={**os.environ, **(variables if of_environment else {}), "RANK": f"{machine}",
+                 "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(roots)},
         )  # fmt: skip
 
     world = World([], [])

@@ -413,7 +413,7 @@ def test_servers_are_asked_by_name(connect, rings) -> None:
     assert sorted(rows.tolist()) == sorted(2 * list(range(20, 40))) and len(cols) == 40
     assert tuple(ask(0, server.get_edge_size, None, "coo")) == (40, 40)
     for func in (len, "methods", server.wait_for_exit):
-        with pytest.raises(ValueError, match="is no method of DistServer that clients may call"):
+        with pytest.raises(ValueError, match="is no method of DistServer"):
             ask(0, func)
     with pytest.raises(ValueError, match="layout is 'csr'"):
         ask(0, server.get_edge_index, None, "csr")

@@ -44,7 +44,9 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
     def operation(frame: Frame) -> Iterator[Bytes]:
         name = frame.text("method")
         if name not in methods:
-            raise ValueError(f"the server has no method {name[:100]!r}; it has {', '.join(methods)}")
+            raise SettingsError(
+                f"{name[:100]!r} is no method of DistServer that clients may call; these are {', '.join(methods)}"
+            )
         given = decode_options(frame.header.get("options"), frame.arrays)
         try:
             answer = methods[name](*given["args"], **given["kwargs"])

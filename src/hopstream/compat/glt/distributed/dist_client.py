@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, check_rank, get_context, set_context
-from hopstream.compat.glt.distributed.dist_server import METHODS
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting
 from hopstream.errors import SettingsError, StateError, StoreUnavailable
@@ -119,7 +118,7 @@ def shutdown_client() -> None:
 def async_request_server(
     server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
 ) -> torch.futures.Future[Any]:
-    """Call a method of a server by name; a future of its answer.
+    """Call a method of a server by name, in a thread; a future of its answer.
 
     Args:
         server_rank: The server.
@@ -128,20 +127,11 @@ def async_request_server(
         **kwargs: Its arguments by name.
 
     Raises:
-        ValueError: ``func`` is no such method: other functions are never sent, as that would need pickle.
+        ValueError: ``func`` is no method of ``DistServer``: other functions are never sent, as that would need pickle.
+            The future raises it where clients may not call the method.
     """
-    return submit(server_rank, method_name(func, METHODS), *args, **kwargs)
-
-
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a server by name and wait; as ``async_request_server``."""
-    return session().request(server_rank, method_name(func, METHODS), *args, **kwargs)
-
-
-def submit(server_rank: int, method: str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
-    """Call a method of a server in a thread; a future of its answer, as torch has them."""
     future: torch.futures.Future[Any] = torch.futures.Future()
-    asked = session().submit(server_rank, method, *args, **kwargs)
+    asked = session().submit(server_rank, _method_name(func), *args, **kwargs)
 
     def tell(done: Any) -> None:
         if done.cancelled():
@@ -155,17 +145,23 @@ def submit(server_rank: int, method: str, *args: Any, **kwargs: Any) -> torch.fu
     return future
 
 
-def method_name(func: Callable[..., Any] | str, methods: Sequence[str]) -> str:
-    """The name of a method of ``DistServer``.
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a server by name and wait; as ``async_request_server``."""
+    return session().request(server_rank, _method_name(func), *args, **kwargs)
+
+
+def _method_name(func: Callable[..., Any] | str) -> str:
+    """The name of a method of ``DistServer``; the server knows which of them clients may call.
 
     Raises:
-        SettingsError: It is none of those that clients may call.
+        SettingsError: It is another function.
     """
-    name = func if isinstance(func, str) else getattr(func, "__name__", repr(func))
-    owner = "DistServer" if isinstance(func, str) else getattr(func, "__qualname__", "").rpartition(".")[0]
-    if owner != "DistServer" or name not in methods:
+    if isinstance(func, str):
+        return func
+    owner, _, name = getattr(func, "__qualname__", "").rpartition(".")
+    if owner != "DistServer":
         raise SettingsError(
-            f"{func!r} is no method of DistServer that clients may call; these are {', '.join(methods)}. Other "
-            "functions are not sent: that would need pickle"
+            f"{func!r} is no method of DistServer; give one, or its name. Other functions are not sent: that would "
+            "need pickle"
         )
-    return name
+    return str(name)

@@ -24,6 +24,7 @@ from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
@@ -34,6 +35,8 @@ METHODS = (
 )  # fmt: skip
 """Methods that clients may call."""
 LEAVE_S = 180.0
+_SERVER: DistServer | None = None
+_STORAGE: StorageServer | None = None
 
 
 class DistServer:
@@ -43,6 +46,67 @@ class DistServer:
         """Answer for ``dataset``."""
         self.dataset = dataset
         self._exit = threading.Event()
+
+    @classmethod
+    def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT and GiGL, in their order
+        cls,
+        num_servers: int,
+        server_rank: int,
+        dataset: DistDataset,
+        master_addr: str,
+        master_port: int,
+        num_clients: int = 0,
+        num_rpc_threads: int = 16,
+        request_timeout: int = 180,
+        server_group_name: str | None = None,
+        is_dynamic: bool = False,
+        *,
+        security: ServerSecurity | None = None,
+        store_settings: StoreSettings | None = None,
+        limits: SamplingLimits | None = None,
+    ) -> None:
+        """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
+
+        Args:
+            num_servers: How many servers there are.
+            server_rank: Which one this is.
+            dataset: Its parts.
+            master_addr: A host name or IP address of the machine of server 0.
+            master_port: A free port there, at which server 0 listens.
+            num_clients: How many clients there will be. The server also ends, with an error, when all that came are
+                gone and did not leave. 0: clients come and go, and the server ends only when it is told to.
+            num_rpc_threads: No effect: the transport has threads of its own.
+            request_timeout: Seconds to wait for the other servers, and for their answers.
+            server_group_name: What servers are called.
+            is_dynamic: Clients come and go, whatever ``num_clients`` is.
+            security: TLS and token of this server; needed where ``master_addr`` is not loopback.
+            store_settings: What this server shows to others, and trusts.
+            limits: How much this server samples at once for loaders; None for ``SamplingLimits()``.
+
+        Raises:
+            RuntimeError: This process has a server already.
+            ValueError: The ranks are not those of the dataset's partitions.
+            StoreTimeout: Some servers did not come in time.
+            StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
+            AccessDenied: Others could reach the server, and TLS or a token is missing.
+        """
+        global _SERVER, _STORAGE
+        if _SERVER is not None:
+            raise RuntimeError("this process has a server already; call wait_and_shutdown_server first")
+        if (num_servers, server_rank) != (dataset.num_partitions, dataset.partition_idx):
+            raise SettingsError(
+                f"server {server_rank} of {num_servers} has partition {dataset.partition_idx} of "
+                f"{dataset.num_partitions}; build the dataset with the same rank and number"
+            )
+        server = cls(dataset)
+        meeting = Meeting(
+            master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
+            settings=store_settings,
+        )  # fmt: skip
+        _STORAGE = StorageServer(dataset, server.methods(), meeting, 0 if is_dynamic else num_clients, limits)
+        _SERVER = server
+        name, num_all = server_group_name or "_default_server", num_servers + (0 if is_dynamic else num_clients)
+        set_context(DistContext(DistRole.SERVER, name, num_servers, server_rank, num_all, server_rank))
 
     def shutdown(self) -> None:
         """Forget what clients left; here nothing."""
@@ -142,10 +206,6 @@ class DistServer:
         return {name: getattr(self, name) for name in METHODS}
 
 
-_SERVER: DistServer | None = None
-_STORAGE: StorageServer | None = None
-
-
 def get_server() -> Any:
     """The server of this process.
 
@@ -157,64 +217,7 @@ def get_server() -> Any:
     return _SERVER
 
 
-def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
-    num_servers: int,
-    server_rank: int,
-    dataset: DistDataset,
-    master_addr: str,
-    master_port: int,
-    num_clients: int = 0,
-    num_rpc_threads: int = 16,
-    request_timeout: int = 180,
-    server_group_name: str | None = None,
-    is_dynamic: bool = False,
-    *,
-    security: ServerSecurity | None = None,
-    store_settings: StoreSettings | None = None,
-    server_class: Callable[[DistDataset], Any] = DistServer,
-) -> None:
-    """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
-
-    Args:
-        num_servers: How many servers there are.
-        server_rank: Which one this is.
-        dataset: Its parts.
-        master_addr: A host name or IP address of the machine of server 0.
-        master_port: A free port there, at which server 0 listens.
-        num_clients: How many clients there will be. The server also ends, with an error, when all that came are gone
-            and did not leave. 0: clients come and go, and the server ends only when it is told to.
-        num_rpc_threads: No effect: the transport has threads of its own.
-        request_timeout: Seconds to wait for the other servers, and for their answers.
-        server_group_name: What servers are called.
-        is_dynamic: Clients come and go, whatever ``num_clients`` is.
-        security: TLS and token of this server; needed where ``master_addr`` is not loopback.
-        store_settings: What this server shows to others, and trusts.
-        server_class: What answers calls of clients.
-
-    Raises:
-        RuntimeError: This process has a server already.
-        ValueError: The ranks are not those of the dataset's partitions.
-        StoreTimeout: Some servers did not come in time.
-        StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
-        AccessDenied: Others could reach the server, and TLS or a token is missing.
-    """
-    global _SERVER, _STORAGE
-    if _SERVER is not None:
-        raise RuntimeError("this process has a server already; call wait_and_shutdown_server first")
-    if (num_servers, server_rank) != (dataset.num_partitions, dataset.partition_idx):
-        raise SettingsError(
-            f"server {server_rank} of {num_servers} has partition {dataset.partition_idx} of {dataset.num_partitions}; "
-            "build the dataset with the same rank and number"
-        )
-    server = server_class(dataset)
-    meeting = Meeting(
-        master_addr=master_addr, master_port=master_port, timeout_s=request_timeout, security=security,
-        settings=store_settings,
-    )  # fmt: skip
-    _STORAGE = StorageServer(dataset, server.methods(), meeting, 0 if is_dynamic else num_clients)
-    _SERVER = server
-    name, num_all = server_group_name or "_default_server", num_servers + (0 if is_dynamic else num_clients)
-    set_context(DistContext(DistRole.SERVER, name, num_servers, server_rank, num_all, server_rank))
+init_server = DistServer.init_server
 
 
 def wait_and_shutdown_server() -> None:

@@ -18,7 +18,7 @@ from hopstream.store.contract import Store
 from hopstream.store.rendezvous import location_towards
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import StoreSettings
+from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 
@@ -46,12 +46,17 @@ class Meeting:
 
     @property
     def location(self) -> Location:
-        """Where server 0 listens."""
-        settings = self.settings or StoreSettings()
-        has_tls = settings.security.roots is not None or (
-            self.security is not None and self.security.certificate is not None
-        )
-        return Location(self.master_addr, self.master_port, has_tls)
+        """Where server 0 listens.
+
+        A server has TLS where it shows a certificate. A client uses TLS where it has roots or a certificate, or a token
+        that must not go to another machine in the clear.
+        """
+        own = (self.settings or StoreSettings()).security
+        plain = Location(self.master_addr, self.master_port)
+        shows_certificate = self.security is not None and self.security.certificate is not None
+        hides_token = own.token is not None and not (plain.is_loopback or own.is_insecure)
+        has_tls = shows_certificate or own.roots is not None or own.certificate is not None or hides_token
+        return replace(plain, has_tls=has_tls)
 
     def channel(self, location: Location | None = None) -> Channel:
         """A connection to server 0, or to another one."""
@@ -67,6 +72,7 @@ class StorageServer:
         methods: Mapping[str, Callable[..., Any]],
         meeting: Meeting,
         num_clients: int = 0,
+        limits: SamplingLimits | None = None,
     ) -> None:
         """Serve a dataset's parts, and wait until all servers of the session do.
 
@@ -75,6 +81,7 @@ class StorageServer:
             methods: What clients may call by name.
             meeting: Where the session meets.
             num_clients: How many clients there will be; 0 where they come and go, and may all be away.
+            limits: How much is sampled at once for loaders; None for ``SamplingLimits()``.
 
         Raises:
             StoreTimeout: Some servers did not come in time.
@@ -83,7 +90,8 @@ class StorageServer:
         """
         self._dataset, self._meeting = dataset, meeting
         self._locations: list[str] = []
-        self._service = SamplingService(self._open_graph, SamplingLimits())
+        limits = limits or SamplingLimits()
+        self._service = SamplingService(self._open_graph, limits)
         self._joined = threading.Event()
         dataset.attach(self._open_graph)
         roster = Roster(dataset.num_partitions, num_clients).operations if dataset.partition_idx == 0 else {}
@@ -93,6 +101,7 @@ class StorageServer:
                 str(meeting.location if dataset.partition_idx == 0 else location_towards(meeting.location)),
                 security=meeting.security,
                 path=dataset.folder,
+                limits=ServerLimits(max_request_bytes=limits.max_request_bytes),
                 operations={**self._service.operations, OPERATION: answering(methods), **roster},
             )
         except BaseException:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from hopstream.compat.gigl.distributed.graph_store.dist_server import METHODS
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
-from hopstream.compat.glt.distributed.dist_client import check_no_session, method_name, set_session, submit
+from hopstream.compat.glt.distributed.dist_client import async_request_server as async_request_server
+from hopstream.compat.glt.distributed.dist_client import check_no_session, set_session
+from hopstream.compat.glt.distributed.dist_client import request_server as request_server
 from hopstream.compat.glt.distributed.dist_client import session as session
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting
@@ -84,25 +82,3 @@ def shutdown_compute_process() -> None:
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-
-def async_request_server(
-    server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
-) -> torch.futures.Future[Any]:
-    """Call a method of a server by name; a future of its answer.
-
-    Args:
-        server_rank: The server.
-        func: A method of ``DistServer`` that clients may call, or its name.
-        *args: Its arguments, without the server.
-        **kwargs: Its arguments by name.
-
-    Raises:
-        ValueError: ``func`` is no such method: other functions are never sent, as that would need pickle.
-    """
-    return submit(server_rank, method_name(func, METHODS), *args, **kwargs)
-
-
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a server by name and wait; as ``async_request_server``."""
-    return session().request(server_rank, method_name(func, METHODS), *args, **kwargs)

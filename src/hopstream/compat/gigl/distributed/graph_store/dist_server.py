@@ -31,7 +31,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
     SampleMessage,
     SharedDistSamplingBackend,
 )
-from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType, Relation
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
 from hopstream.compat.gigl.utils.data_splitters import padded_labels
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
@@ -42,14 +42,11 @@ from hopstream.compat.glt.distributed.dist_server import (
 from hopstream.compat.glt.distributed.dist_server import DistServer as ServerOfParts
 from hopstream.compat.glt.distributed.dist_server import get_server as get_server
 from hopstream.compat.glt.distributed.dist_server import ids_of
-from hopstream.compat.glt.distributed.dist_server import init_server as serve_parts
 from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
-from hopstream.store.security import ServerSecurity
-from hopstream.store.settings import StoreSettings
 from hopstream.store.whole import keeps_edge_keys
 
 logger = logging.getLogger(__name__)
@@ -162,7 +159,7 @@ class DistServer(ServerOfParts):
     def get_edge_types(self) -> list[EdgeType] | None:
         """Edge types; None for a homogeneous dataset."""
         found = self.dataset.facts.edge_types()
-        return None if found is None else [_edge_type(one) for one in found]
+        return None if found is None else [EdgeType._make(one) for one in found]
 
     def get_edge_dir(self) -> Literal["in", "out"]:
         """The direction in which edges are followed."""
@@ -210,7 +207,7 @@ class DistServer(ServerOfParts):
         """Width and dtype of features of edges: of the only type, or by type; None where there are none."""
         facts = self.dataset.facts
         found = {
-            _edge_type(facts.shown_edge(t)): FeatureInfo(*info)
+            EdgeType._make(facts.shown_edge(t)): FeatureInfo(*info)
             for t, features in facts.schema.edges.items()
             if (info := width_and_dtype(dict(features), facts.edge_columns(t)))
         }
@@ -503,53 +500,7 @@ METHODS = (
 """Methods that clients may call: all but ``shutdown`` and ``wait_for_exit``, which are the server's own."""
 
 
-def init_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
-    num_servers: int,
-    server_rank: int,
-    dataset: DistDataset,
-    master_addr: str,
-    master_port: int,
-    num_clients: int = 0,
-    num_rpc_threads: int = 16,
-    request_timeout: int = 180,
-    server_group_name: str | None = None,
-    is_dynamic: bool = False,
-    *,
-    security: ServerSecurity | None = None,
-    store_settings: StoreSettings | None = None,
-) -> None:
-    """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
-
-    Args:
-        num_servers: How many servers there are.
-        server_rank: Which one this is.
-        dataset: Its parts.
-        master_addr: A host name or IP address of the machine of server 0.
-        master_port: A free port there, at which server 0 listens.
-        num_clients: How many clients there will be. The server also ends, with an error, when all that came are gone
-            and did not leave. 0: clients come and go, and the server ends only when it is told to.
-        num_rpc_threads: No effect: the transport has threads of its own.
-        request_timeout: Seconds to wait for the other servers, and for their answers.
-        server_group_name: No effect.
-        is_dynamic: Clients come and go, whatever ``num_clients`` is.
-        security: TLS and token of this server; needed where ``master_addr`` is not loopback.
-        store_settings: What this server shows to others, and trusts.
-
-    Raises:
-        RuntimeError: This process has a server already.
-        ValueError: The ranks are not those of the dataset's partitions.
-        StoreTimeout: Some servers did not come in time.
-        StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
-        AccessDenied: Others could reach the server, and TLS or a token is missing.
-    """
-    serve_parts(
-        num_servers, server_rank, dataset, master_addr, master_port, num_clients, num_rpc_threads, request_timeout,
-        server_group_name, is_dynamic, security=security, store_settings=store_settings, server_class=DistServer,
-    )  # fmt: skip
-
-
-def _edge_type(given: Types) -> EdgeType:
-    return EdgeType(NodeType(given[0]), Relation(given[1]), NodeType(given[2]))
+init_server = DistServer.init_server
 
 
 def _only(found: dict[Any, FeatureInfo]) -> FeatureInfo | None:

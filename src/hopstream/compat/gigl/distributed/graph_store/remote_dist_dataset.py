@@ -13,7 +13,7 @@ from hopstream.compat.gigl.distributed.graph_store.messages import FetchABLPInpu
 from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice, compute_server_assignments
 from hopstream.compat.gigl.distributed.utils.networking import get_free_ports
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
-from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType, Relation
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import (
     DEFAULT_HOMOGENEOUS_EDGE_TYPE,
     DEFAULT_HOMOGENEOUS_NODE_TYPE,
@@ -106,7 +106,7 @@ class RemoteDistDataset:
         if (anchor_node_type is None) != (supervision_edge_type is None):
             raise SettingsError("give both anchor_node_type and supervision_edge_type, or neither")
         anchor_type = anchor_node_type or DEFAULT_HOMOGENEOUS_NODE_TYPE
-        supervision = _edge_type(supervision_edge_type or DEFAULT_HOMOGENEOUS_EDGE_TYPE)
+        supervision = EdgeType._make(supervision_edge_type or DEFAULT_HOMOGENEOUS_EDGE_TYPE)
 
         def ask(server: int, part: ServerSlice | None) -> ABLPInputNodes:
             request = FetchABLPInputRequest(split, anchor_type, supervision, part)
@@ -125,7 +125,7 @@ class RemoteDistDataset:
     def fetch_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
         """Width and dtype of the features of edges: of the only type, or by type; None where there are none."""
         found = request_server(0, DistServer.get_edge_feature_info)
-        return {_edge_type(t): info for t, info in found.items()} if isinstance(found, dict) else found
+        return {EdgeType._make(t): info for t, info in found.items()} if isinstance(found, dict) else found
 
     def fetch_node_quantization_metadata(self) -> dict[NodeType, FeatureQuantizationMetadata] | None:
         """None: no features are quantised."""
@@ -160,7 +160,7 @@ class RemoteDistDataset:
     def fetch_edge_types(self) -> list[EdgeType] | None:
         """Edge types; None for a homogeneous graph."""
         found = request_server(0, DistServer.get_edge_types)
-        return None if found is None else [_edge_type(one) for one in found]
+        return None if found is None else [EdgeType._make(one) for one in found]
 
     def fetch_edge_weights_registered(self) -> bool:
         """Whether edges can be drawn by weights."""
@@ -194,7 +194,3 @@ class RemoteDistDataset:
             return {server: ask(server, None) for server in range(num_servers)}
         slices = compute_server_assignments(num_servers, world_size, rank)
         return {s: ask(s, slices[s]) if s in slices else empty for s in range(num_servers)}
-
-
-def _edge_type(given: Any) -> EdgeType:
-    return EdgeType(NodeType(given[0]), Relation(given[1]), NodeType(given[2]))

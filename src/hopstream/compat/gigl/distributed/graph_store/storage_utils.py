@@ -15,6 +15,7 @@ from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.errors import SettingsError
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.stream.settings import SamplingLimits
 
 DEFAULT_TIMEOUT_S = 180
 
@@ -80,6 +81,7 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
     *,
     security: ServerSecurity | None = None,
     store_settings: StoreSettings | None = None,
+    limits: SamplingLimits | None = None,
 ) -> None:
     """Serve a dataset for some sessions, one after the other; each is a process of its own.
 
@@ -95,22 +97,26 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
         rpc_timeout: Seconds to wait for other servers; None for 180.
         security: TLS and token; needed where the address is not loopback.
         store_settings: What this server shows to others.
+        limits: How much this server samples at once for loaders; None for ``SamplingLimits()``.
 
     Raises:
         RuntimeError: A session's process failed, or took too long.
     """
     dataset.close()  # each session opens it in its own process
     context = multiprocessing.get_context("spawn")
+    parts = {
+        "edge_dir": dataset.edge_dir, "num_partitions": cluster_info.num_storage_nodes, "partition_idx": storage_rank,
+        "max_labels_per_anchor_node": dataset.max_labels_per_anchor_node,
+    }  # fmt: skip
+    served = {
+        "num_servers": cluster_info.num_storage_nodes, "server_rank": storage_rank,
+        "master_addr": cluster_info.storage_cluster_master_ip, "master_port": cluster_info.rpc_master_port,
+        "num_clients": cluster_info.compute_cluster_world_size, "request_timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
+        "security": security, "store_settings": store_settings, "limits": limits,
+    }  # fmt: skip
+    arguments = (str(dataset.folder), parts, served, str(cluster_info.readiness_uri))
     for number in range(num_server_sessions):
-        arguments = {
-            "max_labels": dataset.max_labels_per_anchor_node,
-            "storage_rank": storage_rank, "num_servers": cluster_info.num_storage_nodes, "folder": str(dataset.folder),
-            "edge_dir": dataset.edge_dir, "master_addr": cluster_info.storage_cluster_master_ip,
-            "master_port": cluster_info.rpc_master_port, "timeout": rpc_timeout or DEFAULT_TIMEOUT_S,
-            "num_clients": cluster_info.compute_cluster_world_size,
-            "readiness_uri": str(cluster_info.readiness_uri), "security": security, "store_settings": store_settings,
-        }  # fmt: skip
-        process = context.Process(target=_run_session, kwargs=arguments, name=f"storage-{storage_rank}-{number}")
+        process = context.Process(target=_run_session, args=arguments, name=f"storage-{storage_rank}-{number}")
         process.start()
         try:
             process.join(timeout_seconds)
@@ -124,29 +130,9 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
             raise RuntimeError(f"session {number} of storage server {storage_rank} ended with {process.exitcode}")
 
 
-def _run_session(  # noqa: PLR0913 - what a process needs that knows nothing yet
-    *,
-    storage_rank: int,
-    num_servers: int,
-    folder: str,
-    edge_dir: str,
-    max_labels: int | None,
-    master_addr: str,
-    master_port: int,
-    timeout: int,
-    num_clients: int,
-    readiness_uri: str,
-    security: Any,
-    store_settings: Any,
-) -> None:
-    dataset = DistDataset(
-        folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=storage_rank,
-        max_labels_per_anchor_node=max_labels,
-    )  # fmt: skip
-    init_server(
-        num_servers, storage_rank, dataset, master_addr, master_port, num_clients, request_timeout=timeout,
-        security=security, store_settings=store_settings,
-    )  # fmt: skip
-    if storage_rank == 0:
+def _run_session(folder: str, parts: dict[str, Any], served: dict[str, Any], readiness_uri: str) -> None:
+    """Serve one session, in a process of its own."""
+    init_server(dataset=DistDataset(folder, **parts), **served)
+    if served["server_rank"] == 0:
         write_readiness_signal(readiness_uri)
     wait_and_shutdown_server()
