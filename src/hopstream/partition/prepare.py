@@ -131,14 +131,11 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
     check_apart(out, {"the source": source})
     metadata = _metadata_of(Path(source))
-    is_streamed = not is_unigraph(metadata) and is_chunked(metadata)
-    check_data_path(metadata, tables.data_path)
-    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
-    digest = digest_of([FORMAT, settings.to_json(), asdict(tables), states])
+    digest = digest_of_input(source, settings, tables)
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
-        metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables, work=work,
-        machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
+        metadata=metadata, is_streamed=_is_streamed(metadata), digest=digest, settings=settings, tables=tables,
+        work=work, machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
         progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
@@ -154,6 +151,21 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
             held.clear()
             raise
+
+
+def digest_of_input(source: str | Path, settings: PartitionSettings, tables: TableSettings | None = None) -> str:
+    """Digest of all that decides over the parts that ``prepare`` makes: its input, as its files are now, and settings.
+
+    Raises:
+        SettingsError: There is ``data_path`` for what is no unigraph, or the source is something else.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: The description contradicts itself.
+    """
+    tables, metadata = tables or TableSettings(), _metadata_of(Path(source))
+    check_data_path(metadata, tables.data_path)
+    is_streamed = _is_streamed(metadata)
+    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
+    return digest_of([FORMAT, settings.to_json(), asdict(tables), states])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +277,10 @@ def _metadata_of(source: Path) -> Path:
             + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")
         )
     return metadata.absolute()
+
+
+def _is_streamed(metadata: Path) -> bool:
+    return not is_unigraph(metadata) and is_chunked(metadata)
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from hopstream.compat.glt.distributed.graph_facts import (
     to_torch,
     torch_dtype,
 )
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import FormatError, SettingsError, StateError
 from hopstream.partition.book import Owner, ends_of, owner_label
 from hopstream.partition.layout import open_dataset
+from hopstream.partition.lock import locked
+from hopstream.partition.paths import MANIFEST
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
@@ -33,6 +36,9 @@ from hopstream.uris import local_path
 KEPT_BYTES = 256 << 20
 """Memory of keys and books that are kept because other ranks will ask for the same."""
 BOOK = "partition book"
+MAKE_S = 3600.0
+"""How long to wait for another process that makes the same dataset."""
+LOOK_S = 0.2
 
 
 class DistDataset:
@@ -278,3 +284,28 @@ def width_and_dtype(features: dict[str, FeatureSchema], names: tuple[str, ...]) 
     """Width and dtype of a feature tensor; None where there is none."""
     info = tensor_info(features, names)
     return None if info is None else (info[0], torch_dtype(info[1]))
+
+
+def made_once(out: Path, held: Path, make: Callable[[], object], wait_s: float = MAKE_S) -> Path:
+    """The dataset in a folder, made by one process while the others wait, where it is not there yet.
+
+    Args:
+        out: The folder of the dataset.
+        held: A folder that whoever makes it locks meanwhile.
+        make: Makes it.
+        wait_s: How long to wait for another process that makes it.
+
+    Raises:
+        StateError: Another process has been making it for so long.
+    """
+    ends = time.monotonic() + wait_s
+    while not (out / MANIFEST).is_file():
+        try:
+            with locked(held):
+                if not (out / MANIFEST).is_file():
+                    make()
+        except StateError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(LOOK_S)
+    return out

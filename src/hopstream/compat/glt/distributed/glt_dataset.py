@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -19,17 +18,12 @@ from hopstream.compat.glt.distributed.glt_batches import GLTFacts
 from hopstream.compat.glt.distributed.graph_facts import edge_direction, to_torch
 from hopstream.compat.glt.partition_files import META, read_meta
 from hopstream.compat.glt.partition_reading import WEIGHT, read_partitions
-from hopstream.errors import SettingsError, StateError
+from hopstream.errors import SettingsError
 from hopstream.partition.layout import open_dataset, write_parts
-from hopstream.partition.lock import locked
-from hopstream.partition.paths import MANIFEST
 from hopstream.store.local import LocalStore
 from hopstream.uris import local_path
 
 LabelFiles = str | Path | Mapping[str, str | Path]
-CONVERT_S = 3600.0
-"""How long to wait for another process that converts the same folder."""
-LOOK_S = 0.2
 
 
 class DistDataset(dist_dataset.DistDataset):
@@ -172,17 +166,7 @@ def converted(root: Path, label_files: LabelFiles | None) -> Path:
         StateError: Another process has been converting it for an hour.
     """
     out = root.with_name(f"{root.name}.hopstream-{_digest(root, label_files)}")
-    ends = time.monotonic() + CONVERT_S
-    while not (out / MANIFEST).is_file():
-        try:
-            with locked(root):  # one process reads the files; the others wait
-                if not (out / MANIFEST).is_file():
-                    _convert(root, out, label_files)
-        except StateError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(LOOK_S)
-    return out
+    return dist_dataset.made_once(out, root, lambda: _convert(root, out, label_files))
 
 
 def _convert(root: Path, out: Path, label_files: LabelFiles | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +12,16 @@ import torch
 from hopstream.compat.gigl.distributed.graph_store.dist_server import init_server, wait_and_shutdown_server
 from hopstream.compat.gigl.distributed.utils.networking import write_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
-from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.dist_dataset import MAKE_S, DistDataset, made_once
+from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
+from hopstream.partition.paths import MANIFEST
+from hopstream.partition.prepare import digest_of_input, prepare
+from hopstream.partition.settings import PartitionSettings
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.settings import SamplingLimits
+from hopstream.uris import local_path
 
 DEFAULT_TIMEOUT_S = 180
 
@@ -31,12 +37,21 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     *,
     rank: int | None = None,
     world_size: int | None = None,
+    prepared: str | os.PathLike[str] | None = None,
+    settings: PartitionSettings | None = None,
+    work: WorkSettings | None = None,
+    timeout_seconds: float = MAKE_S,
 ) -> DistDataset:
-    """Open the parts of a dataset that this storage machine serves.
+    """Open the parts of a dataset that this storage machine serves; of tables, a dataset is prepared first.
+
+    Tables are prepared by one machine while the others wait. The dataset lies in the folder ``prepared``, and is called
+    as the source with ``.hopstream-<8 hex digits>`` behind it: the digits change when the tables or ``settings`` do,
+    and what is there is used again. A folder that is not needed any more may be deleted.
 
     Args:
-        source: The folder of a Hopstream dataset, which all storage machines can read, with at least as many parts as
-            there are machines; ``hopstream prepare TABLES --parts N`` makes one of tables.
+        source: The folder of a Hopstream dataset, with at least as many parts as there are machines; or what
+            ``hopstream prepare`` takes: the JSON file that describes tables or a chunked graph, the ``.pbtxt`` of a
+            unigraph, or the folder with one of these. All storage machines must be able to read it.
         sample_edge_direction: ``in`` or ``out``; the dataset must hold that direction.
         tf_record_uri_pattern: None; a dataset is no TFRecords.
         splitter: None; splits and labels are stored with the dataset.
@@ -46,10 +61,18 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
             all.
         rank: This machine among the storage machines; None: its rank in torch's process group.
         world_size: How many these are; None: the size of torch's process group.
+        prepared: The folder that datasets of tables are kept in, which all storage machines see; it is made if it is
+            not there. None for the folder that the source lies in.
+        settings: How tables are cut into parts; None: as many parts as machines, with edges in both directions.
+        work: Memory and processes of the machine that prepares tables; None for ``WorkSettings()``.
+        timeout_seconds: How long to wait for another machine that prepares the same tables.
 
     Raises:
         ValueError: The direction is none or not held, the dataset has too few parts, what the dataset decides is given,
-            the limit is below 1, or there is no process group and no rank.
+            the limit is below 1, there is no process group and no rank, or tables contradict each other.
+        FormatError: The source is missing or cannot be read.
+        StateError: Another machine has been preparing the tables for ``timeout_seconds``.
+        NoRoomError: The disk or the memory has no room; what was done is kept for the next call.
     """
     given = {
         "tf_record_uri_pattern": tf_record_uri_pattern, "splitter": splitter,
@@ -58,16 +81,35 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     if named := [f"{name} is a {type(value).__name__}" for name, value in given.items() if value is not None]:
         raise SettingsError(
             f"{', '.join(named)}; splits and labels are stored with the dataset: make them with "
-            "split_nodes, split_links or hold_out_links before write_parts, or with hopstream prepare"
+            "split_nodes, split_links or hold_out_links before write_parts, or name columns of splits where tables are "
+            "described"
         )
     if rank is None or world_size is None:
         if not torch.distributed.is_initialized():
             raise SettingsError("there is no process group of storage machines; make one, or give rank and world_size")
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    root = local_path(source)
+    if not (root / MANIFEST).is_file():
+        settings = settings or PartitionSettings(num_parts=world_size, direction="both")
+        root = _prepared(root, prepared, settings, work, timeout_seconds)
     return DistDataset(
-        source, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank,
+        root, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank,
         max_labels_per_anchor_node=max_labels_per_anchor_node,
     )  # fmt: skip
+
+
+def _prepared(
+    source: Path,
+    prepared: str | os.PathLike[str] | None,
+    settings: PartitionSettings,
+    work: WorkSettings | None,
+    timeout_s: float,
+) -> Path:
+    """The dataset that tables were prepared to, now or before."""
+    place = source.absolute().parent if prepared is None else local_path(prepared)
+    out = place / f"{source.absolute().name}.hopstream-{digest_of_input(source, settings)[:8]}"
+    place.mkdir(parents=True, exist_ok=True)
+    return made_once(out, place, lambda: prepare(source, out, settings=settings, work=work), timeout_s)
 
 
 def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order

@@ -1,0 +1,85 @@
+"""Storage machines that are given tables: they prepare them once, and again when the tables changed."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.compat.gigl.distributed.graph_store import build_storage_dataset, storage_utils
+from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
+from hopstream.engine.settings import WorkSettings
+from hopstream.errors import FormatError, SchemaError, StateError
+from hopstream.partition.lock import locked
+from hopstream.partition.settings import PartitionSettings
+from tests.partition.test_prepare import write_tables
+
+WORK = WorkSettings(memory="2GiB", num_workers=0)
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The memory that each run of ``prepare`` was given."""
+    found: list[Any] = []
+    real = storage_utils.prepare
+    monkeypatch.setattr(storage_utils, "prepare", lambda *a, **k: (found.append(k["work"]), real(*a, **k))[1])
+    return found
+
+
+def built(source: Path, world_size: int, **options: Any) -> list[Path]:
+    """The folders of the datasets of all machines, which are built together; their parts are the whole graph."""
+
+    def build(rank: int) -> tuple[Path, list[int]]:
+        dataset = build_storage_dataset(source, "in", rank=rank, world_size=world_size, work=WORK, **options)
+        keys = dataset.own_keys("user").tolist()
+        assert set(dataset.store.directions) == {"in", "out"} and len(dataset.parts) == 1
+        dataset.close()
+        return dataset.folder, keys
+
+    with ThreadPoolExecutor(world_size) as pool:
+        found = list(pool.map(build, range(world_size), timeout=WAIT_S))
+    assert sorted(key for _, keys in found for key in keys) == list(range(200))
+    return [folder for folder, _ in found]
+
+
+def test_machines_prepare_tables_once(tmp_path: Path, rng: np.random.Generator, calls: list[Any]) -> None:
+    source = write_tables(tmp_path / "tables", rng)
+    first = built(source, 3)
+    assert calls == [WORK] and len(set(first)) == 1
+    assert first[0].parent == source.parent and first[0].name.startswith(f"{source.name}.hopstream-")
+    assert built(source, 3) == first and len(calls) == 1
+    assert built(source, 2)[0] != first[0] and len(calls) == 2
+    users = tmp_path / "tables" / "users.csv"
+    os.utime(users, ns=(1, 1))
+    assert built(source, 3)[0] != first[0] and len(calls) == 3
+
+
+def test_the_caller_says_where_and_how(tmp_path: Path, rng: np.random.Generator, calls: list[Any]) -> None:
+    tables = write_tables(tmp_path / "tables", rng) / "metadata.json"
+    settings = PartitionSettings(num_parts=2, method="hash", direction="both", neighbor_keys=True)
+    (folder, same) = built(tables, 2, prepared=tmp_path / "kept" / "here", settings=settings)
+    assert folder == same and folder.parent == tmp_path / "kept" / "here" and len(calls) == 1
+    assert folder.name.startswith("metadata.json.hopstream-")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "tables"]
+
+
+def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generator) -> None:
+    def build(source: Path, **options: Any) -> None:
+        build_storage_dataset(source, "in", rank=0, world_size=1, work=WORK, **options)
+
+    with pytest.raises(FormatError, match="nothing is missing"):
+        build(tmp_path / "nothing")
+    tables = write_tables(tmp_path / "tables", rng)
+    with locked(tmp_path), pytest.raises(StateError, match="by another process"):
+        build(tables, timeout_seconds=0.3)
+    with pytest.raises(ValueError, match="name columns of splits where tables are described"):
+        build(tables, splitter=DistNodeSplitter())
+    (tables / "follows.csv").write_text("src,dst\nnobody,u0\n")
+    with pytest.raises(SchemaError, match="nobody"):
+        build(tables)
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
