@@ -5,8 +5,9 @@ from __future__ import annotations
 from benchmarks.harness import BATCH_SIZE, read_options, repeat, report
 from benchmarks.seeds import draw_seeds
 from hopstream.partition.layout import open_dataset
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
-from hopstream.sample.ppr_settings import PPRSettings, plan_ppr
+from hopstream.sample.ppr_settings import PPR, PPRSettings, plan_ppr
 from hopstream.schema import NODE
 from hopstream.store.local import LocalStore
 
@@ -31,9 +32,10 @@ def main() -> None:
         num_seeds = sum(map(len, batches))
         for name, settings in SETTINGS.items():
             runner = PPRRunner(store, plan_ppr(store, settings, NODE))
-            num_rows = sum(runner.run(seeds, i).edge_index[NODE].shape[1] for i, seeds in enumerate(batches))
+            starts = [SeedNodes(ids={NODE: seeds}, rng_seed=i) for i, seeds in enumerate(batches)]
+            num_rows = sum(runner.run(one).edge_index[NODE, PPR, NODE].shape[1] for one in starts)
             timing = repeat(
-                lambda runner=runner: [runner.run(seeds, i) for i, seeds in enumerate(batches)],  # type: ignore[misc]
+                lambda runner=runner, starts=starts: [runner.run(one) for one in starts],  # type: ignore[misc]
                 options.num_repeats, num_warmups=0,
             )  # fmt: skip
             figures |= {

@@ -11,6 +11,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
+from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.store.contract import Store
 from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.processes import ServerPool
@@ -65,6 +66,13 @@ MODES: dict[str, dict] = {
     "labor, dependent": {**BACKWARDS, "sampling": "labor", "batch_dependency": 2, "layer_dependency": True},
     "bidirectional": {**LABELS, "subgraph_type": "bidirectional", "reverse_types": {VIEWS: VIEWED_BY}},
     "induced": {**LABELS, "subgraph_type": "induced"},
+    "pagerank": {**LABELS, "num_neighbors": PPRSettings(alpha=0.2, num_neighbors_per_hop=3, max_ppr_nodes=9)},
+    "pagerank, labels given": {
+        **GIVEN,
+        "num_neighbors": PPRSettings(
+            direction="out", num_neighbors_per_hop=4, max_fetch_iterations=2, include_sampled_edges=True
+        ),
+    },
     "induced, nothing followed": {**LABELS, "subgraph_type": "induced", "num_neighbors": [0, 0]},
 }
 RANDOM_MODES: dict[str, dict] = {

@@ -49,7 +49,7 @@ def links(source: Any, **options: Any) -> SubgraphLoader:
 
 def anchored(source: Any, **options: Any) -> SubgraphLoader:
     options = {"anchors": ("user", None), "batch_size": 13, **options}
-    return ABLPLoader(source, [3, 2], supervision=RATES, **options)
+    return ABLPLoader(source, options.pop("num_neighbors", [3, 2]), supervision=RATES, **options)
 
 
 def ranked(source: Any, **options: Any) -> SubgraphLoader:
@@ -97,6 +97,7 @@ WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
     "anchors, labels given": (
         anchored, {"anchors": ("user", np.arange(40)), "labels": {RATES: (LABELS, [[7], []] * 20)}},
     ),
+    "anchors, ppr": (anchored, {"num_neighbors": PPRSettings(max_ppr_nodes=9), "max_labels": 2}),
     "ppr": (ranked, {}),
     "ppr, channels": (
         ranked, {"typed_channel_ratios": {(CITES,): 0.5, (RATED_BY, RATES, KNOWS): 0.5}, "eps": 1e-3},

@@ -8,6 +8,7 @@ import pytest
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.kernels.ppr import FIRST_CAPACITY
 from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRSettings, plan_ppr
 from hopstream.schema import EDGE, NODE
@@ -50,37 +51,42 @@ def plain_graph(rng: np.random.Generator, num_nodes: int = 150, num_edges: int =
     return Graph(nodes={NODE: NodeTable(num_nodes=num_nodes)}, edges={EDGE: table}).check()
 
 
-def check_against_the_plain_answer(graph, folder, seed_type, seed_keys, settings, rng_seed):
+def check_against_the_plain_answer(graph, folder, seeds, settings, rng_seed):
+    """Compare rows of seeds, which are node type to keys; with one part ids are keys."""
     write_parts(graph, folder, num_parts=1, direction="both")
     with LocalStore(open_dataset(folder)) as store:
-        runner = PPRRunner(store, plan_ppr(store, settings, seed_type))
-        runner.run(np.arange(3), 0)  # what a batch leaves behind must not matter
-        found = runner.run(np.array(seed_keys), rng_seed)
+        runner = PPRRunner(store, plan_ppr(store, settings, *seeds))
+        # What a batch leaves behind must not matter.
+        runner.run(SeedNodes(ids={seed_type: np.arange(3) for seed_type in seeds}, rng_seed=0))
+        found = runner.run(SeedNodes(ids={t: np.array(keys) for t, keys in seeds.items()}, rng_seed=rng_seed))
     naive = NaivePPR(graph, settings, rng_seed)
-    for place, seed_key in enumerate(seed_keys):
-        wanted = naive.neighborhood((seed_type, seed_key))
-        for node_type in found.edge_index:
-            is_of_seed = found.edge_index[node_type][0] == place
-            keys = found.subgraph.node_ids[node_type][found.edge_index[node_type][1, is_of_seed]]
-            of_type = [row for row in wanted if row.node[0] == node_type]
-            assert keys.tolist() == [row.node[1] for row in of_type]
-            assert found.edge_attr[node_type][is_of_seed].tolist() == [row.attributes for row in of_type]
-        assert {row.node[0] for row in wanted} <= set(found.edge_index)
+    for seed_type, seed_keys in seeds.items():
+        assert found.subgraph.node_ids[seed_type][: len(seed_keys)].tolist() == seed_keys
+        own_types = [own_type for own_type in found.edge_index if own_type[0] == seed_type]
+        for place, seed_key in enumerate(seed_keys):
+            wanted = naive.neighborhood((seed_type, seed_key))
+            for own_type in own_types:
+                is_of_seed = found.edge_index[own_type][0] == place
+                keys = found.subgraph.node_ids[own_type[2]][found.edge_index[own_type][1, is_of_seed]]
+                of_type = [row for row in wanted if row.node[0] == own_type[2]]
+                assert keys.tolist() == [row.node[1] for row in of_type]
+                assert found.edge_attr[own_type][is_of_seed].tolist() == [row.attributes for row in of_type]
+            assert {row.node[0] for row in wanted} <= {own_type[2] for own_type in own_types}
 
 
 @pytest.mark.parametrize("options", PLAIN, ids=str)
 def test_plain_walks_equal_the_plain_answer(rng, tmp_path, options):
     graph = plain_graph(rng)
-    check_against_the_plain_answer(graph, tmp_path, NODE, [3, 0, 149, 80], PPRSettings(**options), 12345)
+    check_against_the_plain_answer(graph, tmp_path, {NODE: [3, 0, 149, 80]}, PPRSettings(**options), 12345)
 
 
 @pytest.mark.parametrize("options", TYPED, ids=str)
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_typed_walks_equal_the_plain_answer(rng, tmp_path, options, direction):
     graph = make_typed_graph(rng)
-    seed_type = "paper" if direction == "in" else "author"
+    seeds = {"paper": [3, 0, 24]} if direction == "in" else {"author": [3, 0, 24], "paper": [7, 3]}
     settings = PPRSettings(direction=direction, **options)
-    check_against_the_plain_answer(graph, tmp_path, seed_type, [3, 0, 24], settings, 54321)
+    check_against_the_plain_answer(graph, tmp_path, seeds, settings, 54321)
 
 
 def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
@@ -92,7 +98,7 @@ def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
         nodes={NODE: NodeTable(num_nodes=2 * width + 1)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}
     ).check()
     settings = PPRSettings(direction="out", max_ppr_nodes=5 * width, num_neighbors_per_hop=-1)
-    check_against_the_plain_answer(graph, tmp_path, NODE, [0, 5], settings, 1)
+    check_against_the_plain_answer(graph, tmp_path, {NODE: [0, 5]}, settings, 1)
 
 
 def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_path):
@@ -103,4 +109,4 @@ def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_p
     src, dst = np.array(links).T
     graph = Graph(nodes={NODE: NodeTable(num_nodes=50)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}).check()
     settings = PPRSettings(direction="out", alpha=0.05, eps=0.0212, max_ppr_nodes=100)
-    check_against_the_plain_answer(graph, tmp_path, NODE, [0], settings, 1)
+    check_against_the_plain_answer(graph, tmp_path, {NODE: [0]}, settings, 1)

@@ -11,8 +11,11 @@ from torch_geometric.data import HeteroData
 
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.build import graph_from_arrays
 from hopstream.load.ablp import ABLPLoader
+from hopstream.load.ppr import PPRLoader
 from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.sample.ppr_settings import PPR, PPRSettings
 from hopstream.store.local import LocalStore
 from tests.load.contract import LoaderContract
 
@@ -57,7 +60,7 @@ def stores(tmp_path_factory):
 
 def make(store, num_neighbors=(-1,), anchors=(0, 1), **options):
     settings = {"supervision": BUYS, "batch_size": 2, "collate": "numpy", "num_threads": 0}
-    if not isinstance(num_neighbors, dict):
+    if not isinstance(num_neighbors, dict | PPRSettings):
         num_neighbors = list(num_neighbors)
     return ABLPLoader(store, num_neighbors, ("user", list(anchors)), **{**settings, **options})
 
@@ -205,6 +208,104 @@ def market(tmp_path_factory):
     return LocalStore(open_dataset(folder))
 
 
+# --- PageRank ---------------------------------------------------------------------------------------------------------
+
+
+EXACT = PPRSettings(direction="out", eps=1e-9, max_ppr_nodes=100, num_neighbors_per_hop=-1)
+
+
+def rows_of(batch, seed_type: str) -> dict[int, list[tuple]]:
+    """Per seed of a type, by key: type, key, score and proximity of every node of its neighbourhood."""
+    found: dict[int, list[tuple]] = {key: [] for key in batch.node_keys[seed_type][: num_seeds(batch, seed_type)]}
+    for (src, relation, dst), attributes in batch.attributes.items():
+        if (src, relation) == (seed_type, PPR):
+            seeds, nodes = batch.node_keys[src][attributes["edge_index"][0]], attributes["edge_index"][1]
+            keys, scores = batch.node_keys[dst][nodes], np.round(attributes["edge_attr"], 5)
+            for seed, key, score in zip(seeds, keys, scores.tolist(), strict=True):
+                found[seed].append((dst, int(key), *score))
+    return found
+
+
+def num_seeds(batch, seed_type: str) -> int:
+    return batch.num_sampled_nodes[seed_type][0]
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alone(stores, num_parts):
+    """Of users and of items; never along edge types that hold labels or their reverses."""
+    store, others = stores[num_parts], [VIEWS, VIEWED_BY, FOLLOWS, LIKES]
+    with make(store, EXACT, negatives=RETURNS) as loader:
+        (batch,) = loader
+    assert batch.node_keys["user"][:2].tolist() == [0, 1] and batch.node_keys["item"][:3].tolist() == [1, 3, 2]
+    assert batch.attributes[BUYS]["y_positive"].tolist() == [[0, 0, 1], [0, 1, 1]]
+    assert batch.attributes[BUYS]["y_negative"].tolist() == [[0], [2]]
+    assert all(edge_index.shape == (2, 0) for edge_index in batch.edge_index.values())
+    for seed_type, seeds in (("user", [0, 1]), ("item", [1, 3, 2])):
+        settings = replace(EXACT, edge_types=others)
+        with PPRLoader(store, (seed_type, seeds), settings, batch_size=9, collate="numpy", num_threads=0) as alone:
+            (wanted,) = alone
+        assert rows_of(batch, seed_type) == rows_of(wanted, seed_type)
+    assert [len(rows) for rows in rows_of(batch, "item").values()] == [1, 6, 1]
+
+
+def test_links_of_a_batch_s_labels_are_not_walked_along(stores, tmp_path):
+    """User 1 viewed item 3, which is said to be the label: scores are those of the graph without that view."""
+    given = {"supervision": VIEWS, "anchors": [1], "labels": {VIEWS: [[3]]}}
+    shop, found = make_shop(), []
+    without = {**shop.edges, VIEWS: edges((0, 0), (2, 3)), VIEWED_BY: edges((0, 0), (3, 2))}
+    write_parts(replace(shop, edges=without), tmp_path / "parts", num_parts=2, method="hash", direction="both")
+    known = {"reverse_types": {VIEWS: VIEWED_BY}}
+    with LocalStore(open_dataset(tmp_path / "parts")) as cut:
+        for store, excluded in ((stores[1], True), (cut, False), (stores[1], False)):
+            with make(store, EXACT, exclude_labels=excluded, **given, **known) as loader:
+                (batch,) = loader
+            found.append([rows_of(batch, seed_type) for seed_type in ("user", "item")])
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (replace(EXACT, edge_types=[BUYS, VIEWS]), {}, "PPRSettings follow user__buys__item, which holds labels"),
+        (replace(EXACT, typed_channel_ratios={BOUGHT_BY: 1.0}), {}, "follow item__rev_buys__user, which holds labels"),
+        (EXACT, {"replace": True}, "replace is no option beside PPRSettings"),
+        (EXACT, {"direction": "in"}, "direction is no option beside PPRSettings"),
+        (EXACT, {"edge_keys": True}, "edge_keys is True, and a batch has no edges of the graph"),
+        (EXACT, {"supervision": [BUYS, VIEWS, FOLLOWS, LIKES], "reverse_types": {VIEWS: VIEWED_BY},
+                 "negatives": {BUYS: RETURNS}}, "no edge type is left to follow: .* hold labels"),
+    ],
+)  # fmt: skip
+def test_what_pagerank_cannot_meet_is_said(stores, settings, options, message):
+    with pytest.raises(SettingsError, match=message):
+        make(stores[1], settings, **options)
+
+
+def test_batches_of_pyg_carry_neighbourhoods_and_labels(stores, tmp_path):
+    with make(stores[1], EXACT, collate="pyg") as loader:
+        (batch,) = loader
+    assert batch["user", "ppr", "item"].edge_attr.shape[1] == 2 and batch[BUYS].y_positive.shape == (2, 3)
+    links = np.array([[0, 1, 2], [1, 2, 3]])
+    plain = graph_from_arrays(links, num_nodes=4)
+    write_parts(plain, tmp_path / "plain", num_parts=2, method="hash", direction="both")
+    wants = {("node", kind, "node"): [[2], [3]] for kind in ("wants", "likes")}
+    for settings, name in ((EXACT, "edge_index"), (replace(EXACT, include_sampled_edges=True), "ppr_edge_index")):
+        loader = ABLPLoader(
+            tmp_path / "plain", settings, [0, 1], supervision=list(wants), labels=wants, batch_size=2, num_threads=0
+        )
+        with loader:
+            (batch,) = loader
+        assert {t: pairs.tolist() for t, pairs in batch.y_positive.items()} == {t: [[0, 1], [2, 3]] for t in wants}
+        seeds, nodes = batch[name]
+        assert seeds.unique().tolist() == [0, 1, 2, 3] and batch.n_id[nodes[seeds == 1]].tolist() == [1, 2, 3]
+
+
+class TestABLPLoaderByPageRank(LoaderContract):
+    @pytest.fixture
+    def new_loader(self, market):
+        settings = {"supervision": BUYS, "batch_size": 16, "shuffle": True, "collate": "numpy"}
+        return lambda **options: ABLPLoader(market, PPRSettings(), "user", **{**settings, **options})
+
+
 class TestABLPLoader(LoaderContract):
     @pytest.fixture
     def new_loader(self, market):
@@ -287,6 +388,9 @@ LABOR = {"sampling": "labor"}
             "reverse_types",
         ),
         ({}, {"num_neighbors": [3, 1]}, "num_neighbors"),
+        ({}, {"num_neighbors": PPRSettings()}, "num_neighbors"),
+        ({"num_neighbors": PPRSettings()}, {"num_neighbors": PPRSettings(alpha=0.25)}, "num_neighbors"),
+        ({"num_neighbors": PPRSettings()}, {"num_neighbors": PPRSettings(edge_types=[VIEWS])}, "num_neighbors"),
         ({}, {"anchors": ("user", [0, 1])}, "anchors"),
         ({"anchors": ("user", [0, 1])}, {"anchors": ("user", [1, 0])}, "anchors"),
         (SEPARATE, {"supervision": [BUYS, VIEWS], **SEPARATE}, "supervision"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
-from hopstream.sample.ppr_settings import PPRSettings, plan_ppr
+from hopstream.sample.ppr_settings import PPR, PPRSettings, plan_ppr
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from tests.load.graphs import WatchedStore
 
 EXACT = {"eps": 1e-9, "max_ppr_nodes": 10_000, "num_neighbors_per_hop": -1}
+OWN = (NODE, PPR, NODE)
 VIEWS, LIKES, SHARES = ("user", "views", "item"), ("user", "likes", "item"), ("user", "shares", "item")
 
 
@@ -55,13 +58,17 @@ def store_of(tmp_path):
         store.close()
 
 
+def starting(ids: Sequence[int], node_type: str = NODE, **options: Any) -> SeedNodes:
+    return SeedNodes(ids={node_type: np.array(ids)}, **{"rng_seed": 0, **options})
+
+
 def rows_of(store, seed_type: str, seeds: Sequence[int], **options):
     """Per seed, (node type, key, attributes rounded to six places) in the order of the batch; seeds are ids too."""
-    found = PPRRunner(store, plan_ppr(store, PPRSettings(**options), seed_type)).run(np.array(seeds), 0)
+    found = PPRRunner(store, plan_ppr(store, PPRSettings(**options), seed_type)).run(starting(seeds, seed_type))
     rows = [[] for _ in seeds]
-    for node_type, (seed_slots, slots) in found.edge_index.items():
+    for (_, _, node_type), (seed_slots, slots) in found.edge_index.items():
         keys = found.subgraph.node_ids[node_type][slots]
-        for seed, key, attributes in zip(seed_slots, keys, found.edge_attr[node_type], strict=True):
+        for seed, key, attributes in zip(seed_slots, keys, found.edge_attr[seed_type, PPR, node_type], strict=True):
             rows[seed].append((node_type, int(key), *np.round(attributes, 6).tolist()))
     return rows
 
@@ -70,10 +77,10 @@ class TestAgainstNetworkx:
     """Where no node is a sink, scores are ``networkx.pagerank`` with ``alpha=1 - alpha``; they add up to 1."""
 
     def scores(self, store, num_nodes: int, **options) -> np.ndarray:
-        found = PPRRunner(store, plan_ppr(store, PPRSettings(**EXACT, **options), NODE)).run(np.arange(num_nodes), 0)
+        found = PPRRunner(store, plan_ppr(store, PPRSettings(**EXACT, **options), NODE)).run(starting(range(num_nodes)))
         scores = np.zeros((num_nodes, num_nodes))
-        seeds, slots = found.edge_index[NODE]
-        scores[seeds, found.subgraph.node_ids[NODE][slots]] = found.edge_attr[NODE][:, 0]
+        seeds, slots = found.edge_index[OWN]
+        scores[seeds, found.subgraph.node_ids[NODE][slots]] = found.edge_attr[OWN][:, 0]
         return scores
 
     def wanted(self, graph: nx.Graph, alpha: float) -> np.ndarray:
@@ -180,10 +187,10 @@ class TestByHand:
     def test_a_seed_that_occurs_twice_has_a_slot_and_rows_for_each(self, store_of):
         store = store_of(plain_graph([(0, 1), (1, 0), (1, 2)], 3))
         plan = plan_ppr(store, PPRSettings(direction="out"), NODE)
-        found = PPRRunner(store, plan).run(np.array([1, 0, 1]), 0)
+        found = PPRRunner(store, plan).run(starting([1, 0, 1]))
         assert found.subgraph.node_ids[NODE].tolist() == [1, 0, 1, 2]
         assert found.subgraph.num_sampled_nodes == {NODE: [3, 1]}
-        rows = list(zip(*found.edge_index[NODE].tolist(), strict=True))
+        rows = list(zip(*found.edge_index[OWN].tolist(), strict=True))
         assert rows == [(0, 0), (0, 1), (0, 3), (1, 1), (1, 0), (1, 3), (2, 2), (2, 1), (2, 3)]
 
 
@@ -244,7 +251,7 @@ class TestSampledEdges:
         """0 → 1 → 2 → 3 with 1 → 0: nodes 0 to 2 are kept; the edge to 3 has an end outside."""
         store = store_of(plain_graph([(0, 1), (1, 2), (2, 3), (1, 0)], 4))
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
-        found = PPRRunner(store, plan_ppr(store, settings, NODE), wants_edge_ids=True).run(np.array([0]), 0)
+        found = PPRRunner(store, plan_ppr(store, settings, NODE), wants_edge_ids=True).run(starting([0]))
         assert found.subgraph.node_ids[NODE].tolist() == [0, 1, 2]
         edges = found.subgraph.edges[EDGE]
         assert list(zip(edges.src_slots, edges.dst_slots, strict=True)) == [(0, 1), (1, 2), (1, 0)]
@@ -253,7 +260,7 @@ class TestSampledEdges:
     def test_in_the_direction_of_the_edges(self, store_of):
         store = store_of(plain_graph([(0, 1), (1, 2)], 3))
         settings = PPRSettings(direction="in", include_sampled_edges=True)
-        found = PPRRunner(store, plan_ppr(store, settings, NODE)).run(np.array([2]), 0)
+        found = PPRRunner(store, plan_ppr(store, settings, NODE)).run(starting([2]))
         keys = found.subgraph.node_ids[NODE]
         edges = found.subgraph.edges[EDGE]
         assert list(zip(keys[edges.src_slots], keys[edges.dst_slots], strict=True)) == [(1, 2), (0, 1)]
@@ -262,7 +269,7 @@ class TestSampledEdges:
     def test_a_typed_graph_has_them_by_type(self, store_of):
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
         store = store_of(typed_graph())
-        found = PPRRunner(store, plan_ppr(store, settings, "user")).run(np.array([0]), 0)
+        found = PPRRunner(store, plan_ppr(store, settings, "user")).run(starting([0], "user"))
         assert found.subgraph.node_ids["item"].tolist() == [3, 0]
         slots = {t: edges.dst_slots.tolist() for t, edges in found.subgraph.edges.items()}
         assert slots == {VIEWS: [1, 0], LIKES: [0], SHARES: []}
@@ -272,7 +279,7 @@ class TestWork:
     def test_a_neighbour_list_is_fetched_once_per_batch(self, store_of, rng):
         watched = CountingStore(store_of(plain_graph(rng.integers(0, 50, (400, 2)), 50), num_parts=3))
         runner = PPRRunner(watched, plan_ppr(watched, PPRSettings(alpha=0.2), NODE))
-        runner.run(np.arange(50), 0)
+        runner.run(starting(range(50)))
         assert sorted(watched.asked) == sorted(set(watched.asked))
         assert sorted(watched.counted) == list(range(50))
         assert watched.num_trips < 10
@@ -304,7 +311,7 @@ class TestWork:
         store = store_of(plain_graph([(17, i) for i in range(10)], 18), num_parts=4)
         plan = plan_ppr(store, PPRSettings(direction="out", max_nodes_touched=3), NODE)
         with pytest.raises(SettingsError, match="the walk from node 17 reached"):
-            PPRRunner(store, plan).run(store.lookup(NODE, np.array([17])), 0)
+            PPRRunner(store, plan).run(starting(store.lookup(NODE, np.array([17]))))
 
     def test_every_neighbour_has_the_same_chance_to_be_in_a_list_that_is_cut_short(self, store_of):
         """A hub of 40 leaves passes on to 5: in 2000 batches each leaf is expected 250 times, within five sigma."""
@@ -312,7 +319,7 @@ class TestWork:
         plan = plan_ppr(store, PPRSettings(direction="out", num_neighbors_per_hop=5), NODE)
         runner, counts = PPRRunner(store, plan), np.zeros(41, np.int64)
         for rng_seed in range(2000):
-            found = runner.run(np.array([0]), rng_seed)
+            found = runner.run(starting([0], rng_seed=rng_seed))
             counts[found.subgraph.node_ids[NODE]] += 1
         deviation = np.abs(counts[1:] - 250).max() / np.sqrt(2000 * 5 / 40 * 35 / 40)
         assert counts[1:].sum() == 10_000

@@ -105,7 +105,7 @@ def test_what_is_followed_from_which_type(store):
         "author": (),
         "institute": (WORKS_AT,),
     }
-    assert plan.found_types == ("paper", "author")
+    assert plan.found_types == {"paper": ("paper", "author")}
     assert plan_ppr(store, PPRSettings(edge_types=["paper__cites__paper"]), "paper").edge_types == (CITES,)
     channels = PPRSettings(typed_channel_ratios={WRITES: 0.25, (CITES, WRITES): 0.75})
     plan = plan_ppr(store, channels, "paper")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 
@@ -36,14 +36,17 @@ from hopstream.load.labels import (
 from hopstream.load.options import PYG_OPTIONS, read_flag
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
+from hopstream.load.ppr import HOW, attributes_of, check_edge_attr, plan_facts, without_edges
 from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader, split_options
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.options import Sampling, SamplingOptions
-from hopstream.sample.plan import NumNeighbors, SeedNodes, counts_per_edge_type
+from hopstream.sample.plan import NumNeighbors, SamplePlan, SeedNodes, counts_per_edge_type
+from hopstream.sample.ppr import PPRRunner
+from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.sample.slots import SlotMap
-from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.schema import ATTACHED_ATTRIBUTES, PPR_ATTRIBUTES, Direction, EdgeType, GraphSchema, type_label
 from hopstream.store import Source
 from hopstream.store.contract import Store
 
@@ -65,14 +68,17 @@ class ABLPLoader(SubgraphLoader):
 
     The anchors are the first nodes of their type. For every supervision edge type a batch has ``y_positive``
     int64[2, n] (places of anchors and of their label nodes among the nodes of their types) and, where there are
-    negatives, ``y_negative`` likewise; both are attributes of the supervision edge type.
+    negatives, ``y_negative`` likewise; both are attributes of the supervision edge type. With ``PPRSettings`` it also
+    has the edges that a batch of ``PPRLoader`` has, from anchors and from label nodes.
     """
+
+    attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES | PPR_ATTRIBUTES
 
     @remembers_recipe
     def __init__(  # noqa: PLR0913 - what anchors, labels and neighbours are
         self,
         source: Source | BatchService,
-        num_neighbors: NumNeighbors,
+        num_neighbors: NumNeighbors | PPRSettings,
         anchors: SeedsLike = None,
         *,
         supervision: Supervision,
@@ -90,7 +96,8 @@ class ABLPLoader(SubgraphLoader):
             source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
             num_neighbors: Neighbours per hop, as for ``NeighborLoader``. Edge types that labels are read from, and the
                 edge types that are their reverses by name or by ``reverse_types``, are never followed; naming one is an
-                error.
+                error. With ``PPRSettings``, anchors and label nodes have neighbourhoods by personalised PageRank, as
+                ``PPRLoader`` finds and names them, for each of their types.
             anchors: The nodes to start from, each once, as ``NeighborLoader`` takes its seeds; with ``labels`` as keys.
             supervision: The edge type, or types, whose edges join anchors to their positive labels. With ``labels`` it
                 may be any three names of which the first and the last are node types.
@@ -110,14 +117,15 @@ class ABLPLoader(SubgraphLoader):
             exclude_labels: Do not follow edges between anchors and their labels in a batch, nor their reverses, in any
                 edge type that is known to hold them: the supervision edge type, its reverse, and what ``label_types``
                 says. Other edges are drawn in their place.
-            **options: The other settings of ``NeighborLoader``, but for those of time and of disjoint trees.
+            **options: The other settings of ``NeighborLoader``, but for those of time and of disjoint trees. With
+                ``PPRSettings`` those of ``PPRLoader``, and ``reverse_types``.
 
         Raises:
             SettingsError: A setting that cannot be met.
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: An anchor or a label outside 0..n-1 of its type.
         """
-        loading, sampling_options = split_options(ABLPLoader, options, OTHER_OPTIONS)
+        loading, sampling_options = _split_options(num_neighbors, options)
         self._excludes_labels = read_flag("exclude_labels", exclude_labels)
         if labels is not None and (negatives is not None or label_split is not None):
             raise SettingsError(
@@ -150,17 +158,7 @@ class ABLPLoader(SubgraphLoader):
             if self._given is not None:
                 _check_listed(self._anchors)
                 check_num_rows(self._given, self._anchors.num_seeds)
-            types = (self._anchors.node_type, *(self._labels.label_type(t) for t in self._labels.edge_types))
-            hidden = hidden_types(self._holders_of_labels(), self._sampling.reverse_types)
-            counts = without_labels(self.schema, num_neighbors, hidden)
-            plan = self._sampling.plan(counts, tuple(dict.fromkeys(types)), setup.wants_edge_ids)
-            self._plan = replace(plan, hidden_types=frozenset(hidden))
-            if hidden and not self._plan.ops and _wants_any(num_neighbors):
-                raise SettingsError(
-                    f"no edge type is left to follow: {', '.join(sorted(map(type_label, hidden)))} hold labels "
-                    f"or their reverses, and no other that num_neighbors names leads on from {' and '.join(types)}; "
-                    "name one that does, or keep labels in an edge type of their own (hold_out_links makes one)"
-                )
+            self._plan = self._plan_around(setup, num_neighbors, loading)
             self._order = setup.order(self._anchors.num_seeds)
             self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
         except BaseException:
@@ -177,7 +175,9 @@ class ABLPLoader(SubgraphLoader):
             **self._setup.facts(),
             **self._sampling.facts(),
             "anchors": self._fingerprint,
-            "num_neighbors": {op.name: op.count for op in self._plan.ops},
+            "num_neighbors": plan_facts(self._plan)
+            if isinstance(self._plan, PPRPlan)
+            else {op.name: op.count for op in self._plan.ops},
             "supervision": " ".join(map(type_label, labels.positive)),
             "negatives": " ".join(f"{type_label(t)}:{type_label(n)}" for t, n in labels.negative.items()),
             "label_split": self._label_split,
@@ -200,15 +200,41 @@ class ABLPLoader(SubgraphLoader):
         known = self.schema.label_types
         return tuple(t for t in self._labels.edge_types if self._given is None or t in known)
 
+    def _plan_around(
+        self, setup: LoaderSetup, num_neighbors: NumNeighbors | PPRSettings, options: LoaderOptions
+    ) -> SamplePlan | PPRPlan:
+        """What is sampled around anchors and label nodes, without the edge types that hold labels."""
+        labeled = (self._labels.label_type(t) for t in self._labels.edge_types)
+        types = tuple(dict.fromkeys((self._anchors.node_type, *labeled)))
+        hidden = hidden_types(self._holders_of_labels(), self._sampling.reverse_types)
+        if isinstance(num_neighbors, PPRSettings):
+            check_edge_attr(setup, num_neighbors, options)
+            return plan_ppr(setup.store, num_neighbors, *types, hidden=hidden)
+        counts = without_labels(self.schema, num_neighbors, hidden)
+        plan = replace(self._sampling.plan(counts, types, setup.wants_edge_ids), hidden_types=frozenset(hidden))
+        if hidden and not plan.ops and _wants_any(num_neighbors):
+            raise SettingsError(
+                f"no edge type is left to follow: {', '.join(sorted(map(type_label, hidden)))} hold labels "
+                f"or their reverses, and no other that num_neighbors names leads on from {' and '.join(types)}; "
+                "name one that does, or keep labels in an edge type of their own (hold_out_links makes one)"
+            )
+        return plan
+
     def _anchor_maker(self, setup: LoaderSetup) -> AnchorMaker:
+        runner: PlanRunner | PPRRunner
+        if isinstance(self._plan, PPRPlan):
+            runner = PPRRunner(setup.store, self._plan, setup.wants_edge_ids)
+            present = frozenset(self._plan.edge_types)
+        else:
+            runner, present = PlanRunner(setup.store, self._plan), frozenset(self._plan.directions_over(setup.store))
         inputs = AnchorInputs(
-            anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling,
-            present=frozenset(self._plan.directions_over(setup.store)), excludes_labels=self._excludes_labels,
+            anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling, present=present,
+            excludes_labels=self._excludes_labels,
         )  # fmt: skip
         reader, labels = setup.reader(), self._labels
         given = None if self._given is None else GivenLabelReader(self._given, reader.ids_of)
         found = given or StoredLabels(setup.store, labels)
-        return AnchorMaker(found, PlanRunner(setup.store, self._plan), reader, inputs, setup.convert)
+        return AnchorMaker(found, runner, reader, inputs, setup.convert)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,8 +253,9 @@ class AnchorMaker:
     """Makes batches of anchors with their label nodes. One thread uses one maker."""
 
     def __init__(
-        self, labels: LabelReader, runner: PlanRunner, reader: SubgraphReader, inputs: AnchorInputs, convert: Convert
-    ) -> None:
+        self, labels: LabelReader, runner: PlanRunner | PPRRunner, reader: SubgraphReader, inputs: AnchorInputs,
+        convert: Convert,
+    ) -> None:  # fmt: skip
         """Bring together what makes a batch."""
         self._labels = labels
         self._runner = runner
@@ -253,7 +280,12 @@ class AnchorMaker:
         self.stage = "sampling"
         labor = inputs.sampling.labor_seeds(inputs.order.rng_seed, epoch, span.index)
         excluded = self._excluded(anchor_ids, found) if inputs.excludes_labels else {}
-        subgraph = self._runner.run(SeedNodes(ids=ids, rng_seed=rng_seed, labor=labor, excluded=excluded))
+        seeds = SeedNodes(ids=ids, rng_seed=rng_seed, labor=labor, excluded=excluded)
+        if isinstance(self._runner, PPRRunner):
+            around = self._runner.run(seeds)
+            subgraph, attributes = around.subgraph, {**attributes, **attributes_of(around, self._runner.plan)}
+        else:
+            subgraph = self._runner.run(seeds)
         self.stage = "fetching features"
         batch = self._reader.read(subgraph, self._facts(epoch, span, positions, attributes))
         self.stage = "collating"
@@ -302,6 +334,19 @@ class AnchorMaker:
             pairs = np.stack([np.repeat(anchor_slots, labels.counts), next(slots[labels.node_type])])
             attributes.setdefault(labels.edge_type, {})[labels.name] = pairs
         return ids, attributes
+
+
+def _split_options(
+    num_neighbors: NumNeighbors | PPRSettings, options: ABLPOptions
+) -> tuple[LoaderOptions, SamplingOptions]:
+    """The options of loading and of sampling, checked as far as they can be by themselves."""
+    if not isinstance(num_neighbors, PPRSettings):
+        return split_options(ABLPLoader, options, OTHER_OPTIONS)
+    for name in SamplingOptions.__annotations__:
+        if name in options and name != "reverse_types":
+            raise SettingsError(f"{name} is no option beside PPRSettings; {HOW}")
+    loading, sampling = split_options(ABLPLoader, {**options, "direction": num_neighbors.direction}, OTHER_OPTIONS)
+    return without_edges(num_neighbors, loading), sampling
 
 
 def _read_anchors(store: Store, anchors: SeedsLike, labels: Labels) -> Seeds:

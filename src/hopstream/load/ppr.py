@@ -7,13 +7,11 @@ neighbourhood, with the score.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 
-from hopstream.arrays import Array
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.options import PYG_OPTIONS, refuse_data, refuse_unknown
@@ -22,16 +20,17 @@ from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.sample.options import SamplingOptions
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
-from hopstream.sample.ppr_settings import PPR, PPRPlan, PPRSettings, plan_ppr
+from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.schema import NODE, PPR_ATTRIBUTES, EdgeType, type_label
 from hopstream.store import Source
 
-_HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
+HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
 OTHER_OPTIONS: Mapping[str, str] = {
     **PYG_OPTIONS,
-    **dict.fromkeys(SamplingOptions.__annotations__, _HOW),
+    **dict.fromkeys(SamplingOptions.__annotations__, HOW),
     "num_neighbors": "give settings=PPRSettings(max_ppr_nodes=…, num_neighbors_per_hop=…)",
     "time_attr": "PageRank heeds no times; use NeighborLoader",
     "input_time": "PageRank heeds no times; use NeighborLoader",
@@ -79,15 +78,13 @@ class PPRLoader(SubgraphLoader):
         """
         settings = PPRSettings() if settings is None else settings
         _check_options(settings, options)
-        if not settings.include_sampled_edges:
-            options = {**options, "edge_features": [], "edge_keys": False}
+        options = without_edges(settings, options)
         setup = self._open(source, settings.direction, options)
         self._fingerprint: str | None = None
         try:
             self._seeds = read_seeds(setup.store, seeds)
             self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
-            if options.get("collate", "pyg") == "pyg" and not settings.include_sampled_edges:
-                _check_edge_attr(setup)
+            check_edge_attr(setup, settings, options)
             self._order = setup.order(self._seeds.num_seeds)
             self._begin(self._order.num_steps, partial(self._ppr_maker, setup))
         except BaseException:
@@ -101,8 +98,7 @@ class PPRLoader(SubgraphLoader):
         return {
             **self._setup.facts(),
             "seeds": self._fingerprint,
-            **self._plan.settings.facts(),
-            "edge_types": [type_label(edge_type) for edge_type in self._plan.edge_types],
+            **plan_facts(self._plan),
         }
 
     def __repr__(self) -> str:
@@ -116,67 +112,66 @@ class PPRLoader(SubgraphLoader):
 
     def _ppr_maker(self, setup: LoaderSetup) -> PPRMaker:
         runner = PPRRunner(setup.store, self._plan, setup.wants_edge_ids)
-        inputs = PPRInputs(
-            seeds=self._seeds, order=self._order, plan=self._plan, is_homogeneous=self.schema.is_homogeneous
-        )
-        return PPRMaker(runner, setup.reader(), inputs, setup.convert)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PPRInputs:
-    """What batches of neighbourhoods start from."""
-
-    seeds: Seeds
-    order: SeedOrder
-    plan: PPRPlan
-    is_homogeneous: bool
+        return PPRMaker(runner, setup.reader(), self._seeds, self._order, setup.convert)
 
 
 class PPRMaker:
     """Makes batches of neighbourhoods by personalised PageRank. One thread uses one maker."""
 
-    def __init__(self, runner: PPRRunner, reader: SubgraphReader, inputs: PPRInputs, convert: Convert) -> None:
+    def __init__(
+        self, runner: PPRRunner, reader: SubgraphReader, seeds: Seeds, order: SeedOrder, convert: Convert
+    ) -> None:
         """Bring together what makes a batch."""
         self._runner = runner
         self._reader = reader
-        self._inputs = inputs
+        self._seeds, self._order = seeds, order
         self._convert = convert
         self.stage = "idle"
         """What the maker is doing, for messages about batches that take too long."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        seeds, order = self._inputs.seeds, self._inputs.order
+        seeds, order = self._seeds, self._order
         span = order.span(step)
         positions = order.positions(epoch, span)
         self.stage = "looking up seeds"
         seed_ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
         self.stage = "walking"
-        found = self._runner.run(seed_ids, order.batch_seed(epoch, span))
+        found = self._runner.run(SeedNodes(ids={seeds.node_type: seed_ids}, rng_seed=order.batch_seed(epoch, span)))
         self.stage = "fetching features"
         facts = BatchFacts(
             epoch=epoch, index=span.index, seed_type=seeds.node_type, input_ids=seeds.input_ids_at(positions),
-            attributes=cast(Any, self._attributes(found)),
+            attributes=cast(Any, attributes_of(found, self._runner.plan)),
         )  # fmt: skip
         batch = self._reader.read(found.subgraph, facts)
         self.stage = "collating"
         return self._convert(batch)
 
-    def _attributes(self, found: PPRNeighborhoods) -> dict[EdgeType, dict[str, Array]]:
-        """The edges of the neighbourhoods, under names that leave those of the graph's own edges free."""
-        plan = self._inputs.plan
-        prefix = "ppr_" if self._inputs.is_homogeneous and plan.settings.include_sampled_edges else ""
-        return {
-            (plan.seed_type, PPR, found_type): {
-                f"{prefix}edge_index": found.edge_index[found_type],
-                f"{prefix}edge_attr": found.edge_attr[found_type].astype(np.float32),
-            }
-            for found_type in plan.found_types
+
+def attributes_of(found: PPRNeighborhoods, plan: PPRPlan) -> dict[EdgeType, dict[str, Any]]:
+    """The edges of the neighbourhoods, under names that leave those of the graph's own edges free."""
+    prefix = "ppr_" if plan.is_homogeneous and plan.settings.include_sampled_edges else ""
+    return {
+        own_type: {
+            f"{prefix}edge_index": edge_index, f"{prefix}edge_attr": found.edge_attr[own_type].astype(np.float32)
         }
+        for own_type, edge_index in found.edge_index.items()
+    }  # fmt: skip
 
 
-def _check_edge_attr(setup: LoaderSetup) -> None:
-    """Refuse what a ``Data`` could not hold beside the neighbourhoods' ``edge_attr``."""
+def plan_facts(plan: PPRPlan) -> dict[str, Any]:
+    """What of a plan decides over batches."""
+    return {**plan.settings.facts(), "edge_types": [type_label(edge_type) for edge_type in plan.edge_types]}
+
+
+def check_edge_attr(setup: LoaderSetup, settings: PPRSettings, options: LoaderOptions) -> None:
+    """Refuse what a ``Data`` could not hold beside the neighbourhoods' ``edge_attr``.
+
+    Raises:
+        SettingsError: The nodes have a feature of that name.
+    """
+    if options.get("collate", "pyg") != "pyg" or settings.include_sampled_edges:
+        return
     if setup.store.schema.is_homogeneous and "edge_attr" in setup.columns.nodes[NODE]:
         raise SettingsError(
             "feature 'edge_attr' of the nodes would hide the batch's own 'edge_attr'; leave it out with "
@@ -191,11 +186,20 @@ def _check_options(settings: PPRSettings, options: LoaderOptions) -> None:
         if name in PPRSettings.__slots__:
             raise SettingsError(f"{name}= is a field of settings: settings=PPRSettings({name}=…)")
     refuse_unknown(PPRLoader, options, LoaderOptions.__annotations__, OTHER_OPTIONS)
+
+
+def without_edges(settings: PPRSettings, options: LoaderOptions) -> LoaderOptions:
+    """Options that ask for nothing of the graph's edges where batches have none.
+
+    Raises:
+        SettingsError: The user asks for something.
+    """
     if settings.include_sampled_edges:
-        return
+        return options
     for name in ("edge_features", "edge_keys"):
         if options.get(name):
             raise SettingsError(
                 f"{name} is {options.get(name)!r}, and a batch has no edges of the graph; use it with "
                 "PPRSettings(include_sampled_edges=True), or leave it out"
             )
+    return {**options, "edge_features": [], "edge_keys": False}

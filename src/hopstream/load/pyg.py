@@ -18,6 +18,7 @@ from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.load.batch import Attributes, MiniBatch
 from hopstream.load.columns import ColumnChoice
+from hopstream.sample.ppr_settings import PPR
 from hopstream.schema import (
     EDGE,
     EDGE_ATTRIBUTES,
@@ -122,7 +123,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
 def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
     """What the loader attached; ``Data`` has one place for what is of several edge types, so there it is by these."""
-    edge_types = [owner for owner in batch.attributes if isinstance(owner, tuple)]
+    edge_types = [owner for owner in batch.attributes if isinstance(owner, tuple) and owner[1] != PPR]
     if not is_homogeneous or len(edge_types) < 2:
         return batch.attributes
     shared: dict[str, dict[EdgeType, Any]] = {}

@@ -19,6 +19,7 @@ from hopstream.errors import SettingsError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.kernels import ppr as kernels
 from hopstream.kernels.ppr_choice import number_nodes, select_nodes
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr_lists import KnownGraph
 from hopstream.sample.ppr_settings import PPRPlan
 from hopstream.schema import EdgeType
@@ -35,14 +36,15 @@ class PPRNeighborhoods:
     Attributes:
         subgraph: The seeds, then their neighbours in order of first occurrence; its edges are those that were read and
             whose both ends are in it, where they were asked for.
-        edge_index: Node type to int64[2, n], slots of seeds and of their neighbours, each seed's by falling score.
-        edge_attr: Node type to float64[n, 2 or 2 + 3 * channels]: score, proximity, and of each channel score,
-            proximity and presence.
+        edge_index: ``(seed type, "ppr", node type)`` to int64[2, n], slots of seeds and of their neighbours, each
+            seed's by falling score.
+        edge_attr: Of these, float64[n, 2 or 2 + 3 * channels]: score, proximity, and of each channel score, proximity
+            and presence.
     """
 
     subgraph: Subgraph
-    edge_index: Mapping[str, IntArray]
-    edge_attr: Mapping[str, FloatArray]
+    edge_index: Mapping[EdgeType, IntArray]
+    edge_attr: Mapping[EdgeType, FloatArray]
 
 
 class _Walks:
@@ -102,25 +104,25 @@ class PPRRunner:
     def __init__(self, store: Store, plan: PPRPlan, wants_edge_ids: bool = False) -> None:
         """Follow a plan made for ``store``; ids of sampled edges only where they are wanted."""
         self._store = store
-        self._plan = plan
+        self.plan = plan
         self._graph = KnownGraph(store, plan, wants_edge_ids and plan.settings.include_sampled_edges)
         self._walks = _Walks()
 
-    def run(self, seed_ids: IntArray, rng_seed: int) -> PPRNeighborhoods:
+    def run(self, seeds: SeedNodes) -> PPRNeighborhoods:
         """The neighbourhoods of some seeds.
 
         Args:
-            seed_ids: int64[n], ids of the plan's seed type. A seed that occurs again has a slot of its own, and others
-                reach it in its first one.
-            rng_seed: 64 bits of the batch; only lists that are cut short depend on it.
+            seeds: Ids of the plan's seed types. A seed that occurs again has a slot of its own, and others reach it in
+                its first one. Only lists that are cut short depend on ``rng_seed``, and on the nodes' keys. Pairs in
+                ``excluded`` are in no list, though a node's degree counts them.
 
         Raises:
             SettingsError: A walk went past one of the settings' limits.
         """
-        settings, graph, walks = self._plan.settings, self._graph, self._walks
-        seed_slots = graph.begin(seed_ids)
+        settings, graph, walks = self.plan.settings, self._graph, self._walks
+        seed_slots = graph.begin(seeds)
         num_distinct = graph.num_slots
-        walks.begin(num_distinct, self._plan.num_channels, settings.alpha)
+        walks.begin(num_distinct, self.plan.num_channels, settings.alpha)
         num_rounds = 0
         while walks.queue_counts.any():
             num_rounds += 1
@@ -128,11 +130,11 @@ class PPRRunner:
                 raise SettingsError(self._describe_endless(num_distinct))
             opens = settings.max_fetch_iterations is None or num_rounds <= settings.max_fetch_iterations
             if opens:
-                graph.fetch(*self._wanted(), rng_seed)
+                graph.fetch(*self._wanted())
             self._push(opens)
             walks.end_round()
         kernels.settle_hops(
-            self._plan.num_channels, self._plan.follows, graph.types, graph.lists, graph.neighbors, walks.walks,
+            self.plan.num_channels, self.plan.follows, graph.types, graph.lists, graph.neighbors, walks.walks,
             walks.table, walks.slots, walks.hops, walks.marks, walks.queue,
         )  # fmt: skip
         slots, attributes, counts = self._select(num_distinct)
@@ -140,22 +142,22 @@ class PPRRunner:
 
     def _wanted(self) -> tuple[IntArray, IntArray]:
         """Slots and columns of the lists that this round needs and the batch does not have."""
-        walks, graph, follows = self._walks, self._graph, self._plan.follows
+        walks, graph, follows = self._walks, self._graph, self.plan.follows
         wanted = np.empty((2, int(walks.queue_counts.sum()) * follows.shape[2]), np.int64)
         num_wanted = kernels.collect_wanted(
-            self._plan.num_channels, follows, graph.types, graph.lists, walks.walks, walks.slots, walks.queue,
+            self.plan.num_channels, follows, graph.types, graph.lists, walks.walks, walks.slots, walks.queue,
             walks.queue_counts, wanted,
         )  # fmt: skip
         return wanted[0, :num_wanted], wanted[1, :num_wanted]
 
     def _push(self, opens: bool) -> None:
         """One round; where the arrays are full it goes on in larger ones."""
-        settings, graph, walks = self._plan.settings, self._graph, self._walks
+        settings, graph, walks = self.plan.settings, self._graph, self._walks
         walk = turn = 0
         while True:
             walk, turn, walks.used, reason = kernels.push_round(
-                walk, turn, walks.used, self._plan.num_channels, graph.num_slots, settings.alpha,
-                settings.alpha * settings.eps, opens, settings.max_nodes_touched, self._plan.follows, graph.types,
+                walk, turn, walks.used, self.plan.num_channels, graph.num_slots, settings.alpha,
+                settings.alpha * settings.eps, opens, settings.max_nodes_touched, self.plan.follows, graph.types,
                 graph.degrees, graph.lists, graph.neighbors, walks.walks, walks.table, walks.slots, walks.masses,
                 walks.hops, walks.marks, walks.queue, walks.next_queue, walks.queue_counts, walks.next_counts,
             )  # fmt: skip
@@ -171,9 +173,9 @@ class PPRRunner:
             walks.grow()
 
     def _describe_endless(self, num_distinct: int) -> str:
-        settings = self._plan.settings
+        settings = self.plan.settings
         unfinished = np.flatnonzero(self._walks.queue_counts)
-        num_seeds = len(set((unfinished // self._plan.num_channels).tolist()))
+        num_seeds = len(set((unfinished // self.plan.num_channels).tolist()))
         return (
             f"walks of {num_seeds} of {num_distinct} seeds go on after max_rounds={settings.max_rounds}, that from "
             f"{self._describe_seed(int(unfinished[0]))} among them; use a larger eps (it is "
@@ -182,14 +184,15 @@ class PPRRunner:
 
     def _describe_seed(self, walk: int) -> str:
         """The seed of a walk as users know it, by key."""
-        ids = self._graph.ids_of(np.array([walk // self._plan.num_channels]))
-        request = FetchRequest(owner=self._plan.seed_type, names=(KEY,), ids=ids)
+        slot = np.array([walk // self.plan.num_channels])
+        seed_type = self.plan.node_types[self._graph.types[slot[0]]]
+        request = FetchRequest(owner=seed_type, names=(KEY,), ids=self._graph.ids_of(slot))
         (answer,) = self._store.fetch([request])
-        return f"{self._plan.seed_type} {int(np.asarray(answer[KEY])[0])}"
+        return f"{seed_type} {int(np.asarray(answer[KEY])[0])}"
 
     def _select(self, num_seeds: int) -> tuple[IntArray, FloatArray, IntArray]:
         """Slots and attributes of all chosen nodes, seed by seed, and how many each seed has."""
-        plan, graph, walks = self._plan, self._graph, self._walks
+        plan, graph, walks = self.plan, self._graph, self._walks
         num_types = len(plan.node_types)
         is_per_type = plan.settings.limit_per_type
         num_groups = num_types if is_per_type else 1
@@ -216,7 +219,7 @@ class PPRRunner:
         return slots[:num_rows], attributes[:num_rows], counts
 
     def _assemble(
-        self, slots: IntArray, attributes: FloatArray, counts: IntArray, occurrences: IntArray
+        self, slots: IntArray, attributes: FloatArray, counts: IntArray, seed_slots: Mapping[str, IntArray]
     ) -> PPRNeighborhoods:
         """Number the chosen nodes per type, and repeat the rows of seeds that occur again.
 
@@ -224,42 +227,45 @@ class PPRRunner:
             slots: int64[rows], chosen nodes of each distinct seed.
             attributes: float64[rows, …] of them.
             counts: int64[num_distinct], rows of each distinct seed.
-            occurrences: int64[num_seeds], the slot of each seed.
+            seed_slots: Seed type to int64[n], the slot of each seed.
         """
-        plan, graph = self._plan, self._graph
-        num_seeds = len(occurrences)
+        plan, graph = self.plan, self._graph
+        occurrences = np.concatenate(list(seed_slots.values()))
+        places = np.concatenate([np.arange(len(own), dtype=np.int64) for own in seed_slots.values()])
         rows = _ranges_of(counts, occurrences)
         slots, attributes = slots[rows], attributes[rows]
-        seeds = np.repeat(np.arange(num_seeds, dtype=np.int64), counts[occurrences])
+        row_slots, seeds = (np.repeat(of, counts[occurrences]) for of in (occurrences, places))
         numbers = np.full(graph.num_slots, -1, np.int64)
-        numbers[occurrences[::-1]] = np.arange(num_seeds, dtype=np.int64)[::-1]  # the first occurrence is written last
-        type_counts = np.zeros(len(plan.node_types), np.int64)
-        type_counts[plan.node_types.index(plan.seed_type)] = num_seeds
+        numbers[occurrences[::-1]] = places[::-1]  # the first occurrence is written last
+        type_counts = np.array([len(seed_slots.get(t, ())) for t in plan.node_types], np.int64)
         new_slots = np.empty(len(slots), np.int64)
         new_slots = new_slots[: number_nodes(slots, graph.types, numbers, type_counts, new_slots)]
-        neighbors = np.where(slots == occurrences[seeds], seeds, numbers[slots])
+        neighbors = np.where(slots == row_slots, seeds, numbers[slots])
+        seed_numbers, found_numbers = graph.types[row_slots], graph.types[slots]
         edge_index, edge_attr = {}, {}
-        for found_type in plan.found_types:
-            is_of_type = graph.types[slots] == plan.node_types.index(found_type)
-            edge_index[found_type] = np.stack([seeds[is_of_type], neighbors[is_of_type]])
-            edge_attr[found_type] = attributes[is_of_type]
+        for own_type in plan.own_types:
+            seed_number, found_number = (plan.node_types.index(own_type[end]) for end in (0, 2))
+            is_own = (seed_numbers == seed_number) & (found_numbers == found_number)
+            edge_index[own_type] = np.stack([seeds[is_own], neighbors[is_own]])
+            edge_attr[own_type] = attributes[is_own]
         return PPRNeighborhoods(
-            subgraph=self._subgraph(occurrences, new_slots, numbers), edge_index=edge_index, edge_attr=edge_attr
+            subgraph=self._subgraph(seed_slots, new_slots, numbers), edge_index=edge_index, edge_attr=edge_attr
         )
 
-    def _subgraph(self, occurrences: IntArray, new_slots: IntArray, numbers: IntArray) -> Subgraph:
-        plan, graph = self._plan, self._graph
+    def _subgraph(self, seed_slots: Mapping[str, IntArray], new_slots: IntArray, numbers: IntArray) -> Subgraph:
+        plan, graph = self.plan, self._graph
         new_types, new_ids = graph.types[new_slots], graph.ids_of(new_slots)
         node_ids = {t: new_ids[new_types == number] for number, t in enumerate(plan.node_types)}
         num_nodes = {t: [0, len(ids)] for t, ids in node_ids.items()}
-        num_nodes[plan.seed_type][0] = len(occurrences)
-        node_ids[plan.seed_type] = np.concatenate([graph.ids_of(occurrences), node_ids[plan.seed_type]])
+        for seed_type, own in seed_slots.items():
+            num_nodes[seed_type][0] = len(own)
+            node_ids[seed_type] = np.concatenate([graph.ids_of(own), node_ids[seed_type]])
         edges = {t: self._sampled_edges(t, numbers) for t in self._store.schema.edges}
         return Subgraph(node_ids=node_ids, edges=edges, num_sampled_nodes=num_nodes, num_sampled_edges=None)
 
     def _sampled_edges(self, edge_type: EdgeType, numbers: IntArray) -> SampledEdges:
         """The edges of one type that were read and whose both ends are numbered, in the order in which they came."""
-        direction = self._plan.settings.direction
+        direction = self.plan.settings.direction
         ends, edge_ids = [np.empty((2, 0), np.int64)], [NO_IDS]
         for lists in self._graph.fetched.get(edge_type, ()):
             last = lists.first + int(lists.counts.sum())

@@ -16,6 +16,8 @@ from hopstream.arrays import IntArray, offsets_of
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.ppr import NOT_FETCHED
 from hopstream.partition.book import ends_of
+from hopstream.sample.excluded import ExcludedPairs
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr_settings import PPR, PPRPlan
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import EdgeType, type_label
@@ -62,6 +64,8 @@ class KnownGraph:
         self._salts = {t: derive_seed(PPR, type_label(t), plan.settings.direction) for t in plan.edge_types}
         self._map = SlotMap()
         self._num_neighbors = 0
+        self._rng_seed = 0
+        self._excluded: dict[EdgeType, ExcludedPairs] = {}
         self.types = np.empty(0, np.int32)
         self.degrees: IntArray = np.empty(0, np.int64)
         self.lists: IntArray = np.empty((0, plan.follows.shape[2], 2), np.int64)
@@ -78,23 +82,25 @@ class KnownGraph:
         ids: IntArray = self._map.node_ids[slots] & ID_MASK
         return ids
 
-    def begin(self, seed_ids: IntArray) -> IntArray:
-        """Forget everything but the seeds, and return their slots: 0, 1, … by first occurrence."""
+    def begin(self, seeds: SeedNodes) -> dict[str, IntArray]:
+        """Forget everything but the seeds, and return their slots by type: 0, 1, … by first occurrence."""
         self._map.reset()
         self._num_neighbors = 0
+        self._rng_seed = seeds.rng_seed
+        self._excluded = {t: ExcludedPairs(pairs) for t, pairs in seeds.excluded.items() if pairs.size}
         self.fetched = {edge_type: [] for edge_type in self._plan.edge_types}
-        slots = np.empty(len(seed_ids), np.int64)
-        self._assign(self._plan.seed_type, seed_ids, slots)
+        slots = {t: np.empty(len(seeds.ids[t]), np.int64) for t in self._plan.seed_types if t in seeds.ids}
+        for node_type, own in slots.items():
+            self._assign(node_type, seeds.ids[node_type], own)
         self._describe(0)
         return slots
 
-    def fetch(self, slots: IntArray, columns: IntArray, rng_seed: int) -> None:
+    def fetch(self, slots: IntArray, columns: IntArray) -> None:
         """Fetch neighbour lists, then the degrees of the nodes that they bring.
 
         Args:
             slots: int64[n], nodes.
             columns: int64[n], which of the edge types followed from each; no pair twice.
-            rng_seed: 64 bits of the batch; a list that is cut short depends on it and on the node's key.
         """
         types = self.types[slots]
         asked: list[tuple[EdgeType, int, IntArray]] = []
@@ -106,17 +112,17 @@ class KnownGraph:
         if not asked:
             return
         num_known = self.num_slots
-        replies = self._store.sample([self._request(t, chosen, rng_seed) for t, _, chosen in asked])
+        replies = self._store.sample([self._request(t, chosen) for t, _, chosen in asked])
         for (edge_type, column, chosen), reply in zip(asked, replies, strict=True):
             self._add_lists(edge_type, column, chosen, reply)
         self._describe(num_known)
 
-    def _request(self, edge_type: EdgeType, slots: IntArray, rng_seed: int) -> SampleRequest:
-        settings = self._plan.settings
+    def _request(self, edge_type: EdgeType, slots: IntArray) -> SampleRequest:
+        settings, ids, pairs = self._plan.settings, self.ids_of(slots), self._excluded.get(edge_type)
         return SampleRequest(
-            edge_type=edge_type, direction=settings.direction, ids=self.ids_of(slots),
-            count=settings.num_neighbors_per_hop, rng_seed=rng_seed ^ self._salts[edge_type],
-            wants_edge_ids=self._wants_edge_ids,
+            edge_type=edge_type, direction=settings.direction, ids=ids, count=settings.num_neighbors_per_hop,
+            rng_seed=self._rng_seed ^ self._salts[edge_type], wants_edge_ids=self._wants_edge_ids,
+            excluded=None if pairs is None else pairs.of_frontier(settings.direction, ids),
         )  # fmt: skip
 
     def _add_lists(self, edge_type: EdgeType, column: int, slots: IntArray, reply: SampleReply) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -118,21 +118,23 @@ class PPRPlan:
 
     Attributes:
         settings: What the user asked for.
-        seed_type: Node type of the seeds.
+        seed_types: Node types of the seeds.
         node_types: All node types of the schema; a type's number is its place here.
         followed: Per node type, the edge types followed from it; an edge type's column is its place there.
         follows: bool[num_channels, num_types, num_columns], which of them a channel follows.
         targets: int64[num_channels], nodes that each channel should have.
-        found_types: Node types that a walk can come to, the seeds' own first.
+        is_homogeneous: The graph has no types.
+        found_types: Seed type to the node types that a walk from it can come to, its own first.
     """
 
     settings: PPRSettings
-    seed_type: str
+    seed_types: tuple[str, ...]
     node_types: tuple[str, ...]
     followed: tuple[tuple[EdgeType, ...], ...]
     follows: NDArray[np.bool_]
     targets: IntArray
-    found_types: tuple[str, ...]
+    is_homogeneous: bool
+    found_types: Mapping[str, tuple[str, ...]]
 
     @property
     def num_channels(self) -> int:
@@ -140,21 +142,36 @@ class PPRPlan:
         return len(self.targets)
 
     @property
+    def own_types(self) -> tuple[EdgeType, ...]:
+        """The edge types from seeds to what is around them."""
+        return tuple((seed, PPR, found) for seed, found_types in self.found_types.items() for found in found_types)
+
+    @property
     def edge_types(self) -> tuple[EdgeType, ...]:
         """All edge types that are followed."""
         return tuple(edge_type for of_type in self.followed for edge_type in of_type)
 
 
-def plan_ppr(store: Store, settings: PPRSettings, seed_type: str) -> PPRPlan:
+def plan_ppr(
+    store: Store, settings: PPRSettings, *seed_types: str, hidden: Collection[EdgeType] = frozenset()
+) -> PPRPlan:
     """Check settings against a graph.
+
+    Args:
+        store: The graph.
+        settings: What the user asked for.
+        *seed_types: Node types of the seeds.
+        hidden: Edge types that are not followed, as they hold labels or their reverses.
 
     Raises:
         UnknownNameError: The graph has no such node type or edge type.
         SettingsError: The dataset does not hold the direction, an edge type is named twice, a channel follows an edge
-            type that ``edge_types`` leaves out, or the graph has edges of the relation ``ppr`` already.
+            type that ``edge_types`` leaves out, the settings name a hidden edge type, no other is left, or the graph
+            has edges of the relation ``ppr`` already.
     """
     schema, direction = store.schema, settings.direction
-    schema.check_node_type(seed_type)
+    for seed_type in seed_types:
+        schema.check_node_type(seed_type)
     if direction not in store.directions:
         raise SettingsError(
             f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
@@ -162,6 +179,8 @@ def plan_ppr(store: Store, settings: PPRSettings, seed_type: str) -> PPRPlan:
         )
     channels = settings.channels()
     chosen = _chosen_edge_types(schema, settings, channels)
+    if hidden:
+        chosen = _without_hidden(chosen, hidden, is_named=channels is not None or settings.edge_types is not None)
     node_types = tuple(schema.nodes)
     followed = tuple(tuple(t for t in chosen if ends_of(t, direction)[0] == node_type) for node_type in node_types)
     num_columns = max(map(len, followed), default=0)
@@ -171,16 +190,33 @@ def plan_ppr(store: Store, settings: PPRSettings, seed_type: str) -> PPRPlan:
         for number, edge_types in enumerate(followed):
             follows[channel, number, : len(edge_types)] = [t in used for t in edge_types]
     plan = PPRPlan(
-        settings=settings, seed_type=seed_type, node_types=node_types, followed=followed, follows=follows,
-        targets=_targets(settings), found_types=_found_types(seed_type, chosen, direction),
+        settings=settings, seed_types=seed_types, node_types=node_types, followed=followed, follows=follows,
+        targets=_targets(settings), is_homogeneous=schema.is_homogeneous,
+        found_types={t: _found_types(t, chosen, direction) for t in seed_types},
     )  # fmt: skip
-    for found_type in plan.found_types:
-        if (seed_type, PPR, found_type) in schema.edges:
+    for own_type in plan.own_types:
+        if own_type in schema.edges:
             raise SettingsError(
-                f"the graph has edges {(seed_type, PPR, found_type)} already, which is what a batch calls its own; "
+                f"the graph has edges {own_type} already, which is what a batch calls its own; "
                 "give that relation another name when the graph is made"
             )
     return plan
+
+
+def _without_hidden(
+    chosen: Sequence[EdgeType], hidden: Collection[EdgeType], *, is_named: bool
+) -> tuple[EdgeType, ...]:
+    """Edge types to follow without those that hold labels."""
+    leaking = ", ".join(type_label(t) for t in chosen if t in hidden)
+    if leaking and is_named:
+        raise SettingsError(f"PPRSettings follow {leaking}, which holds labels or their reverses; leave it out")
+    left = tuple(t for t in chosen if t not in hidden)
+    if leaking and not left:
+        raise SettingsError(
+            f"no edge type is left to follow: {leaking} hold labels or their reverses; keep labels in an edge type of "
+            "their own (hold_out_links makes one)"
+        )
+    return left
 
 
 def _chosen_edge_types(

@@ -177,6 +177,65 @@ def test_ranks_of_uneven_shares_have_every_anchor_once(connect: Connect, shop: P
         assert sorted(seen) == TRAIN.tolist()
 
 
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_dir: str) -> None:
+    """Anchors, positives and negatives have neighbourhoods; they are those that the nodes have by themselves."""
+    options = PPRSamplerOptions(max_ppr_nodes=4)
+    found = []
+    for num_servers in (1, 2, 4):
+        dataset = connect(shop, num_servers, edge_dir)
+        buys = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
+        loader = make(dataset, buys, sampler_options=options, shuffle=True, rng_seed=5, exclude_labels=False)
+        batches = list(loader)
+        found.append([as_lists(data) for data in batches])
+        loader.shutdown()
+    assert found[0] == found[1] == found[2]
+    seen: list[int] = []
+    for data in batches:
+        anchors, items, users = data["user"].batch.tolist(), data["item"].node, data["user"].node
+        check_pairs(data.y_positive, anchors, items, rows_of(POSITIVES))
+        check_pairs(data.y_negative, anchors, items, rows_of(NEGATIVES))
+        assert set(data.edge_types) == {(src, "ppr", dst) for src in ("user", "item") for dst in ("user", "item")}
+        assert (items[:, None] == data["item"].x).all() and (users[:, None] == data["user"].x).all()
+        labels = {items[place].item() for pairs in (data.y_positive, data.y_negative) for place in pairs[1]}
+        for seed_type, seeds in (("user", anchors), ("item", sorted(labels))):
+            alone = DistNeighborLoader(
+                dataset, [1], (seed_type, {0: torch.tensor(sorted(seeds))}), batch_size=len(seeds),
+                sampler_options=options,
+            )  # fmt: skip
+            assert neighborhoods(next(iter(alone)), seed_type) == neighborhoods(data, seed_type)
+            alone.shutdown()
+        seen += anchors
+    assert sorted(seen) == TRAIN.tolist()
+
+
+def neighborhoods(data: HeteroData, seed_type: str) -> set[tuple[Any, ...]]:
+    """Seed, type and id of a node, score and proximity, of every row of seeds of a type."""
+    return {
+        (data[seed_type].node[seed].item(), dst, data[dst].node[place].item(), *attr.tolist())
+        for dst in ("user", "item")
+        for store in (data[seed_type, "ppr", dst],)
+        for seed, place, attr in zip(*store.edge_index, store.edge_attr, strict=True)
+    }
+
+
+def test_pagerank_without_types(connect: Connect, ring: Path) -> None:
+    """On a ring: an anchor's links to its labels are not walked along, in a batch of its own."""
+    dataset = connect(ring, 2)
+    given = {0: ABLPInputNodes(torch.tensor([0]), DEFAULT_HOMOGENEOUS_NODE_TYPE, {
+        DEFAULT_HOMOGENEOUS_EDGE_TYPE: (torch.tensor([[1, 2]]), None)
+    })}  # fmt: skip
+    for excluded in (True, False):
+        loader = make(dataset, given, sampler_options=PPRSamplerOptions(max_ppr_nodes=3), exclude_labels=excluded)
+        (data,) = loader
+        assert isinstance(data, Data) and data.batch.tolist() == [0] and data.y_positive.tolist() == [[0, 0], [1, 2]]
+        assert data.node[:3].tolist() == [0, 1, 2] and len(data.edge_attr) == data.edge_index.shape[1] == 9
+        for seed, near in ((1, 39), (2, 1)):
+            around = data.node[data.edge_index[1, data.edge_index[0] == seed]].tolist()
+            assert around[0] == seed and near in around and (0 in around) is not excluded
+        loader.shutdown()
+
+
 def test_a_loader_goes_on_where_another_was(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     given = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
@@ -385,11 +444,7 @@ def test_what_a_loader_refuses(connect: Connect, shop: Path) -> None:
     refused("has no weights", with_weight=True)
     refused("prefetch_size is 4", worker_concurrency=2)
     refused("dataset is a str", dataset="parts/shop")
-    for nodes in (
-        given,
-        {0: replace(first, anchor_nodes=first.anchor_nodes[:0], labels={BUYS: (positives[:0], None)})},
-    ):
-        refused("are sampled hop by hop", NotImplementedError, given=nodes, sampler_options=PPRSamplerOptions())
+    refused("with_weight is not for", NotImplementedError, with_weight=True, sampler_options=PPRSamplerOptions())
     refused("positives: row 0 has 99", IndexError, given={0: ABLPInputNodes(
         torch.tensor([1]), "user", {BUYS: (torch.tensor([[99]]), None)}
     )})  # fmt: skip
@@ -443,14 +498,15 @@ def test_labels_are_capped(shop: Path) -> None:
             build_storage_dataset(shop, "in", rank=0, world_size=1, **options)
 
 
-def test_anchors_as_the_input_of_a_backend(shop: Path) -> None:
+@pytest.mark.parametrize("sampler", [KHopNeighborSamplerOptions([2]), PPRSamplerOptions(max_ppr_nodes=3)], ids=type)
+def test_anchors_as_the_input_of_a_backend(shop: Path, sampler: Any) -> None:
     """Messages of a server carry the labels, as places of anchors over those of label nodes."""
     dataset = DistDataset(shop)
     server = DistServer(dataset)
     anchors, positives, negatives = server.get_ablp_input(FetchABLPInputRequest("train", "user", BUYS))
     _, friends, _ = server.get_ablp_input(FetchABLPInputRequest("train", "user", LIKES))
     config = SamplingConfig(SamplingType.NODE, [2], 6, False, False, True, True, False, False, "in", 7)
-    options, sampler = RemoteDistSamplingWorkerOptions(num_workers=1), KHopNeighborSamplerOptions([2])
+    options = RemoteDistSamplingWorkerOptions(num_workers=1)
     positives_of = {labels_of(BUYS): positives, labels_of(LIKES): friends}
     given = ABLPNodeSamplerInput(anchors, "user", positives_of, {labels_of(BUYS, "negative"): negatives})
     backend = server.init_sampling_backend(InitSamplingBackendRequest("ablp", options, sampler, config))
@@ -464,6 +520,7 @@ def test_anchors_as_the_input_of_a_backend(shop: Path) -> None:
         check_pairs(message["y_positive.user__buys__item"], batch, message["item.node"], rows_of(POSITIVES))
         check_pairs(message["y_negative.user__buys__item"], batch, message["item.node"], rows_of(NEGATIVES))
         check_pairs(message["y_positive.user__likes__user"], batch, message["user.node"], rows_of(FRIENDS))
+        assert ("user__ppr__item.edge_index" in message) is isinstance(sampler, PPRSamplerOptions)
         seen += batch
     assert seen == TRAIN.tolist()
     server.destroy_sampling_input(channel)

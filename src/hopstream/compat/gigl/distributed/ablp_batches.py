@@ -89,40 +89,30 @@ def make_ablp_loader(
         config: How it is sampled.
         given: Anchors, and their labels by edge types of labels, which lead from anchors to label nodes.
         as_index: As for ``LabelForm``.
-        ppr: None.
+        ppr: Find neighbourhoods of anchors and label nodes by personalised PageRank instead of hop by hop.
         **options: As for ``make_loader``, and ``exclude_labels`` as for ``ABLPLoader``.
 
     Raises:
-        NotImplementedError: Neighbourhoods are to be found by PageRank.
         SettingsError: A setting that cannot be met.
         IdRangeError: An anchor or a label that is no node.
     """
-    if ppr is not None:
-        raise pagerank_refused()
     supervision, label_direction = _own_types(facts, given)
     labels = {own: _labels_of(given, shown) for own, shown in supervision.items()}
-    form = label_form(facts, config, given, as_index=as_index)
+    form = label_form(facts, config, given, ppr, as_index=as_index)
     seeds = NodeSamplerInput(given.node, _shown_anchor_type(facts, given))
     return make_loader(
-        source, facts, config, seeds, labels=labels, label_direction=label_direction, transform=form, **options
+        source, facts, config, seeds, ppr=ppr, labels=labels, label_direction=label_direction, transform=form, **options
     )
 
 
-def pagerank_refused() -> NotImplementedError:
-    """Why anchors with labels have no neighbourhoods by PageRank."""
-    return NotImplementedError(
-        "anchors with labels are sampled hop by hop: neighbourhoods by PageRank begin at nodes of one type, and "
-        "anchors and labels may be of several; leave sampler_options out, or use DistNeighborLoader "
-        "with PPRSamplerOptions"
-    )
-
-
-def label_form(facts: GraphFacts, config: SamplingConfig, given: ABLPNodeSamplerInput, *, as_index: bool) -> LabelForm:
+def label_form(
+    facts: GraphFacts, config: SamplingConfig, given: ABLPNodeSamplerInput, ppr: PPRSettings | None, *, as_index: bool
+) -> LabelForm:
     """What renames the attributes of a batch of anchors with labels."""
     supervision, _ = _own_types(facts, given)
     anchor_type = facts.node_type(_shown_anchor_type(facts, given))
     return LabelForm(
-        form=form_of(facts, config, None), supervision=supervision, as_index=as_index, anchor_type=anchor_type
+        form=form_of(facts, config, ppr), supervision=supervision, as_index=as_index, anchor_type=anchor_type
     )
 
 

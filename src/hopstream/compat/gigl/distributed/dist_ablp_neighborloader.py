@@ -9,11 +9,11 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import pad
 
-from hopstream.compat.gigl.distributed.ablp_batches import make_ablp_loader, pagerank_refused
+from hopstream.compat.gigl.distributed.ablp_batches import make_ablp_loader
 from hopstream.compat.gigl.distributed.base_dist_loader import BaseDistLoader, NumNeighbors, check_servers
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
-from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
+from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions
 from hopstream.compat.gigl.env.distributed import DistributedContext
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
 from hopstream.compat.gigl.types.graph import (
@@ -85,7 +85,7 @@ class DistABLPLoader(BaseDistLoader):
             shuffle: Anchors come in another order in every epoch.
             drop_last: A last batch with fewer anchors is left out.
             with_weight: Neighbours are drawn in proportion to weights.
-            sampler_options: Hop by hop; personalised PageRank is refused.
+            sampler_options: Hop by hop, or by personalised PageRank around anchors and label nodes.
             context: No effect.
             local_process_rank: No effect.
             local_process_world_size: No effect.
@@ -97,7 +97,7 @@ class DistABLPLoader(BaseDistLoader):
 
         Raises:
             ValueError: A setting that cannot be met; the message says which.
-            NotImplementedError: ``PPRSamplerOptions``, or weights with them.
+            NotImplementedError: Weights with PageRank.
             RuntimeError: ``init_compute_process`` was not called.
 
         Warns:
@@ -117,8 +117,6 @@ class DistABLPLoader(BaseDistLoader):
             prefetch_size=prefetch_size, pin_memory_device=pin_memory_device,
             non_blocking_transfers=non_blocking_transfers, rng_seed=rng_seed,
         )  # fmt: skip
-        if isinstance(self._options, PPRSamplerOptions):
-            raise pagerank_refused()
         if supervision_edge_type is not None:
             raise SettingsError(
                 f"supervision_edge_type is {supervision_edge_type!r}; in graph-store mode leave it out: the labels of "

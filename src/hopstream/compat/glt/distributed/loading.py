@@ -99,7 +99,10 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
     }  # fmt: skip
     if isinstance(given, NodeSamplerInput) and ppr is not None:
         del common["edge_features"]
-        return PPRLoader(source, _seeds(facts, given), ppr, **common)
+        seeds = _seeds(facts, given)
+        if labels is not None:
+            return ABLPLoader(source, ppr, seeds, supervision=list(labels), labels=labels, **common)
+        return PPRLoader(source, seeds, ppr, **common)
     sampling: dict[str, Any] = {"direction": config.edge_dir}
     if config.with_weight:
         if weight_attr is None:

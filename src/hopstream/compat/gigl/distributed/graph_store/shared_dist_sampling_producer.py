@@ -436,7 +436,7 @@ class SharedDistSamplingBackend:
 
     def _form_of(self, given: SamplerInput) -> Callable[[Any], Any]:
         if isinstance(given, ABLPNodeSamplerInput):
-            return label_form(self.data.facts, self._config, given, as_index=True)
+            return label_form(self.data.facts, self._config, given, self._ppr(), as_index=True)
         return form_of(self.data.facts, self._config, self._ppr())
 
     def _ppr(self) -> PPRSettings | None:
