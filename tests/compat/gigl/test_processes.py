@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from tests.compat.gigl.ring import NUM_NODES, write_ring
@@ -62,7 +64,7 @@ def consuming(folder: Path, timeout: int = 60) -> Iterator[World]:
     """Two ranks in the middle of an epoch, with channels on both servers."""
     with running(folder, num_compute=2, work="consume", timeout=timeout) as world:
         for rank in range(2):
-            assert world.hear(rank) == {"has_begun": True}
+            world.servers = world.hear(rank)["servers"]
         yield world
 
 
@@ -88,15 +90,15 @@ def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, k
         assert world.ends(world.storage[killed]) != 0
         assert "ended with -9" in world.errors(world.storage[killed])
         for rank in range(2):
-            world.go_on(rank, "endlessly")
+            world.go_on(rank, "endlessly, then end in order")
         ends = []
         for rank in range(2):
             told = world.hear(rank)
-            assert "grpc://127.0.0.1:" in told["message"] and told["seconds"] < DEADLINE_S, told
+            assert world.servers[killed] in told["message"] and told["seconds"] < DEADLINE_S, told
             ends.append(world.hear(rank))
-            assert world.ends(world.ranks[rank]) == 0, world.errors(world.ranks[rank])
+            assert world.ends(world.ranks[rank]) == 1, world.errors(world.ranks[rank])
         # Who leaves is told by server 0; the one that tells the servers to end finds that server 1 is gone.
-        named = [end for end in ends if "grpc://127.0.0.1:" in end.get("message", "")]
+        named = [end for end in ends if world.servers[killed] in end.get("message", "")]
         assert len(named) == 2 - killed, ends
         assert (world.ends(world.storage[1 - killed]) == 0) == bool(killed)
 
@@ -104,18 +106,48 @@ def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, k
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["client", "server"])
 @pytest.mark.parametrize("turn", range(20))
-def test_kills_at_any_moment(folder: Path, turn: int, kind: str) -> None:
-    """Nothing hangs, and whoever was not killed ends by itself."""
-    killed = turn % 2
+def test_kills_at_any_moment(folder: Path, rng: np.random.Generator, turn: int, kind: str) -> None:
+    """Who was not killed ends by itself in time, with the status and the error that are documented."""
+    killed, ends_in_order = turn % 2, turn // 2 % 2 == 1
     with consuming(folder, timeout=4) as world:
+        processes = world.all_processes()
+        assert len(processes) >= 6  # two ranks, two storage machines, and the session of each
         for rank in range(2):
-            world.go_on(rank)
-        threading.Event().wait(random.random() * 0.5)
+            is_endless = kind == "server" or rank == killed
+            words = ["endlessly" if is_endless else "to the end", "in order" if ends_in_order else "at once"]
+            world.go_on(rank, ", ".join(words))
+        threading.Event().wait(rng.random())
+        started = time.monotonic()
         if kind == "client":
             world.ranks[killed].kill()
         else:
             world.kill_server(killed)
-        for process in (*world.ranks, *world.storage):
+        for process in world.ranks:
             world.ends(process)
+        ranks_s = time.monotonic() - started
+        for process in world.storage:
+            world.ends(process)
+        all_s = time.monotonic() - started
+        errors = [world.errors(process) for process in (*world.ranks, *world.storage)]
+        statuses = [process.returncode for process in (*world.ranks, *world.storage)]
+        told = f"after {ranks_s:.1f} and {all_s:.1f} s with statuses {statuses}:\n" + "\n".join(errors)
+        print(f"{kind} {killed} killed: {told.partition(chr(10))[0]}")  # noqa: T201
+        assert ranks_s < DEADLINE_S and all_s < 2 * DEADLINE_S, told
+        _, alive = psutil.wait_procs(processes, DEADLINE_S)
+        assert not alive, told
         if kind == "client":
-            assert world.ranks[1 - killed].returncode == 0, world.errors(world.ranks[1 - killed])
+            assert statuses[killed] == -9 and statuses[1 - killed] == 0, told
+            assert statuses[2:] == [1, 1] and all(LEFT in error for error in errors[2:]), told
+            return
+        assert statuses[:2] == [1, 1], told
+        for rank in range(2):
+            heard = world.hear(rank)
+            assert heard["error"] in ("StoreUnavailable", "StoreTimeout"), heard
+            assert world.servers[killed] in heard["message"] and heard["seconds"] < DEADLINE_S, heard
+        assert statuses[2 + killed] == 1 and "ended with -9" in errors[2 + killed], told
+        other = statuses[3 - killed], errors[3 - killed]
+        if killed == 1 and ends_in_order:
+            assert other == (0, other[1]), told
+        else:
+            why = "127.0.0.1" if killed == 0 else "all compute processes are gone"
+            assert other[0] == 1 and why in other[1], told

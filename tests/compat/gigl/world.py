@@ -81,8 +81,8 @@ def secured(task: dict[str, Any]) -> dict[str, Any]:
     return {"store_settings": StoreSettings(security=ClientSecurity(token=task["token"], server_name="store.example"))}
 
 
-def serve(task: dict[str, Any]) -> None:
-    """A storage machine."""
+def serve(task: dict[str, Any]) -> int:
+    """A storage machine; its exit status."""
     info = cluster_info(task["info"])
     rank = info.storage_node_rank
     torch.distributed.init_process_group(
@@ -96,6 +96,7 @@ def serve(task: dict[str, Any]) -> None:
         timeout_seconds=END_S, rpc_timeout=RPC_S, **secured(task), security=None if task["token"] is None else
         ServerSecurity(token=task["token"], certificate=task["pem"][0].encode(), private_key=task["pem"][1].encode()),
     )  # fmt: skip
+    return 0
 
 
 def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader:
@@ -119,7 +120,7 @@ def seeds_of(loader: DistNeighborLoader) -> list[int]:
     return seeds
 
 
-def train(dataset: RemoteDistDataset) -> None:
+def train(dataset: RemoteDistDataset) -> int:
     """Three loaders that are alive together, shut down one after the other; each was made before, too."""
     for split in ("train", "val"):
         loader = new_loader(dataset, split)
@@ -138,34 +139,42 @@ def train(dataset: RemoteDistDataset) -> None:
     val_loader.shutdown()
     say(test=seeds_of(test_loader))
     test_loader.shutdown()
+    return 0
 
 
-def consume(dataset: RemoteDistDataset) -> None:
+def consume(dataset: RemoteDistDataset) -> int:
     """Say that there are batches of every server; then wait for a line, and read on until the epoch ends or fails.
 
-    After a line that says so, epoch after epoch is read, and all servers are asked for their nodes, until that fails.
+    With ``endlessly`` in the line, epoch after epoch is read, and all servers are asked for their nodes, until that
+    fails. A failure ends the process, as in a script that handles none; with ``in order``, loader and session are shut
+    down before.
     """
     loader = new_loader(dataset, None, batch_size=1)
     batches = iter(loader)
     seeds = [seed for _ in range(4) for seed in next(batches).batch.tolist()]
-    say(has_begun=True)
-    is_endless = "endlessly" in sys.stdin.readline()
-    started = time.monotonic()
+    say(servers=list(graph_store_compute.session().locations))
+    how = sys.stdin.readline()
+    status, started = 0, time.monotonic()
     try:
         while (data := next(batches, None)) is not None:  # a for loop would begin the next epoch
             seeds += data.batch.tolist()
-        while is_endless:
+        while "endlessly" in how:
             seeds_of(loader)
             dataset.fetch_node_ids()
     except Exception as error:
         say(error=type(error).__name__, message=str(error), seconds=time.monotonic() - started)
+        if "in order" not in how:
+            raise
+        status = 1
     else:
         say(seeds=seeds)
     loader.shutdown()
+    return status
 
 
-def compute(task: dict[str, Any]) -> None:
-    """A compute rank."""
+def compute(task: dict[str, Any]) -> int:
+    """A compute rank; its exit status."""
+    status = 0
     info = cluster_info(task["info"])
     for session in range(task["sessions"]):
         init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S, **secured(task))
@@ -173,13 +182,14 @@ def compute(task: dict[str, Any]) -> None:
         session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size
         dataset = RemoteDistDataset(info, task["local_rank"])
-        {"train": train, "consume": consume}[task["work"]](dataset)
+        status |= {"train": train, "consume": consume}[task["work"]](dataset)
         try:
             shutdown_compute_process()
         except Exception as error:
             say(session=session, error=type(error).__name__, message=str(error))
         else:
             say(session=session, has_ended=True)
+    return status
 
 
 # --- What a test does -------------------------------------------------------------------------------------------------
@@ -190,6 +200,8 @@ class World:
 
     def __init__(self, storage: list[subprocess.Popen[str]], ranks: list[subprocess.Popen[str]]) -> None:
         self.storage, self.ranks = storage, ranks
+        self.servers: list[str] = []
+        """Where the servers listen, once a rank has said so."""
 
     def hear(self, rank: int) -> dict[str, Any]:
         """The next line of a rank."""
@@ -222,6 +234,11 @@ class World:
         process.wait(END_S)
         assert process.stderr is not None
         return process.stderr.read()
+
+    def all_processes(self) -> list[psutil.Process]:
+        """Every process that runs, with those that it has started."""
+        found = [psutil.Process(process.pid) for process in (*self.ranks, *self.storage) if process.poll() is None]
+        return found + [child for process in found for child in process.children(recursive=True)]
 
     def check_all_well(self) -> None:
         """Every process ends without an error."""
@@ -298,4 +315,4 @@ def running(
 
 if __name__ == "__main__":
     TASK = json.loads(sys.argv[1])
-    (compute if TASK["is_compute"] else serve)(TASK)
+    sys.exit((compute if TASK["is_compute"] else serve)(TASK))
