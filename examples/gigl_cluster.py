@@ -1,7 +1,8 @@
 """Starts GiGL's storage machines and compute ranks on this machine by one command, and ends all of them.
 
 Scripts that were written for GiGL get ``cluster_info`` from ``get_graph_store_info()``, on machines whose launcher set
-the environment. Here all addresses are loopback, so ``run_cluster`` makes it and hands it out.
+the environment. Here all addresses are loopback, so ``run_cluster`` makes it and hands it out. ``compute_process`` and
+``take_steps`` are what all ranks do, whatever they train.
 """
 
 from __future__ import annotations
@@ -11,26 +12,42 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo, build_storage_dataset, run_storage_server
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import hopstream
+from hopstream.compat.gigl.distributed.graph_store import (
+    GraphStoreInfo,
+    RemoteDistDataset,
+    build_storage_dataset,
+    init_compute_process,
+    run_storage_server,
+    shutdown_compute_process,
+)
 from hopstream.compat.gigl.distributed.utils import get_free_ports
+from hopstream.graph.graph import Graph
 
 NUM_STORAGE, NUM_RANKS = 2, 2
 LIMIT_S, STOP_S = 600.0, 10.0
 HOME = "127.0.0.1"
 
 
-def run_cluster(parts: Path, compute: Callable[..., int], *arguments: Any) -> int:
+def run_cluster(graph: Graph, compute: Callable[..., int], *arguments: Any) -> int:
     """Run two storage machines, and one compute machine with two ranks; no process outlives the call.
 
     Args:
-        parts: The dataset that the storage machines serve, in two parts or more.
+        graph: What the storage machines serve, each one half.
         compute: What each rank runs, with its local rank, the cluster and ``arguments``; it returns 0 where all is
             well. A function of a module, as ranks are processes of their own.
         *arguments: For ``compute``.
@@ -42,6 +59,8 @@ def run_cluster(parts: Path, compute: Callable[..., int], *arguments: Any) -> in
     # Ranks of one machine need no other network, and with one thread each they leave cores to the storage machines.
     os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     with TemporaryDirectory(prefix="hopstream-gigl-") as folder:
+        parts = Path(folder) / "parts"
+        hopstream.write_parts(graph, parts, num_parts=NUM_STORAGE, method="hash", direction="both")
         cluster_info = GraphStoreInfo(
             NUM_STORAGE, 1, HOME, HOME, HOME, *get_free_ports(3), NUM_RANKS, *get_free_ports(2), f"{folder}/ready"
         )
@@ -70,6 +89,35 @@ def storage_process(cluster_info: GraphStoreInfo, parts: Path) -> int:
     dataset = build_storage_dataset(parts, "in", rank=rank, world_size=cluster_info.num_storage_nodes)
     run_storage_server(rank, cluster_info, dataset, num_server_sessions=1)
     return 0
+
+
+@contextmanager
+def compute_process(local_rank: int, cluster_info: GraphStoreInfo) -> Iterator[RemoteDistDataset]:
+    """Be one of the ranks: find the storage machines, and leave with the other ranks in the end."""
+    torch.set_num_threads(1)  # the graphs are small, and storage machines need the cores
+    init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
+    yield RemoteDistDataset(cluster_info, local_rank)
+    shutdown_compute_process()
+
+
+def take_steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], loss_of: Callable[..., Tensor],
+    num_steps: int,
+) -> None:  # fmt: skip
+    """Train on some batches, as many on every rank; ``loss_of`` gets the model and a batch."""
+    replica = DistributedDataParallel(model)
+    for batch in islice(batches, num_steps):
+        loss = loss_of(replica, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def end_loaders(loaders: Iterable[Any]) -> None:
+    """Shut down this rank's loaders when all ranks are done with theirs."""
+    dist.barrier()
+    for loader in loaders:
+        loader.shutdown()
 
 
 def run_machine(rank: int, function: Callable[..., int], *arguments: Any) -> None:

@@ -16,18 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 import torch.distributed as dist
-from gigl_cluster import run_cluster
+from gigl_cluster import compute_process, end_loaders, run_cluster
 from gigl_nodes import ALL_NEIGHBORS, CORA
 from sage import Sage, Settings, stage_line
 
 import hopstream
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
-from hopstream.compat.gigl.distributed.graph_store import (
-    GraphStoreInfo,
-    RemoteDistDataset,
-    init_compute_process,
-    shutdown_compute_process,
-)
+from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo
 
 WIDTH, BATCH_SIZE = 16, 256
 TOLERANCE = 1e-5
@@ -42,10 +37,9 @@ def main() -> int:
     graph = hopstream.read_graph(CORA)
     (papers,), (cites,) = graph.nodes.values(), graph.edges.values()
     with TemporaryDirectory(prefix="hopstream-cora-") as folder:
-        parts, out = Path(folder) / "cora", arguments.out or Path(folder) / "embeddings.npy"
-        hopstream.write_parts(graph, parts, num_parts=2, method="kaminpar")
+        out = arguments.out or Path(folder) / "embeddings.npy"
         np.save(out, np.full((papers.num_nodes, WIDTH), np.nan, np.float32))
-        if status := run_cluster(parts, embed_process, out):
+        if status := run_cluster(graph, embed_process, out):
             return status
         found = np.load(out)
     x = torch.from_numpy(np.asarray(papers.features["x"]))
@@ -60,25 +54,21 @@ def main() -> int:
 
 def embed_process(local_rank: int, cluster_info: GraphStoreInfo, out: Path) -> int:
     """Embed one rank's papers."""
-    torch.set_num_threads(1)
-    init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
-    dataset = RemoteDistDataset(cluster_info, local_rank)
-    loader = DistNeighborLoader(
-        dataset,
-        num_neighbors=ALL_NEIGHBORS,
-        input_nodes=dataset.fetch_node_ids(dist.get_rank(), dist.get_world_size()),
-        batch_size=BATCH_SIZE,
-    )
-    model = model_for(dataset.fetch_node_feature_info().dim).to(loader.to_device)
-    embeddings = np.lib.format.open_memmap(out, "r+")  # ranks write different rows
-    with torch.no_grad():
-        for batch in loader:
-            rows = model(batch.x, batch.edge_index)[: batch.batch_size]
-            embeddings[batch.batch.cpu()] = rows.cpu()
-    embeddings.flush()
-    dist.barrier()
-    loader.shutdown()
-    shutdown_compute_process()
+    with compute_process(local_rank, cluster_info) as dataset:
+        loader = DistNeighborLoader(
+            dataset,
+            num_neighbors=ALL_NEIGHBORS,
+            input_nodes=dataset.fetch_node_ids(dist.get_rank(), dist.get_world_size()),
+            batch_size=BATCH_SIZE,
+        )
+        model = model_for(dataset.fetch_node_feature_info().dim).to(loader.to_device)
+        embeddings = np.lib.format.open_memmap(out, "r+")  # ranks write different rows
+        with torch.no_grad():
+            for batch in loader:
+                rows = model(batch.x, batch.edge_index)[: batch.batch_size]
+                embeddings[batch.batch.cpu()] = rows.cpu()
+        embeddings.flush()
+        end_loaders([loader])
     return 0
 
 

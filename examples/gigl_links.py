@@ -16,31 +16,23 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - the name that everyone who uses torch knows
 from gather import Gather
-from gigl_cluster import run_cluster
+from gigl_cluster import compute_process, end_loaders, run_cluster, take_steps
 from movielens import RATED_BY, RATES, describe_tables, one_hot
 from sage import stage_line
 from tables import read_tables
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import HeteroData
 
 import hopstream
 from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader
-from hopstream.compat.gigl.distributed.graph_store import (
-    GraphStoreInfo,
-    RemoteDistDataset,
-    init_compute_process,
-    shutdown_compute_process,
-)
+from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
 from hopstream.compat.gigl.types.graph import message_passing_to_positive_label
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
@@ -64,10 +56,7 @@ def main() -> int:
     print(stage_line("read", f"{num_users:,} users, {num_movies:,} movies, {rates.num_edges:,} ratings"))
     print(stage_line("labels", f"{labels.num_edges:,} later ratings"))
     popularity = np.bincount(rates.dst_keys, minlength=num_movies)
-    with TemporaryDirectory(prefix="hopstream-movielens-") as folder:
-        parts = Path(folder) / "parts"
-        hopstream.write_parts(graph, parts, num_parts=2, method="hash", direction="both")
-        return run_cluster(parts, train_process, popularity, arguments.epochs)
+    return run_cluster(graph, train_process, popularity, arguments.epochs)
 
 
 def read_movielens(folder: Path) -> Graph:
@@ -140,48 +129,41 @@ class Scores(nn.Module):
 
 def train_process(local_rank: int, cluster_info: GraphStoreInfo, popularity: np.ndarray, num_epochs: int) -> int:
     """Train as one of the ranks; 0 where the model is better than chance and popularity."""
-    torch.set_num_threads(1)
-    init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dataset = RemoteDistDataset(cluster_info, local_rank)
-    anchors = {
-        split: dataset.fetch_ablp_input(
-            split, rank, world_size, anchor_node_type="user", supervision_edge_type=EdgeType(*RATES)
-        )
-        for split in ("train", "test")
-    }
-    loaders = {
-        split: DistABLPLoader(
+    with compute_process(local_rank, cluster_info) as dataset:
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        anchors = {
+            split: dataset.fetch_ablp_input(
+                split, rank, world_size, anchor_node_type="user", supervision_edge_type=EdgeType(*RATES)
+            )
+            for split in ("train", "test")
+        }
+        loaders = {
+            split: DistABLPLoader(
+                dataset,
+                num_neighbors=NUM_NEIGHBORS,
+                input_nodes=anchors[split],
+                batch_size=ANCHORS,
+                shuffle=split == "train",
+                use_label_edge_index_output=True,
+            )
+            for split in anchors
+        }
+        random_loader = DistNeighborLoader(
             dataset,
             num_neighbors=NUM_NEIGHBORS,
-            input_nodes=anchors[split],
-            batch_size=ANCHORS,
-            shuffle=split == "train",
-            use_label_edge_index_output=True,
+            input_nodes=("movie", dataset.fetch_node_ids(rank, world_size, node_type="movie")),
+            batch_size=NEGATIVES,
+            shuffle=True,
         )
-        for split in anchors
-    }
-    dist.barrier()
-    random_loader = DistNeighborLoader(
-        dataset,
-        num_neighbors=NUM_NEIGHBORS,
-        input_nodes=("movie", dataset.fetch_node_ids(rank, world_size, node_type="movie")),
-        batch_size=NEGATIVES,
-        shuffle=True,
-    )
 
-    torch.manual_seed(0)
-    model = Scores(Recommender(len(popularity), dataset.fetch_node_feature_info()["movie"].dim))
-    model.to(random_loader.to_device)
-    num_anchors = sum(map(len, dataset.fetch_node_ids(split="train", node_type="user").values()))
-    num_steps = num_epochs * math.ceil(num_anchors / world_size / ANCHORS)
-    train(model, loaders["train"], random_loader, num_steps)
-    found, known = test(model, loaders["test"], random_loader, torch.from_numpy(popularity))
-
-    dist.barrier()
-    for loader in (*loaders.values(), random_loader):
-        loader.shutdown()
-    shutdown_compute_process()
+        torch.manual_seed(0)
+        model = Scores(Recommender(len(popularity), dataset.fetch_node_feature_info()["movie"].dim))
+        model.to(random_loader.to_device)
+        num_anchors = sum(map(len, dataset.fetch_node_ids(split="train", node_type="user").values()))
+        num_steps = num_epochs * math.ceil(num_anchors / world_size / ANCHORS)
+        train(model, loaders["train"], random_loader, num_steps)
+        found, known = test(model, loaders["test"], random_loader, torch.from_numpy(popularity))
+        end_loaders([*loaders.values(), random_loader])
     if rank == 0:
         print(stage_line("result", f"AUC {found:.3f} after {num_steps} steps; popularity {known:.3f}; chance 0.500"))
     return 0 if found > max(known, 0.5) else 1
@@ -189,15 +171,15 @@ def train_process(local_rank: int, cluster_info: GraphStoreInfo, popularity: np.
 
 def train(model: Scores, loader: DistABLPLoader, random_loader: DistNeighborLoader, num_steps: int) -> None:
     """Take some steps."""
-    replica = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3, weight_decay=1e-3)
     pairs = zip(InfiniteIterator(loader), InfiniteIterator(random_loader), strict=True)
-    for main_batch, random_batch in islice(pairs, num_steps):
-        positive, negative = replica(main_batch, random_batch)
-        loss = F.softplus(negative - positive[:, None]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    take_steps(model, optimizer, pairs, loss_of, num_steps)
+
+
+def loss_of(model: nn.Module, batches: tuple[HeteroData, HeteroData]) -> Tensor:
+    """How far random movies score above labels."""
+    positive, negative = model(*batches)
+    return F.softplus(negative - positive[:, None]).mean()
 
 
 @torch.no_grad()

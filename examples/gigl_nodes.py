@@ -11,27 +11,20 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - the name that everyone who uses torch knows
-from gigl_cluster import run_cluster
+from gigl_cluster import compute_process, end_loaders, run_cluster, take_steps
 from sage import Sage, Settings, stage_line
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 
 import hopstream
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
-from hopstream.compat.gigl.distributed.graph_store import (
-    GraphStoreInfo,
-    RemoteDistDataset,
-    init_compute_process,
-    shutdown_compute_process,
-)
+from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo, RemoteDistDataset
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 
 CORA = Path(__file__).parent / "data" / "cora.npz"
@@ -39,52 +32,49 @@ ALL_NEIGHBORS = [200, 200]  # no paper has as many
 TEST_BATCH_SIZE = 256
 
 
-def main() -> int:
+def main(process: Callable[..., int], description: str | None) -> int:
     """Serve Cora and train on it; 0 where the accuracy is as wanted."""
-    parser = argparse.ArgumentParser(description="Train GraphSAGE on Cora in graph-store mode, on two ranks.")
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=Settings.num_epochs)
     parser.add_argument("--wanted", type=float, default=0.76, help="test accuracy below which the script fails")
     arguments = parser.parse_args()
-    with TemporaryDirectory(prefix="hopstream-cora-") as folder:
-        parts = Path(folder) / "cora"
-        hopstream.write_parts(hopstream.read_graph(CORA), parts, num_parts=2, method="kaminpar")
-        return run_cluster(parts, train_process, arguments.epochs, arguments.wanted)
+    return run_cluster(hopstream.read_graph(CORA), process, arguments.epochs, arguments.wanted)
 
 
 def train_process(local_rank: int, cluster_info: GraphStoreInfo, num_epochs: int, wanted: float) -> int:
     """Train as one of the ranks; 0 where the accuracy is as wanted."""
-    torch.set_num_threads(1)  # Cora's matrices are small, and storage machines need the cores
-    init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dataset = RemoteDistDataset(cluster_info, local_rank)
     settings = Settings(num_classes=7, num_epochs=num_epochs)
+    with compute_process(local_rank, cluster_info) as dataset:
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        train_loader = DistNeighborLoader(
+            dataset,
+            num_neighbors=list(settings.num_neighbors),
+            input_nodes=dataset.fetch_node_ids(rank, world_size, split="train"),
+            batch_size=settings.batch_size // world_size,
+            shuffle=True,
+        )
+        test_loader = DistNeighborLoader(
+            dataset,
+            num_neighbors=ALL_NEIGHBORS,
+            input_nodes=dataset.fetch_node_ids(rank, world_size, split="test"),
+            batch_size=TEST_BATCH_SIZE,
+        )
+        return train_and_test(dataset, {"train": train_loader, "test": test_loader}, SageOfBatch, settings, wanted)
 
-    train_loader = DistNeighborLoader(
-        dataset,
-        num_neighbors=list(settings.num_neighbors),
-        input_nodes=dataset.fetch_node_ids(rank, world_size, split="train"),
-        batch_size=settings.batch_size // world_size,
-        shuffle=True,
-    )
-    dist.barrier()
-    test_loader = DistNeighborLoader(
-        dataset,
-        num_neighbors=ALL_NEIGHBORS,
-        input_nodes=dataset.fetch_node_ids(rank, world_size, split="test"),
-        batch_size=TEST_BATCH_SIZE,
-    )
 
-    torch.manual_seed(rank)  # each rank drops other inputs; all start from rank 0's weights, which DDP hands out
-    model = SageOfBatch(dataset.fetch_node_feature_info().dim, settings).to(train_loader.to_device)
-    num_steps = num_epochs * steps_of_epoch(dataset, settings.batch_size)
-    train(model, train_loader, settings, num_steps)
-    accuracy = evaluate(model, test_loader)
-
-    dist.barrier()
-    train_loader.shutdown()
-    test_loader.shutdown()
-    shutdown_compute_process()
-    if rank == 0:
+def train_and_test(
+    dataset: RemoteDistDataset, loaders: Mapping[str, DistNeighborLoader],
+    new_model: Callable[[int, Settings], nn.Module], settings: Settings, wanted: float,
+) -> int:  # fmt: skip
+    """Train a model, test it, and shut the loaders down; 0 where the accuracy is as wanted."""
+    # Each rank drops other inputs; all start from rank 0's weights, which DDP hands out.
+    torch.manual_seed(dist.get_rank())
+    model = new_model(dataset.fetch_node_feature_info().dim, settings).to(loaders["train"].to_device)
+    num_steps = settings.num_epochs * steps_of_epoch(dataset, settings.batch_size)
+    train(model, loaders["train"], settings, num_steps)
+    accuracy = evaluate(model, loaders["test"])
+    end_loaders(loaders.values())
+    if dist.get_rank() == 0:
         print(
             stage_line("result", f"test accuracy {accuracy:.3f} after {num_steps} steps; wanted {wanted:.2f} or more")
         )
@@ -107,14 +97,13 @@ def steps_of_epoch(dataset: RemoteDistDataset, batch_size: int) -> int:
 
 def train(model: nn.Module, loader: DistNeighborLoader, settings: Settings, num_steps: int) -> None:
     """Take some steps, going through this rank's nodes as often as it takes."""
-    replica = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
-    for batch in islice(InfiniteIterator(loader), num_steps):
-        scores = replica(batch)[: batch.batch_size]
-        loss = F.cross_entropy(scores, batch.y[: batch.batch_size])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    take_steps(model, optimizer, InfiniteIterator(loader), loss_of, num_steps)
+
+
+def loss_of(model: nn.Module, batch: Data) -> Tensor:
+    """The mean loss of a batch's seeds."""
+    return F.cross_entropy(model(batch)[: batch.batch_size], batch.y[: batch.batch_size])
 
 
 @torch.no_grad()
@@ -131,4 +120,4 @@ def evaluate(model: nn.Module, loader: DistNeighborLoader) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(train_process, __doc__))
