@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +17,27 @@ from torch_geometric.data import Data, HeteroData
 
 import hopstream
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
-from hopstream.compat.gigl.distributed.graph_store.compute import async_request_server, request_server
+from hopstream.compat.gigl.distributed.graph_store.compute import (
+    async_request_server,
+    init_compute_process,
+    request_server,
+    shutdown_compute_process,
+)
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 from hopstream.compat.glt.distributed import dist_client
+from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
+from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import write_parts
-from tests.compat.gigl.conftest import Connect
+from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
+from tests.ports import free_port
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
@@ -254,10 +268,109 @@ def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> 
         request_server(0, DistServer.get_edge_index, None, "csc")
 
 
-def _registration(backend: int) -> Any:
+def _registration(backend: int, **other: Any) -> Any:
     from tests.compat.gigl.test_dist_server import CONFIG, NodeSamplerInput, RegisterBackendRequest
 
-    return RegisterBackendRequest(backend, "a", NodeSamplerInput([1, 2]), CONFIG, 4, "1MB")
+    return RegisterBackendRequest(backend, "a", NodeSamplerInput([1, 2]), replace(CONFIG, **other), 4, "1MB")
+
+
+SOON_S = 5.0
+"""Errors come within this; calls of the tests' sessions may take ``WAIT_S``."""
+
+
+@contextmanager
+def refused_soon(error: type[Exception], message: str) -> Iterator[None]:
+    """What is inside raises an error within its deadline."""
+    started = time.monotonic()
+    with pytest.raises(error, match=message):
+        yield
+    assert time.monotonic() - started < SOON_S
+
+
+def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Path]) -> None:
+    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest
+
+    dataset = connect(rings["hash"], 2)
+    with refused_soon(KeyError, "there is no backend 5; call init_sampling_backend"):
+        request_server(0, DistServer.register_sampling_input, _registration(5))
+    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
+    backend = request_server(0, DistServer.init_sampling_backend, request)
+    with refused_soon(ValueError, "its backend samples with"):
+        request_server(0, DistServer.register_sampling_input, _registration(backend, batch_size=9))
+    with refused_soon(ValueError, "choose another backend_key"):
+        request_server(0, DistServer.init_sampling_backend, replace(request, sampler_options=PPRSamplerOptions()))
+    channel = request_server(0, DistServer.register_sampling_input, _registration(backend))
+    with refused_soon(RuntimeError, "there is no channel"):
+        request_server(0, DistServer.start_new_epoch_sampling, channel + 1, 0)
+    request_server(0, DistServer.start_new_epoch_sampling, channel, 0)
+    started, messages = time.monotonic(), []
+    while (message := request_server(0, DistServer.fetch_one_sampled_message, channel)[0]) is not None:
+        messages.append(message["batch"].tolist())
+    assert messages == [[1, 2]]
+    assert request_server(0, DistServer.fetch_one_sampled_message, channel) == (None, True)  # after the end
+    request_server(0, DistServer.destroy_sampling_input, channel)
+    assert request_server(0, DistServer.fetch_one_sampled_message, channel) == (None, True)
+    assert time.monotonic() - started < SOON_S
+    with refused_soon(ValueError, "compute_rank is 3"):
+        dataset.fetch_node_ids(3, 3)
+    with refused_soon(ValueError, r"server_rank is 2; servers are numbered 0\.\.1"):
+        request_server(2, DistServer.get_edge_dir)
+    with refused_soon(ValueError, "split is 'later'; 'node' has the splits: "):
+        dataset.fetch_node_ids(split="later")  # type: ignore[arg-type]
+    with refused_soon(ValueError, "is homogeneous"):
+        dataset.fetch_node_ids(node_type="paper")
+    with refused_soon(ValueError, "is homogeneous"):
+        request_server(1, DistServer.get_node_feature, "paper", torch.arange(3))
+    with refused_soon(ValueError, "is homogeneous"):
+        DistNeighborLoader(dataset, [2], ("paper", dataset.fetch_node_ids()))
+    with refused_soon(ValueError, "this process has a session already; call shutdown_compute_process first"):
+        init_compute_process(0, cluster(2))
+
+
+def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path], tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    ready = tmp_path / "ready"
+    ready.write_text("ready")
+    meeting = Meeting(master_addr="127.0.0.1", master_port=free_port(), timeout_s=2.0)
+    first = DistDataset(rings["hash"], num_partitions=2, partition_idx=0)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(StorageServer, first, {}, meeting)
+        with refused_soon(StoreTimeout, f"client 0 waited 1 s for .*; missing: 1; .*127.0.0.1:{meeting.master_port}"):
+            init_compute_process(0, cluster(2, meeting.master_port, ready=str(ready)), "gloo", rpc_timeout=1)
+        with pytest.raises(StoreTimeout, match="missing: 1"):
+            starting.result(WAIT_S)
+    first.close()
+    assert dist_client._SESSION is None and not torch.distributed.is_initialized()
+
+
+def test_a_loader_that_is_read_after_its_process_left_says_so(connect: Connect, rings: dict[str, Path]) -> None:
+    """It does not wait for servers that were told to end."""
+    dataset = connect(rings["hash"], 2)
+    loader = DistNeighborLoader(dataset, [2], dataset.fetch_node_ids(), batch_size=1)
+    batches = iter(loader)
+    next(batches)
+    shutdown_compute_process()
+    for read in (lambda: next(batches), lambda: iter(loader), loader.state_dict):
+        with refused_soon(RuntimeError, "this process has left the servers"):
+            read()
+    loader.shutdown()
+    with refused_soon(RuntimeError, "call init_compute_process first"):
+        DistNeighborLoader(dataset, [2], {})
+
+
+def test_loaders_of_one_kind_may_have_different_settings(connect: Connect, rings: dict[str, Path]) -> None:
+    """GiGL gives the n-th loaders of all ranks one backend, which refuses this; here servers know loaders apart."""
+    dataset = connect(rings["hash"], 2)
+    of_rank = [
+        DistNeighborLoader(dataset, fanout, dataset.fetch_node_ids(rank, 2), batch_size=size)
+        for rank, (fanout, size) in enumerate([([2], 3), ([2, 1], 4)])
+    ]
+    found = [list(loader) for loader in of_rank]
+    assert [max(data.batch_size for data in batches) for batches in found] == [3, 4]
+    assert [len(batches[0].num_sampled_nodes) for batches in found] == [2, 3]
+    assert sorted(node for batches in found for data in batches for node in data.batch.tolist()) == list(range(40))
+    for loader in of_rank:
+        loader.shutdown()
 
 
 def test_several_loaders_at_once_and_made_again(connect: Connect, rings: dict[str, Path]) -> None:

@@ -180,6 +180,7 @@ def compute(task: dict[str, Any]) -> int:
         init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S, **secured(task))
         session_of_all = graph_store_compute.session()  # all are here: from now on answers come soon
         session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
+        session_of_all.graph._timeout_s = float(task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size
         dataset = RemoteDistDataset(info, task["local_rank"])
         status |= {"train": train, "consume": consume}[task["work"]](dataset)

@@ -215,6 +215,18 @@ def test_subgraphs_of_the_ring_over_servers(connect, rings, method: str) -> None
     loader.shutdown()
 
 
+def test_loaders_of_one_client_ask_once_what_the_graph_is(connect, rings) -> None:
+    connect(rings["hash"])
+    loaders = [make(data=None, worker_options=remote()) for make in makers_of(None)]
+    schemas = [loader._source.facts.schema for loader in loaders]
+    assert schemas[0] is schemas[1] is schemas[2]
+    for loader in loaders:
+        loader.shutdown()
+    later = makers_of(None)[0](data=None, worker_options=remote())
+    assert next(iter(later)).batch_size == 7
+    later.shutdown()
+
+
 def makers_of(node_type: str | None) -> list[Callable[..., Any]]:
     """A loader of each kind, of a dataset or of servers."""
     src = torch.arange(NUM_NODES)

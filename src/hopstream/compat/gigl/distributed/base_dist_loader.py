@@ -83,19 +83,16 @@ class BaseDistLoader(BatchLoader):
         self.shuffle, self.drop_last, self.with_edge, self.with_weight = shuffle, drop_last, True, with_weight
         self.to_device = pin_memory_device or get_available_device(dataset.local_rank)
         self._is_blocking = not non_blocking_transfers
-        self._graph = session().graph()
+        self._session = session()
+        self._graph = self._session.graph
 
     def _open(self, make: Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader]) -> None:
-        """Make the loader below, where there are seeds; the graph is closed where that fails."""
+        """Make the loader below, where there are seeds."""
         if not len(self.input_data):
             return
         num_servers = session().num_servers
         consuming = {"num_threads": num_servers, "prefetch": self.worker_options.prefetch_size * num_servers}
-        try:
-            self._loader = make(self._graph, GraphFacts(self._graph.fetch_schema()), consuming)
-        except BaseException:
-            self._graph.close()
-            raise
+        self._loader = make(self._graph, GraphFacts(self._graph.fetch_schema()), consuming)
 
     def _how(self, facts: GraphFacts) -> dict[str, Any]:
         """What ``make_loader`` takes beside the configuration."""
@@ -107,9 +104,6 @@ class BaseDistLoader(BatchLoader):
             "ppr": ppr,
             "weight_attr": self._graph.fetch_weight_attr() if self.with_weight else None,
         }
-
-    def _close_source(self) -> None:
-        self._graph.close()
 
 
 def check_servers(given: Mapping[int, Any], what: str) -> None:

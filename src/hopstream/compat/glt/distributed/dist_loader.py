@@ -23,6 +23,7 @@ from hopstream.compat.glt.distributed.options import (
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
+from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.compat.glt.typing import InputEdges, InputNodes, Split
 from hopstream.errors import SettingsError
@@ -41,6 +42,8 @@ class BatchLoader:
     """Takes batches of a Hopstream loader; iterating anew begins the next epoch."""
 
     to_device: torch.device
+    _session: Session | None = None
+    """Where servers are asked; None where this process samples."""
     _is_blocking = False
     _is_open = True
     _loader: SubgraphLoader | None = None
@@ -50,7 +53,7 @@ class BatchLoader:
         """Begin the next epoch.
 
         Raises:
-            RuntimeError: The loader was shut down.
+            RuntimeError: The loader was shut down, or this process has left the servers.
         """
         self._check_open()
         self._batches = iter(() if self._loader is None else self._loader)
@@ -61,7 +64,9 @@ class BatchLoader:
 
         Raises:
             StopIteration: The epoch has ended.
+            RuntimeError: This process has left the servers.
         """
+        self._check_session()
         batch: Data | HeteroData = next(self._batches)
         return batch if self.to_device.type == "cpu" else batch.to(self.to_device, non_blocking=not self._is_blocking)
 
@@ -87,14 +92,16 @@ class BatchLoader:
         self._batches = iter(())
         if loader is not None:
             loader.close()
-        self._close_source()
-
-    def _close_source(self) -> None:
-        """Close what the loader opened to sample from."""
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise RuntimeError("the loader was shut down; make another one")
+        self._check_session()
+
+    def _check_session(self) -> None:
+        """Check that servers can still be asked, so that nobody waits for those that were told to end."""
+        if self._session is not None and not self._session.is_open:
+            raise RuntimeError("this process has left the servers that sample; shut loaders down before it leaves")
 
 
 class DistLoader(BatchLoader):
@@ -130,12 +137,9 @@ class DistLoader(BatchLoader):
         self.with_edge, self.collect_features = sampling_config.with_edge, sampling_config.collect_features
         self.to_device = _device(to_device)
         self._source = Source(data, self.worker_options)
-        try:
-            self.input_data = input_data(self._source) if callable(input_data) else input_data
-            self._loader = self._make() if len(self.input_data) else None
-        except BaseException:
-            self._close_source()
-            raise
+        self._session = self._source.session
+        self.input_data = input_data(self._source) if callable(input_data) else input_data
+        self._loader = self._make() if len(self.input_data) else None
 
     def _make(self) -> SubgraphLoader:
         config, source = self.sampling_config, self._source
@@ -150,9 +154,6 @@ class DistLoader(BatchLoader):
             timeout_s=float(self.worker_options.rpc_timeout), **source.consuming(),
         )  # fmt: skip
 
-    def _close_source(self) -> None:
-        self._source.close()
-
 
 class Source:
     """Where a loader samples: in a dataset of this process, or on the servers of its session."""
@@ -166,12 +167,13 @@ class Source:
         """
         self._options = options
         self.graph: Store | RemoteGraph
+        self.session: Session | None = None
         if isinstance(options, RemoteDistSamplingWorkerOptions):
-            session = dist_client.session()
+            self.session = session = dist_client.session()
             ranks = [options.server_rank] if isinstance(options.server_rank, int) else options.server_rank or []
             if any(rank >= session.num_servers for rank in ranks):
                 raise SettingsError(f"server_rank is {ranks}; servers are numbered 0..{session.num_servers - 1}")
-            self.graph = session.graph()
+            self.graph = session.graph
         elif data is None:
             raise SettingsError(
                 "data is None, and servers are not to sample; give a DistDataset, or "
@@ -182,11 +184,6 @@ class Source:
         else:
             raise SettingsError(f"worker_options are {type(options).__name__}; give options of sampling workers")
         self.facts = GLTFacts(self.graph.schema if isinstance(self.graph, Store) else self.graph.fetch_schema())
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether servers sample."""
-        return isinstance(self.graph, RemoteGraph)
 
     def weight_attr(self) -> str | None:
         """The edge feature by which edges can be drawn."""
@@ -203,11 +200,12 @@ class Source:
 
     def edges(self, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
         """int64[n] sources and destinations of a type: of all edges, or of those of the dataset's parts."""
-        if not self.is_remote:
+        session = self.session
+        if session is None:
             rows, cols = self._dataset.own_edges(self.facts.edge_type(edge_type))
             return to_torch(rows), to_torch(cols)
-        session = dist_client.session()
-        found = [session.request(s, "get_edge_index", edge_type, "coo") for s in range(session.num_servers)]
+        asked = [session.submit(s, "get_edge_index", edge_type, "coo") for s in range(session.num_servers)]
+        found = [answer.result() for answer in asked]
         return torch.cat([rows for rows, _ in found]), torch.cat([cols for _, cols in found])
 
     def consuming(self) -> dict[str, Any]:
@@ -226,11 +224,6 @@ class Source:
         if options.worker_key is not None and context is not None and context.num_clients() > 1:
             found |= {"rank": context.rank, "world_size": context.num_clients()}
         return found
-
-    def close(self) -> None:
-        """Close what was opened for the loader; the dataset stays open."""
-        if isinstance(self.graph, RemoteGraph):
-            self.graph.close()
 
 
 def read_nodes(given: InputNodes | None, source: Source) -> NodeSamplerInput:

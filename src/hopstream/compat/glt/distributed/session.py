@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,18 +41,16 @@ class Session:
             self._member.close()
             raise
         self._channels: list[Channel] = [meeting.channel(Location.parse(location)) for location in self.locations]
+        self.graph = RemoteGraph(",".join(self.locations), settings=meeting.settings, timeout_s=meeting.timeout_s)
+        """The servers as a source for loaders; closed with the session."""
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="hopstream-call")
-        self._lock = threading.Lock()
+        self.is_open = True
         self._member.stay_present()
 
     @property
     def num_servers(self) -> int:
         """How many servers there are."""
         return len(self._channels)
-
-    def graph(self) -> RemoteGraph:
-        """The servers as a source for loaders; whoever asks closes it."""
-        return RemoteGraph(",".join(self.locations), settings=self._meeting.settings, timeout_s=self._meeting.timeout_s)
 
     def submit(self, server_rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a server in a thread; a ``concurrent.futures.Future``."""
@@ -99,7 +96,9 @@ class Session:
 
     def close(self) -> None:
         """Disconnect without a word; a second call does nothing."""
+        self.is_open = False
         self._member.close()
+        self.graph.close()
         for channel in self._channels:
             channel.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
