@@ -33,15 +33,16 @@ from hopstream.compat.gigl.distributed.graph_store import (
     shutdown_compute_process,
 )
 from hopstream.compat.gigl.distributed.graph_store import compute as graph_store_compute
+from hopstream.compat.gigl.src.common.types.graph_data import NodeType
 from hopstream.compat.glt.distributed import dist_server, roster
 from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.settings import StoreSettings
-from tests.compat.gigl.ring import check_ring_batch
+from tests.compat.gigl.ring import check_batch
 from tests.ports import free_ports
 from tests.store.authority import Authority
 
 if TYPE_CHECKING:
-    from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
+    from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader
 
 GONE_S, ABANDONED_S = 4.0, 6.0
 RPC_S = 60
@@ -99,25 +100,24 @@ def serve(task: dict[str, Any]) -> int:
     return 0
 
 
-def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader:
-    """The loader of one rank's share of a split."""
-    from hopstream.compat.gigl.distributed.distributed_neighborloader import (
-        DistNeighborLoader,
-    )  # imports PyG, which servers do without
+def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader | DistABLPLoader:
+    """The loader of one rank's share of a split: of anchors where edges are labels, of users where there are types."""
+    from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader  # import PyG, unlike servers
 
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    ids = dataset.fetch_node_ids(rank=rank, world_size=world_size, split=split)
-    return DistNeighborLoader(dataset, [2, 2], ids, batch_size=batch_size, shuffle=True)
+    types = dataset.fetch_node_types()
+    how: dict[str, Any] = {"batch_size": batch_size, "shuffle": True}
+    if types is not None and "user" not in types:
+        anchors = dataset.fetch_ablp_input(split, rank, world_size)
+        return DistABLPLoader(dataset, [2, 2], anchors, use_label_edge_index_output=True, **how)
+    node_type = None if types is None else NodeType("user")
+    ids = dataset.fetch_node_ids(rank, world_size, split, node_type)
+    return DistNeighborLoader(dataset, [2, 2], ids if node_type is None else (node_type, ids), **how)
 
 
-def seeds_of(loader: DistNeighborLoader) -> list[int]:
+def seeds_of(loader: Any) -> list[int]:
     """The seeds of an epoch, after a check of every batch."""
-    seeds: list[int] = []
-    for data in loader:
-        check_ring_batch(data.node, data.edge_index, data.x, data.batch)
-        assert (data.y == data.node % 4).all()
-        seeds += data.batch.tolist()
-    return seeds
+    return [seed for data in loader for seed in check_batch(data)]
 
 
 def train(dataset: RemoteDistDataset) -> int:
@@ -130,8 +130,7 @@ def train(dataset: RemoteDistDataset) -> int:
     for epoch in range(2):
         found: dict[str, list[int]] = {"train": []}
         for number, data in enumerate(train_loader):
-            check_ring_batch(data.node, data.edge_index, data.x, data.batch)
-            found["train"] += data.batch.tolist()
+            found["train"] += check_batch(data)
             if number == 0:
                 found["val"] = seeds_of(val_loader)
         say(epoch=epoch, **{"val": seeds_of(val_loader), **found})
@@ -188,6 +187,7 @@ def compute(task: dict[str, Any]) -> int:
             shutdown_compute_process()
         except Exception as error:
             say(session=session, error=type(error).__name__, message=str(error))
+            status = 1
         else:
             say(session=session, has_ended=True)
     return status
