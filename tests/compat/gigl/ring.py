@@ -54,10 +54,10 @@ def write_range_ring(folder: Path, num_parts: int) -> Path:
 
 
 def check_ring_batch(node: Any, edge_index: Any, x: Any, batch: Any) -> None:
-    """Check a batch that followed edges backwards from ids alone; arguments are tensors."""
+    """Check a batch that followed edges backwards from ids alone, from every seed; arguments are tensors."""
     ids = node.tolist()
     assert len(set(ids)) == len(ids) and ids[: len(batch)] == batch.tolist()
-    assert (x == node[:, None]).all()
+    assert (x == node[:, None]).all() and set(range(len(batch))) <= set(edge_index[1].tolist())
     for src, dst in edge_index.t().tolist():
         assert (ids[dst] - ids[src]) % NUM_NODES in (1, 2)
 
@@ -69,7 +69,8 @@ def check_batch(data: Any) -> list[int]:
         for (src, _, dst), edges in ((t, data[t].edge_index) for t in (TO_ITEM, TO_USER)):
             near, far = data[src].node[edges[0]], data[dst].node[edges[1]]
             assert set(((far - near) % NUM_NODES).tolist()) <= {1, 2}
-        assert user.node[: len(user.batch)].equal(user.batch) and len(data[TO_USER].edge_index[1])
+        assert user.node[: len(user.batch)].equal(user.batch)
+        assert set(range(len(user.batch))) <= set(data[TO_USER].edge_index[1].tolist())
         for store in (user, item):
             assert (store.x == store.node[:, None]).all() and len(set(store.node.tolist())) == len(store.node)
         assert (user.y == user.node % 4)[: len(user.batch)].all()

@@ -16,6 +16,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import hopstream
+from hopstream.compat.gigl.distributed.dist_ablp_neighborloader import DistABLPLoader
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
@@ -36,7 +37,7 @@ from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import write_parts
 from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
-from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
+from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_batch, check_ring_batch, write_range_ring, write_ring
 from tests.ports import free_port
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
@@ -117,6 +118,21 @@ def test_batches_are_equal_on_any_number_of_servers(connect: Connect, rings: dic
             wanted = [b.n_id if node_type is None else b[node_type].n_id for b in ours]
         key = "None.node" if node_type is None else "paper.node"
         assert [data[key] for data in found[0][0]] == [ids.tolist() for ids in wanted]
+
+
+def test_batches_with_labels_are_equal_on_any_number_of_servers(connect: Connect, tmp_path: Path) -> None:
+    folder, found = write_ring(tmp_path / "labeled", 4, kind="labeled"), []
+    for num_servers in (1, 2, 4):
+        dataset = connect(folder, num_servers)
+        loader = DistABLPLoader(
+            dataset, [2, 1], dataset.fetch_ablp_input("train"), batch_size=6, shuffle=True, rng_seed=5,
+            use_label_edge_index_output=True,
+        )  # fmt: skip
+        batches = [data for _ in range(2) for data in loader]
+        assert sorted(seed for data in batches for seed in check_batch(data)) == sorted(2 * list(SPLITS["train"]))
+        found.append([as_lists(data) for data in batches])
+        loader.shutdown()
+    assert found[0] == found[1] == found[2]
 
 
 def test_ranks_of_uneven_shares_have_every_node_once(connect: Connect, typed: Path) -> None:

@@ -22,6 +22,7 @@ from tests.examples.real_data import functions_of
 from tests.examples.test_movielens import write_movielens
 
 SEED, NUM_EPOCHS = 3, 10
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -130,6 +130,7 @@ def taken(loader: Any) -> list[dict[str, Any]]:
 def check_edges(data: Any) -> None:
     """Edges of the ring that were followed forwards: from what was found to where it was sought."""
     found, sought = data.node[data.edge_index]
+    assert len(found) and set(data.batch.tolist() if "batch" in data else []) <= set(sought.tolist())
     assert set(((found - sought) % NUM_NODES).tolist()) <= {1, 2}
     assert (data.edge == sought * 2 + (found - sought) % NUM_NODES - 1).all()
     assert (data.edge_attr == torch.stack([sought, found], dim=1)).all()
