@@ -118,15 +118,15 @@ class WorkOptions(WorkerOptions, total=False):
     memory: str | None
 
 
-def memory_bytes(text: object) -> int:
-    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes.
+def memory_bytes(text: object, name: str = "memory") -> int:
+    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes; errors call it ``name``.
 
     Raises:
         SettingsError: It is none.
     """
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise SettingsError(f"memory is {text!r}; it must be a size such as 500MB or 4GiB")
+        raise SettingsError(f"{name} is {text!r}; it must be a size such as 500MB or 4GiB")
     unit = (match[2] or "").replace("K", "k")
     return int(float(match[1]) * _UNITS[unit])
 

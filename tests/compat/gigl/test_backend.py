@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_producer as producer
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
     SAMPLING_ERROR,
     QueueChannel,
@@ -17,6 +18,7 @@ from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSample
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.errors import StoreTimeout
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_ring
 
 WAIT_S = 60.0
@@ -149,7 +151,7 @@ def test_a_loader_that_cannot_begin_is_told_in_every_message(backend: SharedDist
         assert "IndexError" in bytes(message[SAMPLING_ERROR].tolist()).decode()
 
 
-def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBackend) -> None:
+def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBackend, monkeypatch) -> None:
     has_failed = threading.Event()
 
     class Full:
@@ -163,8 +165,14 @@ def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBack
     pump = backend._channels[1].pump
     assert pump is not None
     pump.join(WAIT_S)
-    with pytest.raises(RuntimeError, match="channel 1 did not take a message: the disk is full"):
+    with pytest.raises(RuntimeError, match="a message of channel 1 could not be sent: the disk is full"):
         backend.is_channel_epoch_done(1, 0)
+    monkeypatch.setattr(Full, "send", lambda *_: None)
+    backend.start_new_epoch_sampling(1, 1)
+    pump = backend._channels[1].pump
+    assert pump is not None
+    pump.join(WAIT_S)
+    assert backend.is_channel_epoch_done(1, 1)
 
 
 def test_messages_of_an_earlier_generation_are_not_taken() -> None:
@@ -174,6 +182,70 @@ def test_messages_of_an_earlier_generation_are_not_taken() -> None:
     channel.clear()
     channel.send({})
     assert channel.recv(0.0, generation=0) is None and channel.recv(0.0, generation=1) == {}
+
+
+class Impatient(threading.Condition):
+    """Raises where others would wait."""
+
+    def wait_for(self, predicate, timeout=None):
+        if not predicate():
+            raise BlockingIOError
+        return True
+
+
+def test_a_queue_is_bounded_in_number_and_in_bytes() -> None:
+    channel = QueueChannel(3, max_bytes=100)
+    channel._changed = Impatient()
+    big, small = {"x": torch.zeros(200, dtype=torch.uint8)}, {"x": torch.zeros(10, dtype=torch.float32)}
+    channel.send(big)  # one always fits
+    with pytest.raises(BlockingIOError):
+        channel.send(small)
+    for empty in (channel.recv, channel.clear):
+        empty()
+        channel.send(small)
+        channel.send(small)
+        with pytest.raises(BlockingIOError):
+            channel.send(small)  # 120 bytes
+    channel.recv()
+    channel.send({"x": torch.zeros(10)})
+    channel.clear()
+    for _ in range(3):
+        channel.send({})
+    with pytest.raises(BlockingIOError):
+        channel.send({})
+
+
+class Stuck(QueueChannel):
+    """Takes no message before it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_called, self.goes_on = threading.Event(), threading.Event()
+
+    def send(self, message: dict) -> None:
+        self.is_called.set()
+        assert self.goes_on.wait(WAIT_S)
+
+
+def test_a_channel_that_does_not_return_is_told_in_time(backend: SharedDistSamplingBackend, monkeypatch) -> None:
+    channel = Stuck()
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
+    backend.start_new_epoch_sampling(1, 0)
+    assert channel.is_called.wait(WAIT_S)
+    pump = backend._channels[1].pump
+    monkeypatch.setattr(producer, "DRAIN_S", 0.0)
+    with pytest.raises(StoreTimeout, match="the last epoch of the channel did not end in 0 s"):
+        backend.start_new_epoch_sampling(1, 1)
+    with pytest.raises(RuntimeError, match="a message of channel 1 could not be sent: the last epoch"):
+        backend.is_channel_epoch_done(1, 1)
+    backend._channels[1].pump = pump
+    monkeypatch.setattr(producer, "JOIN_S", 0.5)
+    with pytest.raises(StoreTimeout, match=r"send\(\) of channel 1 did not return in 0\.5 s"):
+        backend.shutdown()
+    channel.goes_on.set()
+    assert pump is not None
+    pump.join(WAIT_S)
+    assert not pump.is_alive()
 
 
 def test_pagerank(dataset: DistDataset) -> None:

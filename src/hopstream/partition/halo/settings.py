@@ -70,10 +70,7 @@ class HaloSettings(Settings):
             return None
         if isinstance(self.budget, int) and not isinstance(self.budget, bool) and self.budget >= 0:
             return self.budget
-        try:
-            return memory_bytes(self.budget)
-        except SettingsError:
-            raise SettingsError(f"budget is {self.budget!r}; it must be a size such as 500MB or 2GiB") from None
+        return memory_bytes(self.budget, "budget")
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -1,20 +1,21 @@
 """Shared sampling backend: samples for many channels with one pool of threads, which all channels share fairly.
 
 Threads of Hopstream's scheduler stand in for worker processes: a batch is a pure function of its number, so nothing is
-lost where they are fewer or more. What a channel is ahead of its consumer is bounded, so a consumer that does not read
-holds up nobody else.
+lost where they are fewer or more. A bounded number of batches waits for the consumer of a channel, so a consumer that
+does not read delays no other channel.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import pairwise
 from typing import Any, Protocol, cast
 
@@ -41,34 +42,29 @@ from hopstream.stream.settings import SamplingLimits
 logger = logging.getLogger(__name__)
 SampleMessage = dict[str, torch.Tensor]
 SamplerInput = NodeSamplerInput | EdgeSamplerInput
-EPOCH_DONE_EVENT = "EPOCH_DONE"
 SCHEDULER_TICK_SECS = 0.05
-SCHEDULER_STATE_LOG_INTERVAL_SECS = 300.0
-SCHEDULER_STATE_MAX_CHANNELS = 6
+"""How often a start looks whether the thread of the last epoch has ended."""
 SCHEDULER_SLOW_SUBMIT_SECS = 1.0
+"""Seconds after which a batch that is not made is logged as slow."""
 SAMPLING_ERROR = "#SAMPLING_ERROR"
 """The key of a message that tells of a failure: uint8[n], the traceback."""
 JOIN_S = 5.0
+"""How long a backend that shuts down waits for its threads."""
+DRAIN_S = 60.0
+"""How long a start waits for the thread of the last epoch."""
+TURN_S = 1.0
+"""How long one look for the next batch waits."""
 MAX_THREADS = 64
 """Threads of one backend, at most; more workers are taken for as many."""
-LEASE_S = 1e6
+NO_LEASE_S = 1e9
 """Channels end when they are unregistered, and not by themselves."""
-
-
-class SharedMpCommand(Enum):
-    """Commands of GiGL's backend to its worker processes. No effect here: threads need none."""
-
-    REGISTER_INPUT = 1
-    UNREGISTER_INPUT = 2
-    START_EPOCH = 3
-    STOP = 4
 
 
 class Channel(Protocol):
     """Where messages go: a ``QueueChannel``, or anything with ``send``."""
 
     def send(self, message: SampleMessage) -> None:
-        """Take a message; waits for room."""
+        """Take a message; waits for room as long as the consumer takes."""
         ...
 
 
@@ -89,24 +85,6 @@ class RegisterInputCmd:
     sampler_input: SamplerInput
     sampling_config: SamplingConfig
     channel: Channel
-
-
-@dataclass(frozen=True, slots=True)
-class StartEpochCmd:
-    """What starts an epoch.
-
-    Attributes:
-        channel_id: The channel.
-        epoch: Its number, ascending.
-        seeds_index: int64[n], places among the channel's seeds; None for all in order.
-    """
-
-    channel_id: int
-    epoch: int
-    seeds_index: torch.Tensor | None
-
-
-CommandPayload = RegisterInputCmd | StartEpochCmd | int | None
 
 
 @dataclass(slots=True)
@@ -144,37 +122,49 @@ class ActiveEpochState:
 
 
 class QueueChannel:
-    """Queue of messages in one process, of bounded length. Safe to use from many threads."""
+    """Queue of messages in one process, bounded in number and in bytes. Safe to use from many threads."""
 
-    def __init__(self, capacity: int = 16) -> None:
-        """Hold at most ``capacity`` messages."""
-        self._capacity = capacity
-        self._messages: list[SampleMessage] = []
+    def __init__(self, capacity: int = 16, max_bytes: float = math.inf) -> None:
+        """Hold at most ``capacity`` messages of ``max_bytes`` together; one message always fits."""
+        self._capacity, self._max_bytes = capacity, max_bytes
+        self._messages: deque[SampleMessage] = deque()
+        self._num_bytes = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self.generation = 0
-        """How often all messages were let go of."""
+        """How often all messages were dropped."""
 
     def send(self, message: SampleMessage) -> None:
-        """Add a message; waits for room.
+        """Add a message. Waits for room without a deadline, as a consumer may pause; ``clear`` and ``close`` end it.
 
         Raises:
             ChannelLost: The channel was closed.
         """
+        num_bytes = _num_bytes(message)
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._messages) < self._capacity)
+            self._changed.wait_for(lambda: self._is_closed or self._has_room(num_bytes))
             if self._is_closed:
                 raise ChannelLost("the channel was closed")
             self._messages.append(message)
+            self._num_bytes += num_bytes
             self._changed.notify_all()
 
     def recv(self, timeout_s: float | None = None, generation: int | None = None) -> SampleMessage | None:
-        """Take the first message; None where none came in time, the channel was closed, or is of another generation."""
+        """Take the first message.
+
+        Args:
+            timeout_s: How long to wait for one; None to wait until one comes or the channel is closed.
+            generation: Take none where the channel is of another generation.
+
+        Returns:
+            None where no message came in time, the channel was closed, or is of another generation.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or bool(self._messages), timeout_s)
             if not self._messages or generation not in (None, self.generation):
                 return None
-            message = self._messages.pop(0)
+            message = self._messages.popleft()
+            self._num_bytes -= _num_bytes(message)
             self._changed.notify_all()
             return message
 
@@ -183,18 +173,26 @@ class QueueChannel:
         return not self._messages
 
     def clear(self) -> None:
-        """Let go of all messages; what is sent from now on is of the next generation."""
+        """Drop all messages; what is sent from now on is of the next generation."""
         with self._changed:
             self._messages.clear()
+            self._num_bytes = 0
             self.generation += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let go of all messages; who waits hears of it."""
+        """Drop all messages, and end all waits of ``send`` and ``recv``."""
         with self._changed:
             self._is_closed = True
-            self._messages.clear()
-            self._changed.notify_all()
+            self.clear()
+
+    def _has_room(self, num_bytes: int) -> bool:
+        has_space = len(self._messages) < self._capacity and self._num_bytes + num_bytes <= self._max_bytes
+        return has_space or not self._messages
+
+
+def _num_bytes(message: SampleMessage) -> int:
+    return sum(tensor.nbytes for tensor in message.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -204,20 +202,23 @@ class _Registered:
     Attributes:
         command: What registered it.
         loader: What makes its batches; None where there are no seeds.
-        epoch: The epoch under way; -1 before the first.
-        state: How far it is.
+        state: The last epoch that was started.
         pump: The thread that sends its batches.
         starting: Held while an epoch is started.
-        failure: What the channel raised.
+        failure: Why not all batches of the epoch were sent.
     """
 
     command: RegisterInputCmd
     loader: SubgraphLoader | None
-    epoch: int = -1
     state: ActiveEpochState | None = None
     pump: threading.Thread | None = None
     starting: Any = field(default_factory=threading.Lock)
     failure: Exception | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that was started; -1 before the first."""
+        return -1 if self.state is None else self.state.epoch
 
 
 class SharedDistSamplingBackend:
@@ -265,7 +266,9 @@ class SharedDistSamplingBackend:
                 self.data.graph()
                 credit = self.worker_options.buffer_capacity
                 threads = min(self.num_workers, MAX_THREADS)
-                limits = SamplingLimits(threads=threads, credit=credit, lease_s=LEASE_S)
+                limits = SamplingLimits(
+                    threads=threads, credit=credit, lease_s=NO_LEASE_S, slow_s=SCHEDULER_SLOW_SUBMIT_SECS
+                )
                 self._scheduler = Scheduler(limits)
 
     def register_input(
@@ -289,12 +292,13 @@ class SharedDistSamplingBackend:
             RuntimeError: ``init_backend`` was not called.
             ValueError: The number is taken, or the configuration is another one.
         """
-        scheduler = self._running()
         with self._lock:
+            self._running()
             self._check_new(channel_id, sampling_config)
         loader = self._new_loader(sampler_input) if len(sampler_input) else None
         command = RegisterInputCmd(channel_id, worker_key, sampler_input, sampling_config, channel)
         with self._lock:
+            scheduler = self._running()
             self._check_new(channel_id, sampling_config)
             num_batches = 0 if loader is None else len(loader)
             scheduler.add(
@@ -312,6 +316,7 @@ class SharedDistSamplingBackend:
 
         Raises:
             KeyError: There is no such channel.
+            StoreTimeout: The thread of the last epoch did not end within ``DRAIN_S``.
         """
         scheduler = self._running()
         with self._lock:
@@ -320,18 +325,13 @@ class SharedDistSamplingBackend:
             with self._lock:
                 if epoch <= self._known(channel_id).epoch:
                     return
-                known.epoch = epoch
                 if known.state is not None:
                     known.state.cancelled = True
+                num_seeds, num_batches = len(known.command.sampler_input), len(known.loader or ())
                 state = known.state = ActiveEpochState(
-                    channel_id,
-                    epoch,
-                    len(known.command.sampler_input),
-                    self._config.batch_size,
-                    self._config.drop_last,
-                    None,
-                    0 if known.loader is None else len(known.loader),
+                    channel_id, epoch, num_seeds, self._config.batch_size, self._config.drop_last, None, num_batches
                 )
+                known.failure = None
                 scheduler.begin(channel_id, 0, epoch, 0)
                 last = known.pump
                 known.pump = pump = threading.Thread(
@@ -339,7 +339,11 @@ class SharedDistSamplingBackend:
                     daemon=True,
                 )  # fmt: skip
             if isinstance(known.command.channel, QueueChannel):
-                _drain(known.command.channel, last)
+                try:
+                    _drain(known.command.channel, last)
+                except StoreTimeout as error:
+                    known.failure = error
+                    raise
             pump.start()
 
     def unregister_input(self, channel_id: int) -> None:
@@ -361,12 +365,14 @@ class SharedDistSamplingBackend:
 
         Raises:
             KeyError: There is no such channel.
-            RuntimeError: What its messages go to did not take one.
+            RuntimeError: A message could not be sent.
         """
         with self._lock:
             known = self._known(channel_id)
             if known.failure is not None:
-                raise RuntimeError(f"channel {channel_id} did not take a message: {known.failure}") from known.failure
+                raise RuntimeError(
+                    f"a message of channel {channel_id} could not be sent: {known.failure}"
+                ) from known.failure
             return known.epoch > epoch or (known.epoch == epoch and known.state is not None and known.state.is_done)
 
     def describe_channel(self, channel_id: int) -> dict[str, Any]:
@@ -392,7 +398,7 @@ class SharedDistSamplingBackend:
         """Give up all channels and end the threads; a second call does nothing.
 
         Raises:
-            StoreTimeout: A batch under way did not end in time.
+            StoreTimeout: A batch under way, or the ``send`` of a channel, did not end within ``JOIN_S``.
         """
         with self._lock:
             self._is_shut_down = True
@@ -405,8 +411,11 @@ class SharedDistSamplingBackend:
         for one in known:
             with one.starting:
                 pump = one.pump
-            if pump is not None:
-                pump.join(max(0.0, ends - time.monotonic()))
+            if pump is None:
+                continue
+            pump.join(max(0.0, ends - time.monotonic()))
+            if pump.is_alive():
+                raise StoreTimeout(f"send() of channel {one.command.channel_id} did not return in {JOIN_S:g} s")
 
     def _check_new(self, channel_id: int, config: SamplingConfig) -> None:
         if channel_id in self._channels:
@@ -445,29 +454,37 @@ class SharedDistSamplingBackend:
         return self.sampler_options.ppr_settings(self._config.edge_dir, self.data.facts.message_types)
 
     def _pump(self, scheduler: Scheduler, known: _Registered, state: ActiveEpochState) -> None:
-        """Send the batches of an epoch to the channel, in order; the life of a thread."""
-        channel_id, channel = state.channel_id, known.command.channel
-        with suppress(ChannelLost):  # the channel was given up, or a later epoch began
+        """Send the batches of an epoch to the channel, in order; the life of a thread.
+
+        It ends after the last batch, or when the channel is unregistered or a later epoch begins.
+        """
+        try:
             for step in range(state.total_batches):
                 state.submitted_batches = step + 1
-                message = _wait_for(scheduler, state, channel_id, step)
+                message = _wait_for(scheduler, state, step)
                 if state.cancelled:
                     return
-                try:
-                    channel.send(message)
-                except ChannelLost:
-                    return
-                except Exception as error:  # of a channel of the caller's own
-                    logger.exception("a channel did not take a message")
-                    known.failure = error
-                    return
+                known.command.channel.send(message)
                 with self._lock:
                     state.completed_batches = step + 1
+        except ChannelLost:
+            logger.debug("channel %d was unregistered, or a later epoch began", state.channel_id)
+        except Exception as error:
+            logger.exception("a message of channel %d could not be sent", state.channel_id)
+            if not state.cancelled:
+                known.failure = error
 
 
 def _drain(channel: QueueChannel, pump: threading.Thread | None) -> None:
-    """Let the thread of the last epoch end, and drop what it has sent."""
+    """Wait for the thread of the last epoch to end, and drop what it has sent.
+
+    Raises:
+        StoreTimeout: It did not end within ``DRAIN_S``.
+    """
+    ends = time.monotonic() + DRAIN_S
     while pump is not None and pump.is_alive():
+        if time.monotonic() > ends:
+            raise StoreTimeout(f"the last epoch of the channel did not end in {DRAIN_S:g} s; make the loader again")
         channel.clear()  # it may wait for room, for at most one more message
         pump.join(SCHEDULER_TICK_SECS)
     channel.clear()
@@ -478,7 +495,7 @@ class _Message:
 
     def __init__(self, message: SampleMessage) -> None:
         self.message = message
-        self._num_bytes = sum(tensor.nbytes for tensor in message.values())
+        self._num_bytes = _num_bytes(message)
 
     def __len__(self) -> int:
         return self._num_bytes
@@ -502,11 +519,16 @@ class _Job:
         return cast(Bytes, _Message(message))
 
 
-def _wait_for(scheduler: Scheduler, state: ActiveEpochState, channel_id: int, step: int) -> SampleMessage:
+def _wait_for(scheduler: Scheduler, state: ActiveEpochState, step: int) -> SampleMessage:
+    """Wait for a batch as long as its making takes, which deadlines of stores bound.
+
+    Raises:
+        ChannelLost: The channel was unregistered, or a later epoch began.
+    """
     while True:
         with (
             suppress(StoreTimeout),
-            scheduler.fetched(channel_id, step, SCHEDULER_SLOW_SUBMIT_SECS, turn=0, epoch=state.epoch) as made,
+            scheduler.fetched(state.channel_id, step, TURN_S, turn=0, epoch=state.epoch) as made,
         ):
             assert made is not None  # noqa: S101 - the step is one of the epoch
             return cast(_Message, made.message).message
