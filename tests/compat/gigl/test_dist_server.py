@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.glt.distributed import dist_dataset
+from hopstream.compat.glt.distributed.calls import CALLER
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
@@ -356,6 +359,13 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     for wanted, given in ((10**9, OPTIONS.buffer_capacity), (0, 1), (-1, 1)):
         request = RegisterBackendRequest(backend, f"{wanted}", NodeSamplerInput([1]), CONFIG, wanted, "1MB")
         assert server._channels[server.register_sampling_input(request)].channel._capacity == given
+    for size, num_bytes in (("64MB", 64 * 10**6), (1000, 1000)):
+        request = RegisterBackendRequest(backend, f"{size}", NodeSamplerInput([1]), CONFIG, 4, size)
+        assert server._channels[server.register_sampling_input(request)].channel._max_bytes == num_bytes
+    for size in ("many", -1, True):
+        request = RegisterBackendRequest(backend, f"{size}", NodeSamplerInput([1]), CONFIG, 4, size)
+        with pytest.raises(ValueError, match=f"buffer_size is '{size}'; it must be a size such as"):
+            server.register_sampling_input(request)
     other = InitSamplingBackendRequest("loader_0", OPTIONS, PPRSamplerOptions(), CONFIG)
     with pytest.raises(ValueError, match="choose another backend_key"):
         server.init_sampling_backend(other)
@@ -363,6 +373,91 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     with pytest.raises(RuntimeError, match="has 1 backends, as many as it may have"):
         init(server, "loader_1")
     assert init(server) == backend
+
+
+@contextmanager
+def client(name: str) -> Iterator[None]:
+    """Call as a client does."""
+    before = CALLER.set(name)
+    yield
+    CALLER.reset(before)
+
+
+def pass_a_lease(server: DistServer) -> None:
+    """Let everything be unused for longer than a lease."""
+    for state in (*server._channels.values(), *server._backends.values()):
+        state.used_at -= dist_server.LEASE_S + 1.0
+
+
+def test_channels_of_clients_that_are_gone_are_given_up(server: DistServer, caplog) -> None:
+    channels = []
+    for rank, name in enumerate(("gone", "idle", "busy")):
+        with client(name):
+            channels.append(register(server, init(server), range(rank, NUM_NODES, 4), f"rank_{rank}"))
+    channels.append(register(server, init(server), [3], "own"))
+    gone, idle, busy, own = channels
+    for channel in channels:
+        server.start_new_epoch_sampling(channel, 0)
+    server.give_up_abandoned(())
+    assert server.left == channels  # leases have not run out
+    pass_a_lease(server)
+    assert server.fetch_one_sampled_message(busy)[0] is not None
+    server.give_up_abandoned({"idle", "another"})
+    assert server.left == [idle, busy, own]
+    assert f"channel {gone} (rank_0) is given up: nobody used it for 120 s, and its client is gone" in caplog.text
+    for use in (server.fetch_one_sampled_message, lambda channel: server.start_new_epoch_sampling(channel, 1)):
+        with pytest.raises(RuntimeError, match=f"channel {gone} was given up"):
+            use(gone)
+    server.destroy_sampling_input(gone)
+    found = [seed for message in read_epoch(server, idle) for seed in message["batch"].tolist()]
+    assert found == list(range(1, NUM_NODES, 4))
+    pass_a_lease(server)
+    server.start_new_epoch_sampling(busy, 1)
+    server.give_up_abandoned(())
+    assert server.left == [busy, own]
+    server.destroy_sampling_input(own)
+    pass_a_lease(server)
+    server.give_up_abandoned(())
+    assert server.left == [] and not server._backends
+
+
+def test_a_backend_without_channels_lives_as_long_as_those_that_asked_for_it(server: DistServer) -> None:
+    own = init(server, "own")
+    with client("maker"):
+        backend = init(server)
+    pass_a_lease(server)
+    server.give_up_abandoned({"maker"})
+    assert set(server._backends) == {own, backend}
+    with client("other"):
+        assert init(server) == backend
+    pass_a_lease(server)
+    server.give_up_abandoned({"other"})
+    assert set(server._backends) == {own, backend}
+    with client("maker"):
+        channel = register(server, backend, [1])
+    pass_a_lease(server)
+    server.give_up_abandoned({"other"})  # it has not registered yet
+    assert server.left == [] and set(server._backends) == {own, backend}
+    with client("other"):
+        server.destroy_sampling_input(register(server, backend, [channel]))
+        again = init(server)
+    pass_a_lease(server)
+    server.give_up_abandoned({"maker"})
+    assert set(server._backends) == {own} and again != backend
+    with pytest.raises(KeyError, match=f"no backend {again}"):
+        register(server, again, [1])
+
+
+def test_numbers_that_no_client_was_given_are_unknown(server: DistServer) -> None:
+    backends = [init(server, f"loader_{number}") for number in range(3)]
+    channel = register(server, backends[0], [1])
+    with pytest.raises(IndexError):
+        register(server, backends[0], [NUM_NODES])
+    server.destroy_sampling_input(channel)
+    server.start_new_epoch_sampling(channel, 0)
+    for number in (*range(channel + 1, channel + 5), 0, -1):
+        with pytest.raises(RuntimeError, match=f"there is no channel {number};"):
+            server.start_new_epoch_sampling(number, 0)
 
 
 class CountingLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from hopstream.compat.gigl.distributed.graph_store import compute, remote_channel
+from hopstream.compat.gigl.distributed.graph_store import dist_server as graph_store_server
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
     init_compute_process,
@@ -26,17 +29,24 @@ from hopstream.compat.gigl.distributed.graph_store.dist_server import (
     init_server,
     wait_and_shutdown_server,
 )
-from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
+from hopstream.compat.gigl.distributed.graph_store.messages import (
+    FetchNodesRequest,
+    InitSamplingBackendRequest,
+    RegisterBackendRequest,
+)
 from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_storage_dataset
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
+from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.glt.distributed import dist_client, dist_server, roster
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.sampler import NodeSamplerInput
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import decode_frame, encode_frame
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
-from tests.compat.gigl.test_dist_server import init, register
+from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, init, register
 from tests.ports import free_port
 
 SOON_S = 0.4
@@ -117,20 +127,23 @@ def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
     kept = roster.Roster(1)
 
     def leave(rank: int) -> dict[str, Any]:
-        header = {"op": "roster", "role": "client", "rank": rank, "step": "leave", "num_clients": 2}
+        who = {"op": "roster", "role": "client", "rank": rank, "name": f"{rank}"}
+        header = {**who, "step": "leave", "num_clients": 2}
         return decode_frame(next(kept._answer(decode_frame(encode_frame(header))))).header
 
     kept._seen["client", 0] = kept._seen["client", 1] = time.monotonic()
     assert leave(0)["missing"] == [1]
     kept._seen["client", 0] -= roster.GONE_S + 1.0  # client 0 says nothing any more
-    assert leave(1) | {"locations": []} == {"locations": [], "missing": [], "tells": True, "is_abandoned": False}
+    assert leave(1) | {"locations": []} == {"locations": [], "missing": [], "tells": True} | {
+        "is_abandoned": False, "clients": []
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"role": "owner"}, {"rank": -1}, {"rank": "0"}, {"rank": 1 << 40}, {"num_clients": 10**12}]
+    "wrong", [{"role": "owner"}, {"rank": -1}, {"rank": "0"}, {"rank": 1 << 40}, {"num_clients": 10**12}, {"name": 1}]
 )
 def test_a_roster_refuses_what_no_member_says(wrong: dict[str, Any]) -> None:
-    header = {"op": "roster", "role": "client", "rank": 0, "step": "leave", "num_clients": 1} | wrong
+    header = {"op": "roster", "role": "client", "rank": 0, "name": "a", "step": "leave", "num_clients": 1} | wrong
     with pytest.raises(FormatError, match=f"header field '{next(iter(wrong))}'"):
         next(roster.Roster(1)._answer(decode_frame(encode_frame(header))))
 
@@ -199,6 +212,60 @@ def test_a_client_that_stays_is_waited_for_and_then_named(folder: Path) -> None:
         assert not any(server._exit.is_set() for server in served.servers)
         stays.leave()
         assert all(server._exit.is_set() for server in served.servers)
+
+
+def test_a_client_that_has_not_come_yet_is_waited_for(folder: Path) -> None:
+    with serving(folder, 2) as served, ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(served.session(0, 2).leave)
+        assert not any(server._exit.wait(SOON_S / 4) for server in served.servers)
+        served.session(1, 2).leave()
+        leaving.result(WAIT_S)
+        assert all(server._exit.is_set() for server in served.servers)
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [2, 1]])
+def test_clients_that_never_come_count_as_gone_at_the_first_deadline(folder: Path, ranks: list[int]) -> None:
+    with serving(folder, 2) as served, ThreadPoolExecutor(2) as pool:
+        first, *others = [served.session(rank, 3) for rank in ranks]
+        waiting = [pool.submit(session.leave) for session in others]
+        first.leave(SOON_S)
+        for one in waiting:
+            one.result(WAIT_S)
+        assert all(server._exit.is_set() for server in served.servers)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_client_that_is_killed_loses_its_channels_and_no_other_one_does(folder: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(graph_store_server, "LEASE_S", 2 * SOON_S)
+    monkeypatch.setattr(dist_server, "SERVER_EXIT_STATUS_CHECK_INTERVAL", 0.05)
+    with own_server(folder, num_clients=2) as (server, meeting), ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(wait_and_shutdown_server)
+        killed, idle = (Session(meeting, rank, 2) for rank in range(2))
+        request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
+        channels = []
+        for rank, session in enumerate((killed, idle)):
+            backend = session.request(0, "init_sampling_backend", request)
+            given = RegisterBackendRequest(backend, f"rank_{rank}", NodeSamplerInput(range(8)), CONFIG, 1, "1MB")
+            channels.append(session.request(0, "register_sampling_input", given))
+            session.request(0, "start_new_epoch_sampling", channels[-1], 0)
+        assert channels == server.left
+        is_gone = threading.Event()
+        real = server._destroy
+
+        def destroy(*given: Any) -> None:
+            real(*given)
+            is_gone.set()
+
+        monkeypatch.setattr(server, "_destroy", destroy)
+        killed.close()
+        assert is_gone.wait(WAIT_S)
+        assert server.left == channels[1:]
+        assert f"channel {channels[0]} (rank_0) is given up" in caplog.text
+        message, is_done = idle.request(0, "fetch_one_sampled_message", channels[1])
+        assert message["batch"].tolist() == [0, 1, 2, 3] and not is_done
+        idle.request(0, "destroy_sampling_input", channels[1])
+        idle.leave()
+        ending.result(WAIT_S)
 
 
 def test_a_server_of_the_next_session_waits_until_the_last_one_has_ended(folder: Path) -> None:
@@ -340,10 +407,47 @@ def test_ranks_out_of_range(monkeypatch, machine: str, local_rank: int, message:
 
 
 def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -> None:
+    """They may take an hour, as at GiGL, however soon a server is to answer."""
     monkeypatch.setenv("RANK", "0")
+    waits = inspect.signature(compute.wait_for_readiness_signal).bind("ready", poll_interval=0.2)
+    waits.apply_defaults()
+    assert waits.arguments["timeout"] == 3600.0
+
+    def wait(path: str, **options: float) -> None:
+        assert "timeout" not in options
+        wait_for_readiness_signal(path, timeout=0.01, **options)
+
+    monkeypatch.setattr(compute, "wait_for_readiness_signal", wait)
     with pytest.raises(TimeoutError, match="look whether servers started"):
         init_compute_process(0, cluster(1, ready=str(tmp_path / "none")), rpc_timeout=1)
     assert dist_client._SESSION is None and not torch.distributed.is_initialized()
+
+
+def test_compute_ranks_wait_for_each_other_until_a_deadline(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    """The one that waits in vain says so, and leaves without a word."""
+    (tmp_path / "ready").write_text("ready")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(compute, "GROUP_S", SOON_S)
+    with serving(folder, 1) as served:
+        info = replace(
+            cluster(1, served.meeting.master_port, num_compute=2, ready=str(tmp_path / "ready")),
+            compute_cluster_master_port=free_port(),
+        )
+        with pytest.raises(torch.distributed.DistError):
+            init_compute_process(0, info, "gloo")
+        assert dist_client._SESSION is None and not torch.distributed.is_initialized()
+
+
+def test_a_message_that_does_not_come_in_time_is_an_error_that_names_servers(monkeypatch) -> None:
+    class Silent:
+        def submit(self, *_: Any) -> Future[Any]:
+            return Future()
+
+    monkeypatch.setattr(dist_client, "_SESSION", Silent())
+    monkeypatch.setattr(remote_channel, "RECV_S", 0.01)
+    channel = remote_channel.RemoteReceivingChannel([2, 5, 7], [1, 1, 1], active_mask=[True, False, True])
+    with pytest.raises(StoreTimeout, match=r"no message came in 0\.01 s from servers 2, 7; see their logs"):
+        channel.recv()
 
 
 def test_a_request_that_was_never_sent_is_answered_with_an_error(connect, folder: Path, monkeypatch) -> None:

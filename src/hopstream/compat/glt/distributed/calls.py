@@ -13,6 +13,7 @@ import math
 import reprlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ OPERATION = "call_method"
 """The operation of a store server that a door adds."""
 RAISED = {error.__name__: error for error in (KeyError, RuntimeError, ValueError, IndexError, NotImplementedError)}
 """Errors of methods that the caller gets as they were raised; hopstream's own errors are told by the wire protocol."""
+CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
+"""Within a method: the name of the client that calls it; None for a caller in this process."""
 
 PIECE_BYTES = 8 << 20
 """Bytes of arrays in one frame of an answer."""
@@ -49,7 +52,7 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
             )
         given = decode_options(frame.header.get("options"), frame.arrays)
         try:
-            answer = methods[name](*given["args"], **given["kwargs"])
+            answer = _call_for(frame.text("client"), methods[name], given)
         except HopstreamError:
             raise
         except tuple(RAISED.values()) as error:
@@ -63,8 +66,16 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
     return operation
 
 
-def call(channel: Channel, timeout_s: float, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a server.
+def _call_for(client: str, method: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    before = CALLER.set(client)
+    try:
+        return method(*given["args"], **given["kwargs"])
+    finally:
+        CALLER.reset(before)
+
+
+def call(channel: Channel, timeout_s: float, client: str, method: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a server, in the name of a client.
 
     Raises:
         SettingsError: The arguments are more than one call may bring.
@@ -78,7 +89,7 @@ def call(channel: Channel, timeout_s: float, method: str, *args: Any, **kwargs: 
             f"the arguments of {method} have {num_bytes} bytes; one call may bring {MAX_REQUEST_BYTES}, which is "
             f"{MAX_REQUEST_BYTES // 8} ids: give fewer to one call, for example the input of more ranks"
         )
-    request = encode_frame({"op": OPERATION, "method": method, "options": header}, arrays)
+    request = encode_frame({"op": OPERATION, "client": client, "method": method, "options": header}, arrays)
     reader = AnswerReader()
     channel.call(request, timeout_s, f"{OPERATION} {method}", reader)
     told, found = reader.result()

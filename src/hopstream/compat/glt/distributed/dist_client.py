@@ -72,7 +72,7 @@ def init_client(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
         num_rpc_threads: No effect.
         client_group_name: What clients are called.
         is_dynamic: Clients are not counted: they come and go, and wait for nobody. ``num_clients`` has no effect then.
-        request_timeout: Seconds to wait for servers and for their answers.
+        request_timeout: Seconds to wait for servers and for their answers, and for other clients to come and leave.
         store_settings: Token and roots, where servers ask for them.
 
     Raises:
@@ -97,11 +97,14 @@ def init_client(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
 
 
 def shutdown_client() -> None:
-    """Leave with the other clients, after all loaders were shut down; client 0 tells the servers to end.
+    """Leave with the other clients, after all loaders were shut down; the first that is there tells servers to end.
+
+    It waits for all clients, at most ``request_timeout`` seconds: also for those that have not come yet. Clients that
+    have not come by then count as gone, as do clients that say nothing for 20 s.
 
     Raises:
         RuntimeError: This process is something else.
-        StoreTimeout: Some clients did not leave in time; servers were told to end all the same.
+        StoreTimeout: Some clients are there and did not leave in time; client 0 told servers to end all the same.
     """
     context = get_context()
     if context is None:

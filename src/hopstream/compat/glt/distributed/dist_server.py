@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ METHODS = (
 )  # fmt: skip
 """Methods that clients may call."""
 LEAVE_S = 180.0
+"""How long a server that ends waits for the others."""
 _SERVER: DistServer | None = None
 _STORAGE: StorageServer | None = None
 
@@ -111,13 +112,16 @@ class DistServer:
     def shutdown(self) -> None:
         """Forget what clients left; here nothing."""
 
+    def give_up_abandoned(self, present: Collection[str]) -> None:
+        """Give up what absent clients left; here nothing, as channels of loaders have leases of their own."""
+
     @property
     def left(self) -> list[int]:
         """Numbers of what clients left."""
         return []
 
     def wait_for_exit(self) -> None:
-        """Return when ``exit`` was called."""
+        """Wait without a deadline until ``exit`` is called, as sessions take as long as they take."""
         while not self.has_ended():
             LOG.debug("waiting for exit")
 
@@ -223,7 +227,9 @@ init_server = DistServer.init_server
 def wait_and_shutdown_server() -> None:
     """Wait until ``exit`` is called, end the server, and leave with the other servers.
 
-    It ends as well where nobody will call ``exit``: server 0 is gone, or all clients, or the process that started it.
+    A session takes as long as it takes, so there is no deadline. The server ends as well where nobody will call
+    ``exit``: server 0 is gone, or all clients that are counted, or the process that started it. Meanwhile it gives up
+    channels whose clients are gone.
 
     Raises:
         RuntimeError: Loaders left channels, or nobody could call ``exit``; it is raised when the other servers can end.
@@ -263,6 +269,10 @@ def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
     """Return None when ``exit`` was called, or why nobody will call it."""
     parent = multiprocessing.parent_process()
     while not server.has_ended():
+        try:
+            server.give_up_abandoned(storage.clients)
+        except Exception:  # it is no reason to end the session
+            LOG.exception("what a client left could not be ended")
         if storage.trouble is not None:
             return storage.trouble
         if parent is not None and not parent.is_alive():

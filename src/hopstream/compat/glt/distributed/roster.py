@@ -1,7 +1,11 @@
 """Finds the servers of one session: server 0 listens at an address that all know, the others and clients ask there.
 
 A server joins with its own address and waits until all have. A client asks for the addresses. Both say again and again
-that they are there, so that those who leave wait for nobody that has ended, and servers hear when nobody is left.
+that they are present, so that those who leave wait for nobody that has ended, and servers hear which clients are left.
+
+A client that leaves waits for all clients of the session, as GLT's do, also for those that have not come yet. When the
+deadline of a waiting client has passed, clients that have not come count as gone, for all that wait. A client that was
+present and then says nothing for ``GONE_S`` counts as gone.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import reprlib
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -40,10 +45,11 @@ class Roster:
     def __init__(self, num_servers: int, num_clients: int = 0) -> None:
         """Know of none yet; where clients are counted, the session is abandoned when all that came are gone."""
         self._num_servers, self._num_clients = num_servers, num_clients
-        self._is_over = False
+        self._is_over = self._is_late = False
         self._changed = threading.Condition()
         self._locations: dict[int, str] = {}
         self._seen: dict[tuple[str, int], float] = {}
+        self._clients: dict[str, float] = {}
         self._left: dict[str, set[int]] = {"server": set(), "client": set()}
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
         """Operations by name, for ``StoreServer``."""
@@ -61,6 +67,8 @@ class Roster:
                     self._join(rank, frame.text("location"), _number(frame, "num_servers"))
             if step != "present" or (role, rank) in self._seen:
                 self._seen[role, rank] = time.monotonic()
+                if role == "client":
+                    self._clients[frame.text("name")] = time.monotonic()
             if step == "leave":
                 self._left[role].add(rank)
                 self._is_over |= role == "server"
@@ -69,12 +77,14 @@ class Roster:
                 self._changed.wait_for(lambda: len(self._locations) == self._num_servers, ends - time.monotonic())
             elif step == "leave":
                 self._changed.wait_for(lambda: not self._missing(role, frame), ends - time.monotonic())
+                self._is_late |= frame.header.get("is_last_turn") is True
             missing = self._missing(role, frame) if step == "leave" else self._unjoined()
             tells = step == "leave" and role == "client" and not missing and rank == self._teller(frame)
             self._is_over |= tells
             told = {
                 "locations": [self._locations[r] for r in sorted(self._locations)], "missing": missing,
                 "tells": tells, "is_abandoned": self._is_abandoned(),
+                "clients": self._present() if role == "server" else [],
             }  # fmt: skip
         yield encode_frame(told)
 
@@ -99,18 +109,27 @@ class Roster:
         there = [rank for rank in self._left["client"] if self._seen["client", rank] > gone_before]
         return min(there, default=0) if _number(frame, "num_clients") else 0
 
+    def _present(self) -> list[str]:
+        """Names of the clients that are present."""
+        gone_before = time.monotonic() - GONE_S
+        self._clients = {name: at for name, at in self._clients.items() if at > gone_before}
+        return list(self._clients)
+
     def _is_abandoned(self) -> bool:
         seen = [at for (role, _), at in self._seen.items() if role == "client"]
         return bool(self._num_clients and seen) and max(seen) < time.monotonic() - ABANDONED_S
 
     def _missing(self, role: str, frame: Frame) -> list[int]:
         """Who has not left yet, without those that are gone."""
+        if self._is_over and role == "client":
+            return []
         wanted = range(self._num_servers) if role == "server" else range(_number(frame, "num_clients"))
         gone_before = time.monotonic() - GONE_S
+        unseen_at = -math.inf if self._is_late else math.inf
         return [
             rank
             for rank in wanted
-            if rank not in self._left[role] and self._seen.get((role, rank), -math.inf) > gone_before
+            if rank not in self._left[role] and self._seen.get((role, rank), unseen_at) > gone_before
         ]
 
 
@@ -129,6 +148,10 @@ class Member:
     def __init__(self, channel: Channel, role: str, rank: int) -> None:
         """Ask over ``channel``, which the member closes."""
         self.channel, self._role, self._rank = channel, role, rank
+        self.name = secrets.token_hex(8)
+        """What no other member of any session is called."""
+        self.clients: frozenset[str] = frozenset()
+        """For a server: names of the clients that are present."""
         self._ending = threading.Event()
         self._presence: threading.Thread | None = None
         self._answered_at = time.monotonic()
@@ -156,6 +179,8 @@ class Member:
     def leave(self, timeout_s: float, **more: Any) -> bool:
         """Say that this member leaves, and wait until all others of its role do or are gone.
 
+        At the end of ``timeout_s`` those that never came count as gone, for all members.
+
         Returns:
             Whether this one, a client, is to tell all servers to end.
 
@@ -180,7 +205,8 @@ class Member:
     def _say(self) -> None:
         while not self._ending.wait(PRESENT_S):
             try:
-                self._is_abandoned = bool(self._ask("present", TURN_S + SLACK_S)["is_abandoned"])
+                told = self._ask("present", TURN_S + SLACK_S)
+                self._is_abandoned, self.clients = bool(told["is_abandoned"]), frozenset(told["clients"])
                 self._answered_at = time.monotonic()
             except (StoreUnavailable, StoreTimeout):
                 continue  # whoever needs the server hears of it
@@ -191,7 +217,7 @@ class Member:
         has_met = False
         while (left_s := ends - time.monotonic()) > 0:
             try:
-                header = self._ask(step, min(left_s, TURN_S) + SLACK_S, **more)
+                header = self._ask(step, min(left_s, TURN_S) + SLACK_S, is_last_turn=left_s <= TURN_S, **more)
             except (StoreUnavailable, StoreTimeout) as error:
                 if step == "leave" and has_met and isinstance(error, StoreUnavailable):
                     LOG.info("server 0 ended while %s %d waited %s: %s", self._role, self._rank, what, error)
@@ -210,5 +236,6 @@ class Member:
         )
 
     def _ask(self, step: str, timeout_s: float, **more: Any) -> dict[str, Any]:
-        request = encode_frame({"op": "roster", "role": self._role, "rank": self._rank, "step": step, **more})
+        who = {"role": self._role, "rank": self._rank, "name": self.name}
+        request = encode_frame({"op": "roster", **who, "step": step, **more})
         return self.channel.ask(request, timeout_s, f"roster {step}").header

@@ -66,13 +66,18 @@ class Session:
         """
         if not isinstance(server_rank, int) or not 0 <= server_rank < self.num_servers:
             raise SettingsError(f"server_rank is {server_rank!r}; servers are numbered 0..{self.num_servers - 1}")
-        return call(self._channels[server_rank], self._meeting.timeout_s, method, *args, **kwargs)
+        timeout_s = self._meeting.timeout_s
+        return call(self._channels[server_rank], timeout_s, self._member.name, method, *args, **kwargs)
 
     def leave(self, timeout_s: float | None = None) -> None:
         """Wait until the other clients leave or are gone; then the first that is there tells all servers to end.
 
+        Args:
+            timeout_s: How long to wait for clients that are here, and for those that have not come yet; None for the
+                timeout of the meeting. A client that has not come by then counts as gone.
+
         Raises:
-            StoreTimeout: Some clients did not leave in time; servers are told to end all the same.
+            StoreTimeout: Some clients are here and did not leave in time; client 0 tells servers to end all the same.
             StoreError: A server could not be told.
         """
         failures: list[HopstreamError] = []

@@ -124,6 +124,11 @@ class StorageServer:
         return list(self._locations)
 
     @property
+    def clients(self) -> frozenset[str]:
+        """Names of the clients that are present."""
+        return self._member.clients
+
+    @property
     def trouble(self) -> str | None:
         """Why nobody will tell this server to end; None as long as somebody may."""
         return self._member.trouble

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
@@ -15,6 +17,9 @@ from hopstream.compat.glt.distributed.storage import Meeting
 from hopstream.errors import SettingsError
 from hopstream.store.settings import StoreSettings
 
+GROUP_S = 1800.0
+"""How long compute ranks wait for each other, at the start and in collectives: torch's default for Gloo."""
+
 
 def init_compute_process(
     local_rank: int,
@@ -26,17 +31,22 @@ def init_compute_process(
 ) -> None:
     """Find the storage servers, and make the process group of all compute ranks.
 
+    It waits up to an hour for the readiness file, as large datasets take long to open, then ``rpc_timeout`` seconds for
+    servers to answer, and half an hour for the other compute ranks. Half an hour is also the deadline of the process
+    group's collectives.
+
     Args:
         local_rank: This process among those of its machine.
         cluster_info: The cluster; ``RANK`` of the environment is this machine among the compute machines.
         compute_world_backend: Of torch's process group; None for torch's default.
-        rpc_timeout: Seconds to wait for servers and for their answers.
+        rpc_timeout: Seconds to wait for servers that are ready, and for their answers.
         store_settings: Token and roots, where servers ask for them.
 
     Raises:
         ValueError: A process group exists, a session exists, or the rank is none.
         TimeoutError: The storage servers did not become ready.
         StoreUnavailable: Server 0 cannot be reached.
+        torch.distributed.DistError: Some compute ranks did not come in time.
     """
     if torch.distributed.is_initialized():
         raise SettingsError(
@@ -49,7 +59,7 @@ def init_compute_process(
             f"local_rank is {local_rank}; a machine has processes 0..{cluster_info.num_processes_per_compute - 1}"
         )
     rank = cluster_info.compute_node_rank * cluster_info.num_processes_per_compute + local_rank
-    wait_for_readiness_signal(cluster_info.readiness_uri, timeout=rpc_timeout, poll_interval=0.2)
+    wait_for_readiness_signal(cluster_info.readiness_uri, poll_interval=0.2)
     meeting = Meeting(
         master_addr=cluster_info.storage_cluster_master_ip, master_port=cluster_info.rpc_master_port,
         timeout_s=rpc_timeout, settings=store_settings,
@@ -60,6 +70,7 @@ def init_compute_process(
             backend=compute_world_backend,
             world_size=cluster_info.compute_cluster_world_size,
             rank=rank,
+            timeout=timedelta(seconds=GROUP_S),
             init_method=f"tcp://{cluster_info.compute_cluster_master_ip}:{cluster_info.compute_cluster_master_port}",
         )
     except BaseException:
@@ -71,9 +82,11 @@ def init_compute_process(
 def shutdown_compute_process() -> None:
     """Leave with the other compute ranks, after all loaders were shut down; the first tells servers to end.
 
+    It waits for the other ranks for ``rpc_timeout`` seconds at most. A rank that says nothing for 20 s counts as gone.
+
     Raises:
         RuntimeError: There is no session.
-        StoreTimeout: Some ranks did not leave in time; servers were told to end all the same.
+        StoreTimeout: Some ranks did not leave in time; rank 0 told servers to end all the same.
     """
     leaving = session()
     set_session(None)

@@ -4,14 +4,25 @@ Teardown has three phases. Every loader gives up its channels (``destroy_samplin
 calls ``shutdown_compute_process``, and the first of them tells all servers to end. Then every server, which waits in
 ``wait_and_shutdown_server``, leaves with the others. A compute process that crashed holds up nobody; servers on which
 it left channels end with a RuntimeError.
+
+Channels and backends have a lease, so that a compute process that crashed in a long session does not hold memory until
+the session ends. Compute processes say to server 0 every 2 s that they are present, and server 0 passes their names on.
+A server gives a channel up when, for ``LEASE_S``, nobody used it and the client that registered it was not present. So
+a client that pauses between epochs keeps its channels. A backend without channels ends in the same way, where no client
+that asked for it, and has not registered a channel yet, is present. A caller in the server's own process counts as
+present. A server looks at leases in ``wait_and_shutdown_server``. The use of a channel that was given up is a
+RuntimeError.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -34,6 +45,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
 from hopstream.compat.gigl.utils.data_splitters import padded_labels
+from hopstream.compat.glt.distributed.calls import CALLER
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.dist_server import METHODS as METHODS_OF_PARTS
 from hopstream.compat.glt.distributed.dist_server import (
@@ -45,9 +57,11 @@ from hopstream.compat.glt.distributed.dist_server import ids_of
 from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
+from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
 from hopstream.store.whole import keeps_edge_keys
+from hopstream.stream.settings import SamplingLimits
 
 logger = logging.getLogger(__name__)
 FETCH_SLOW_LOG_SECS = 1.0
@@ -56,8 +70,12 @@ FETCH_POLL_S = 0.1
 FETCH_S = 600.0
 """How long one fetch waits for a batch."""
 INIT_WAIT_S = 60.0
+LEASE_S = SamplingLimits().lease_s
+"""Seconds without use, and without a sign of its client, after which a channel is given up."""
 EMPTY_CAPACITY = 1
 MAX_BACKENDS = 256
+MAX_REMEMBERED = 1024
+"""Channels that were given up of which a server remembers that, the latest ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +89,8 @@ class ChannelState:
         epoch: The last epoch that was started; -1 before the first.
         lock: Held while the channel is changed.
         tombstoned: It was destroyed; a fetch that still waits ends.
+        clients: Who registered it; None for a caller in this process.
+        used_at: When it was used last, or its client was present.
     """
 
     backend_id: int
@@ -79,6 +99,8 @@ class ChannelState:
     epoch: int = -1
     lock: Any = field(default_factory=threading.RLock)
     tombstoned: bool = False
+    clients: set[str | None] = field(default_factory=set)
+    used_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +116,8 @@ class SamplingBackendState:
         init_complete: It can be used.
         init_error: Why it could not be made.
         tearing_down: It is being shut down.
+        clients: Who asked for it and has not registered a channel; None for a caller in this process.
+        used_at: When it was asked for last, or one of these clients was present.
     """
 
     backend_id: int
@@ -104,6 +128,8 @@ class SamplingBackendState:
     init_complete: bool = False
     init_error: BaseException | None = None
     tearing_down: bool = False
+    clients: set[str | None] = field(default_factory=set)
+    used_at: float = field(default_factory=time.monotonic)
 
 
 class DistServer(ServerOfParts):
@@ -121,9 +147,9 @@ class DistServer(ServerOfParts):
         self._lock = threading.RLock()
         self._backends: dict[int, SamplingBackendState] = {}
         self._channels: dict[int, ChannelState] = {}
-        self._ever: set[int] = set()
         self._num_fetches: dict[int, tuple[int, float]] = {}
-        self._next_id = 0
+        self._backend_ids, self._channel_ids, self._last_channel = itertools.count(1), itertools.count(1), 0
+        self._given_up: deque[int] = deque(maxlen=MAX_REMEMBERED)
 
     # --- Life -----------------------------------------------------------------------------------------------------
 
@@ -142,6 +168,32 @@ class DistServer(ServerOfParts):
         with ExitStack() as stack:  # each is ended, whatever another one says
             for backend in backends:
                 stack.callback(backend.runtime.shutdown)
+
+    def give_up_abandoned(self, present: Collection[str]) -> None:
+        """Give up the channels and backends whose lease has run out.
+
+        Args:
+            present: Names of the clients that are present.
+        """
+        now = time.monotonic()
+        there, used_before = {None, *present}, now - LEASE_S
+        with self._lock:
+            states: list[ChannelState | SamplingBackendState] = [*self._channels.values(), *self._backends.values()]
+            for state in states:
+                if not there.isdisjoint(state.clients):
+                    state.used_at = now
+            channels = [(number, one) for number, one in self._channels.items() if one.used_at < used_before]
+            backends = [one for one in self._backends.values() if one.init_complete and one.used_at < used_before]
+            self._given_up.extend(number for number, _ in channels)
+        with ExitStack() as stack:
+            for number, channel in channels:
+                logger.warning(
+                    "channel %d (%s) is given up: nobody used it for %g s, and its client is gone", number,
+                    channel.worker_key, LEASE_S,
+                )  # fmt: skip
+                stack.callback(self._destroy, number, used_before)
+            for backend in backends:
+                stack.callback(self._end_unused, backend, used_before)
 
     @property
     def left(self) -> list[int]:
@@ -310,7 +362,8 @@ class DistServer(ServerOfParts):
         """Make a backend, or find the one of this key, and wait until it can be used; its number.
 
         Raises:
-            RuntimeError: Another caller's making of it failed, or it is being torn down.
+            RuntimeError: Another caller's making of it failed or took over a minute, or it is being torn down.
+            ValueError: There is one of this key with other ``sampler_options``.
         """
         with self._lock:
             state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
@@ -322,9 +375,11 @@ class DistServer(ServerOfParts):
                     data=self.dataset, worker_options=opts.worker_options, sampling_config=opts.sampling_config,
                     sampler_options=opts.sampler_options, degree_tensors=None,
                 )  # fmt: skip
-                state = SamplingBackendState(self._new_id(), opts.backend_key, runtime)
+                state = SamplingBackendState(next(self._backend_ids), opts.backend_key, runtime)
                 self._backends[state.backend_id] = state
                 state.lock.acquire()  # before anybody else finds it
+            state.clients.add(CALLER.get())
+            state.used_at = time.monotonic()
         if is_first:
             try:
                 state.runtime.init_backend()
@@ -362,8 +417,10 @@ class DistServer(ServerOfParts):
 
         Raises:
             KeyError: There is no such backend.
+            ValueError: ``buffer_size`` is no size.
             Exception: What the backend says of the input; nothing is left of the channel.
         """
+        max_bytes = memory_bytes(str(opts.buffer_size), "buffer_size")
         with self._lock:
             backend = self._backends.get(opts.backend_id)
         if backend is None:
@@ -373,26 +430,27 @@ class DistServer(ServerOfParts):
                 raise KeyError(f"backend {opts.backend_id} was torn down; call init_sampling_backend again")
             most = backend.runtime.worker_options.buffer_capacity if len(opts.sampler_input) else EMPTY_CAPACITY
             capacity = min(max(1, opts.buffer_capacity), most)
+            channel = QueueChannel(capacity, max_bytes)
+            state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
+            channel_id = next(self._channel_ids)
+            backend.runtime.register_input(
+                channel_id, opts.worker_key, opts.sampler_input, opts.sampling_config, channel
+            )
             with self._lock:
-                channel_id = self._new_id()
-                state = ChannelState(opts.backend_id, opts.worker_key, QueueChannel(capacity))
+                if self._backends.get(opts.backend_id) is not backend:
+                    raise KeyError(f"backend {opts.backend_id} was shut down; call init_sampling_backend again")
                 self._channels[channel_id] = state
-                self._ever.add(channel_id)
+                self._last_channel = max(self._last_channel, channel_id)
                 backend.active_channels.add(channel_id)
-            try:
-                backend.runtime.register_input(
-                    channel_id, opts.worker_key, opts.sampler_input, opts.sampling_config, state.channel
-                )
-            except BaseException:
-                with self._lock:
-                    self._channels.pop(channel_id, None)
-                    self._ever.discard(channel_id)
-                    backend.active_channels.discard(channel_id)
-                raise
+                backend.clients.discard(CALLER.get())  # its channel has a lease from now on
         return channel_id
 
     def destroy_sampling_input(self, channel_id: int) -> None:
         """Give a channel up; the last one of a backend takes the backend along. Unknown ones are gone already."""
+        self._destroy(channel_id, math.inf)
+
+    def _destroy(self, channel_id: int, used_before: float) -> None:
+        """Give a channel up, and its backend with the last one where it was not used since."""
         with self._lock:
             state = self._channels.pop(channel_id, None)
             backend = None if state is None else self._backends.get(state.backend_id)
@@ -406,7 +464,12 @@ class DistServer(ServerOfParts):
         with backend.lock:
             backend.runtime.unregister_input(channel_id)
             backend.active_channels.discard(channel_id)
-            if backend.active_channels or backend.tearing_down:
+            self._end_unused(backend, used_before)
+
+    def _end_unused(self, backend: SamplingBackendState, used_before: float) -> None:
+        """End a backend that has no channels, where it was not used since."""
+        with backend.lock:
+            if backend.active_channels or backend.tearing_down or backend.used_at >= used_before:
                 return
             backend.tearing_down = True
             with self._lock:
@@ -417,12 +480,12 @@ class DistServer(ServerOfParts):
         """Start an epoch of a channel; one that is no later than the last, or of a destroyed channel, does nothing.
 
         Raises:
-            RuntimeError: There never was such a channel.
+            RuntimeError: There never was such a channel, or it was given up.
         """
         with self._lock:
-            state = self._channels.get(channel_id)
+            state = self._used(channel_id)
             if state is None:
-                if channel_id in self._ever:
+                if 0 < channel_id <= self._last_channel:
                     return
                 raise RuntimeError(f"there is no channel {channel_id}; call register_sampling_input first")
             backend = self._backends.get(state.backend_id)
@@ -442,11 +505,11 @@ class DistServer(ServerOfParts):
         """Wait for the next message of a channel, and whether the epoch has ended: then there is none.
 
         Raises:
-            RuntimeError: No batch came in ten minutes.
+            RuntimeError: No batch came in ten minutes, or the channel was given up.
         """
         started = time.monotonic()
         with self._lock:
-            state = self._channels.get(channel_id)
+            state = self._used(channel_id)
         if state is None or state.epoch < 0:
             return None, True
         wait_s, generation = 0.0, state.channel.generation
@@ -454,7 +517,7 @@ class DistServer(ServerOfParts):
             if state.tombstoned or state.channel.generation != generation:  # a later epoch was started
                 return None, True
             message = state.channel.recv(wait_s, generation)
-            wait_s = FETCH_POLL_S
+            wait_s, state.used_at = FETCH_POLL_S, time.monotonic()
             if message is not None:
                 self._log_fetch(channel_id, time.monotonic() - started)
                 return message, False
@@ -477,9 +540,17 @@ class DistServer(ServerOfParts):
         if (number + 1) % self._log_every_n == 0:
             logger.info("%d fetches of channel %d took %.3f s each", number + 1, channel_id, total / (number + 1))
 
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+    def _used(self, channel_id: int) -> ChannelState | None:
+        """Find a channel and renew its lease; None where it is unknown or destroyed. Called with the lock."""
+        state = self._channels.get(channel_id)
+        if state is not None:
+            state.used_at = time.monotonic()
+        elif channel_id in self._given_up:
+            raise RuntimeError(
+                f"channel {channel_id} was given up, as its client was not heard of for {LEASE_S:g} s; register the "
+                "input again"
+            )
+        return state
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """What clients may call, by name; answers are as they travel."""

@@ -10,7 +10,7 @@ import torch
 
 from hopstream.compat.gigl.distributed.graph_store.compute import session
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SAMPLING_ERROR, SampleMessage
-from hopstream.errors import SettingsError
+from hopstream.errors import SettingsError, StoreTimeout
 
 RECV_S = 660.0
 """How long to wait for a message: longer than a server waits for a batch."""
@@ -73,6 +73,7 @@ class RemoteReceivingChannel:
         Raises:
             StopIteration: All channels have ended their epochs.
             RuntimeError: A batch could not be made; the next call goes on after it.
+            StoreTimeout: No server answered within ``RECV_S``.
             Exception: What a fetch raised; every later call raises it, until ``reset``.
         """
         if self._failure is not None:
@@ -83,7 +84,13 @@ class RemoteReceivingChannel:
                 for _ in range(0 if has_ended else self._prefetch):
                     self._ask(place)
         while any(self._num_pending) or not all(self._has_ended):
-            place, asked = self._arrived.get(timeout=RECV_S)
+            try:
+                place, asked = self._arrived.get(timeout=RECV_S)
+            except queue.Empty:
+                waiting = [rank for rank, count in zip(self._servers, self._num_pending, strict=True) if count]
+                raise StoreTimeout(
+                    f"no message came in {RECV_S:g} s from servers {', '.join(map(str, waiting))}; see their logs"
+                ) from None
             self._num_pending[place] -= 1
             try:
                 message, is_done = asked.result()

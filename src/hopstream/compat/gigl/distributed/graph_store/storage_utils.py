@@ -24,6 +24,8 @@ from hopstream.stream.settings import SamplingLimits
 from hopstream.uris import local_path
 
 DEFAULT_TIMEOUT_S = 180
+KILL_S = 10.0
+"""How long the process of a session may take to end once it is killed."""
 
 
 def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -134,7 +136,8 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
         cluster_info: The cluster.
         dataset: Its parts.
         num_server_sessions: How many sessions.
-        timeout_seconds: How long one session may take; None for as long as it takes.
+        timeout_seconds: How long one session may take. None for no deadline: a session ends by itself when its clients
+            have left or are gone, when server 0 is gone, or when this process ends.
         num_rpc_threads: No effect.
         rpc_timeout: Seconds to wait for other servers; None for 180.
         security: TLS and token; needed where the address is not loopback.
@@ -167,7 +170,7 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
         finally:
             if process.exitcode is None:
                 process.kill()
-                process.join()
+                process.join(KILL_S)
         if process.exitcode:
             raise RuntimeError(f"session {number} of storage server {storage_rank} ended with {process.exitcode}")
 
