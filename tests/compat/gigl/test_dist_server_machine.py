@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import InitSamplingBackendRequest, RegisterBackendRequest
+from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SharedDistSamplingBackend
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.errors import StoreUnavailable
 from tests.compat.gigl.ring import check_ring_batch, write_ring
 
 CONFIGS = [
@@ -28,14 +32,32 @@ CONFIGS = [
 ]
 OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=2, worker_concurrency=2)
 NUM_THREADS = 3
+DEADLINE_S = 10.0
+NUM_PLACES = 8
+"""Calls release locks less often."""
+BLOCKED_S = 0.02
+"""How long a call pauses for another one, which may wait for it."""
 DATASETS: list[DistDataset] = []
+There = dict[int, tuple[int, set[int]]]
+"""By number of a backend: its key, and the numbers of its channels."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def dataset(tmp_path_factory: pytest.TempPathFactory):
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder: Path = write_ring(tmp_path_factory.mktemp("ring") / "ring", 1)
     DATASETS.append(DistDataset(folder))
-    yield
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads meet in more places
+    real = SharedDistSamplingBackend.__init__
+
+    def make(backend: SharedDistSamplingBackend, **options: Any) -> None:
+        real(backend, **options)
+        backend._lock = PausingLock(backend._lock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedDistSamplingBackend, "__init__", make)
+        yield
+    sys.setswitchinterval(interval_s)
     DATASETS.pop().close()
 
 
@@ -61,13 +83,134 @@ class Channel:
     is_there: bool = True
 
 
+@dataclass(eq=False)
+class Operation:
+    """One call of a client, and what came of it.
+
+    Attributes:
+        kind: The call.
+        key: Of the backend that is asked for.
+        backend: Where an input is registered.
+        channel: What is started, read or destroyed.
+        number: Seeds that are registered, or the epoch that is started.
+        outcome: The answer, or the error.
+    """
+
+    kind: str
+    key: int
+    backend: Backend | None
+    channel: Channel | None
+    number: int
+    outcome: Any = None
+
+    def after(self, there: There, may_fail: bool) -> There | None:
+        """What is there after this call, if its outcome is one that the call may have; else None."""
+        there = {number: (key, set(channels)) for number, (key, channels) in there.items()}
+        outcome = self.outcome
+        if may_fail and isinstance(outcome, (KeyError, RuntimeError, StoreUnavailable)):
+            return there if self.kind in ("init", "register") else None
+        if self.kind == "init":
+            known = [number for number, (key, _) in there.items() if key == self.key]
+            there.setdefault(outcome, (self.key, set()))
+            return there if known in ([], [outcome]) else None
+        if self.kind == "register":
+            if self.backend is None or self.backend.backend_id not in there:
+                return there if isinstance(outcome, KeyError) else None
+            there[self.backend.backend_id][1].add(outcome)
+            return there
+        if isinstance(outcome, Exception):
+            return None
+        if self.kind == "destroy" and self.channel is not None:
+            number = self.channel.backend.backend_id
+            if number in there and self.channel.channel_id in there[number][1]:
+                there[number][1].discard(self.channel.channel_id)
+                if not there[number][1]:
+                    del there[number]
+        return {} if self.kind == "shut_down" else there
+
+
+KINDS = ("init", "register", "start", "fetch", "destroy", "shut_down")
+DRAWN = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 9), st.integers(0, 11))
+
+
+class Pause:
+    """Where the first of two calls waits for the second one: when it has released locks so many times."""
+
+    def __init__(self, num_released: int) -> None:
+        self.left, self.first = num_released, threading.current_thread()
+        self.is_reached, self.has_other_ended = threading.Event(), threading.Event()
+
+    def released(self) -> None:
+        if threading.current_thread() is self.first:
+            self.left -= 1
+            if self.left == 0:
+                self.is_reached.set()
+                self.has_other_ended.wait(BLOCKED_S)
+
+
+PAUSES: list[Pause] = []
+
+
+class PausingLock:
+    """A lock whose releases are places for a pause."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        for pause in PAUSES:
+            pause.released()
+
+
+def at_once(*works: Callable[[], Any], num_released: int = 0) -> list[Any]:
+    """What came of works, each in a thread of its own: answers and errors.
+
+    They begin together; with ``num_released`` the second begins when the first has released locks so many times, and
+    the first goes on when the second has ended or waits for it.
+    """
+    barrier = threading.Barrier(len(works), timeout=DEADLINE_S)
+    outcomes: list[Any] = [None] * len(works)
+    pause = Pause(num_released)
+    PAUSES[:] = [pause] if num_released else []
+
+    def run(place: int) -> None:
+        if place == 0:
+            pause.first = threading.current_thread()
+        barrier.wait()
+        if place and num_released:
+            pause.is_reached.wait(DEADLINE_S)
+        try:
+            outcomes[place] = works[place]()
+        except Exception as error:
+            outcomes[place] = error
+        (pause.has_other_ended if place else pause.is_reached).set()
+
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads), "a call did not return"
+    return outcomes
+
+
 def in_threads(work: Callable[[], Any]) -> list[Any]:
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        return [one.result(60.0) for one in [pool.submit(work) for _ in range(NUM_THREADS)]]
+    outcomes = at_once(*[work] * NUM_THREADS)
+    for error in outcomes:
+        if isinstance(error, Exception):
+            raise error
+    return outcomes
 
 
 class ClientsOfADistServer(RuleBasedStateMachine):
-    """Loaders of two kinds, on any number of ranks; a rank's calls come in order or from several threads at once."""
+    """Loaders of two kinds, on any number of ranks.
+
+    Calls come one after the other, the same from several threads at once, or any two of any clients at once.
+    """
 
     backends: Bundle[Backend] = Bundle("backends")
     channels: Bundle[Channel] = Bundle("channels")
@@ -80,6 +223,7 @@ class ClientsOfADistServer(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.server = DistServer(DATASETS[0], log_every_n=3)
+        self.server._lock = PausingLock(self.server._lock)
 
     def teardown(self) -> None:
         if hasattr(self, "server"):
@@ -87,10 +231,8 @@ class ClientsOfADistServer(RuleBasedStateMachine):
 
     @rule(target=backends, key=st.integers(0, 1), is_raced=st.booleans())
     def init(self, key: int, is_raced: bool) -> Backend:
-        request = InitSamplingBackendRequest(f"{key}", OPTIONS, KHopNeighborSamplerOptions([2]), CONFIGS[key])
-
         def ask() -> int:
-            return self.server.init_sampling_backend(request)
+            return self.server.init_sampling_backend(self.asking(key))
 
         (found,) = set(in_threads(ask) if is_raced else [ask()])
         for backend in self.known:
@@ -123,6 +265,9 @@ class ClientsOfADistServer(RuleBasedStateMachine):
                 self.server.register_sampling_input(self.registration(backend, CONFIGS[1 - backend.key], [1]))
             with pytest.raises(IndexError):
                 self.server.register_sampling_input(self.registration(backend, CONFIGS[backend.key], [1000]))
+
+    def asking(self, key: int) -> InitSamplingBackendRequest:
+        return InitSamplingBackendRequest(f"{key}", OPTIONS, KHopNeighborSamplerOptions([2]), CONFIGS[key])
 
     def registration(self, backend: Backend, config: SamplingConfig, seeds: Any) -> RegisterBackendRequest:
         given = NodeSamplerInput(torch.tensor(list(seeds), dtype=torch.int64))
@@ -190,6 +335,106 @@ class ClientsOfADistServer(RuleBasedStateMachine):
             channel.is_there = False
             channel.backend.is_there = any(one.is_there for one in channel.backend.channels)
 
+    @rule(one=DRAWN, other=DRAWN, num_released=st.integers(0, NUM_PLACES - 1))
+    def two_at_once(self, one: tuple[str, int, int, int], other: tuple[str, int, int, int], num_released: int) -> None:
+        """Their outcomes, and what is there, are those of one order or the other."""
+        operations = [self.operation(*one), self.operation(*other)]
+        before = self.there()
+        outcomes = at_once(*[lambda o=operation: self.run(o) for operation in operations], num_released=num_released)
+        for operation, outcome in zip(operations, outcomes, strict=True):
+            operation.outcome = outcome
+        found = {
+            number: (int(state.backend_key), set(state.active_channels))
+            for number, state in self.server._backends.items()
+        }
+        assert found in [self.after(before, operations), self.after(before, operations[::-1])], operations
+        for operation in operations:
+            self.note(operation)
+        for backend in self.known:
+            backend.is_there = backend.backend_id in found
+            for channel in backend.channels:
+                channel.is_there = backend.is_there and channel.channel_id in found[backend.backend_id][1]
+        self.check_messages(*operations)
+
+    def operation(self, kind: str, key: int, place: int, number: int) -> Operation:
+        channels = [channel for backend in self.known for channel in backend.channels]
+        backend = self.known[place % len(self.known)] if self.known else None
+        channel = channels[place % len(channels)] if channels else None
+        if kind in ("start", "fetch", "destroy") and channel is None:
+            kind = "init"
+        return Operation(kind, key, backend, channel, number)
+
+    def run(self, given: Operation) -> Any:
+        channel_id = -1 if given.channel is None else given.channel.channel_id
+        if given.kind == "init":
+            return self.server.init_sampling_backend(self.asking(given.key))
+        if given.kind == "register":
+            backend = given.backend or Backend(99, given.key)
+            request = self.registration(backend, CONFIGS[backend.key], range(given.number))
+            return self.server.register_sampling_input(request)
+        if given.kind == "start":
+            return self.server.start_new_epoch_sampling(channel_id, given.number)
+        if given.kind == "fetch":
+            return self.server.fetch_one_sampled_message(channel_id)
+        if given.kind == "destroy":
+            return self.server.destroy_sampling_input(channel_id)
+        return self.server.shutdown()
+
+    def after(self, there: There | None, operations: list[Operation]) -> There | None:
+        ends = any(operation.kind in ("destroy", "shut_down") for operation in operations)
+        for operation in operations:
+            there = None if there is None else operation.after(there, ends)
+        return there
+
+    def note(self, given: Operation) -> None:
+        """Know what a call has made."""
+        if isinstance(given.outcome, Exception):
+            return
+        if given.kind == "init" and given.outcome not in {one.backend_id for one in self.known}:
+            self.known.append(Backend(given.outcome, given.key))
+        if given.kind == "register":
+            assert given.backend is not None and given.outcome not in self.ids
+            self.ids.add(given.outcome)
+            given.backend.channels.append(Channel(given.outcome, given.backend, given.number))
+
+    def check_messages(self, *operations: Operation) -> None:
+        """A fetch takes a batch of an epoch that was there; every seed of the last one comes once."""
+        for channel in {one.channel for one in operations if one.kind in ("start", "fetch")} - {None}:
+            ours = [one for one in operations if one.channel is channel or one.kind == "shut_down"]
+            messages = [one.outcome[0] for one in ours if one.kind == "fetch" and one.outcome[0] is not None]
+            taken = [seed for message in messages for seed in message["batch"].tolist()]
+            for message in messages:
+                check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
+            started = max([one.number for one in ours if one.kind == "start"], default=-1)
+            is_new = started > channel.epoch
+            seeds = set(range(channel.num_seeds)) if is_new else set()
+            assert len(set(taken)) == len(taken) and set(taken) <= channel.left | seeds
+            if is_new:
+                channel.epoch = started
+            if not channel.is_there:
+                continue
+            rest = self.read_all(channel)
+            assert len(set(rest)) == len(rest)
+            if is_new:
+                assert seeds - set(rest) in (set(), set(taken))  # the fetch was of the last epoch, or of this one
+            else:
+                assert set(rest) == channel.left - set(taken) and not set(rest) & set(taken)
+            channel.left = set()
+
+    def read_all(self, channel: Channel) -> list[int]:
+        found: list[int] = []
+        while (message := self.server.fetch_one_sampled_message(channel.channel_id)[0]) is not None:
+            found += message["batch"].tolist()
+        return found
+
+    def there(self) -> There:
+        """What is there as far as clients know."""
+        return {
+            backend.backend_id: (backend.key, {one.channel_id for one in backend.channels if one.is_there})
+            for backend in self.known
+            if backend.is_there
+        }
+
     @rule()
     def shut_down(self) -> None:
         self.server.shutdown()
@@ -201,16 +446,34 @@ class ClientsOfADistServer(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_is_true(self) -> None:
         if hasattr(self, "server"):
-            there = {
-                backend.backend_id: {one.channel_id for one in backend.channels if one.is_there}
-                for backend in self.known
-                if backend.is_there
-            }
+            there = {number: channels for number, (_, channels) in self.there().items()}
             assert {key: state.active_channels for key, state in self.server._backends.items()} == there
             assert self.server.left == sorted(set().union(*there.values()))
 
 
+@pytest.mark.parametrize("second", KINDS)
+@pytest.mark.parametrize("first", KINDS)
+def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
+    """Wherever the first call lets others in; the channel is the only one of its backend, or one of two."""
+    for num_channels, num_released in product((1, 2), range(1, NUM_PLACES)):
+        clients = ClientsOfADistServer()
+        clients.begin()
+        backend = clients.init(0, is_raced=False)
+        for _ in range(num_channels):
+            clients.start(clients.register(backend, 9), 1)
+        clients.two_at_once((first, 0, 0, 3), (second, 0, num_channels - 1, 5), num_released)
+        clients.what_is_kept_is_true()
+        for channel in backend.channels:
+            clients.fetch_all(channel)
+        clients.teardown()
+
+
+class ManyClientsOfADistServer(ClientsOfADistServer):
+    """The same, for longer."""
+
+
+SETTINGS = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestClientsOfADistServer = ClientsOfADistServer.TestCase
-TestClientsOfADistServer.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestClientsOfADistServer.settings = settings(SETTINGS, max_examples=100)
+TestManyClientsOfADistServer = pytest.mark.soak(ManyClientsOfADistServer.TestCase)
+TestManyClientsOfADistServer.settings = settings(SETTINGS, max_examples=2000)
