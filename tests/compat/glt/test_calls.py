@@ -51,7 +51,7 @@ def test_large_arrays_of_an_answer_come_in_pieces(channel: Channel, monkeypatch,
     monkeypatch.setattr(calls, "PIECE_BYTES", piece_bytes)
     sizes = [sum(array.nbytes for array in frame.arrays) for frame in frames()]
     assert max(sizes) <= max(8, piece_bytes) and (len(sizes) == 1) == (piece_bytes == 8 << 20)
-    found = call(channel, 30.0, "get_answer")
+    found = call(channel, 30.0, "a client", "get_answer")
     assert set(found) == set(ANSWER) and found["number"] == 7
     for name, tensor in found.items():
         if isinstance(tensor, torch.Tensor):
@@ -101,9 +101,9 @@ def test_an_answer_that_is_too_short_or_too_long_is_refused() -> None:
 
 def test_what_is_too_large_for_one_call_or_answer_says_so(channel: Channel, monkeypatch) -> None:
     monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 800)
-    assert call(channel, 30.0, "count", np.arange(100)) == 100
+    assert call(channel, 30.0, "a client", "count", np.arange(100)) == 100
     with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may bring 800"):
-        call(channel, 30.0, "count", np.arange(101))
+        call(channel, 30.0, "a client", "count", np.arange(101))
     monkeypatch.setattr(calls, "MAX_ANSWER_BYTES", 1000)
     with pytest.raises(SettingsError, match=r"the answer of get_answer has .* bytes; one answer may have 1000"):
-        call(channel, 30.0, "get_answer")
+        call(channel, 30.0, "a client", "get_answer")
