@@ -86,6 +86,23 @@ def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> N
             assert LEFT in world.errors(process)
 
 
+@pytest.mark.slow
+def test_channels_of_a_client_that_is_killed_go_and_those_of_an_idle_one_stay(folder: Path) -> None:
+    with running(folder, num_compute=2, work="keep") as world:
+        for rank in range(2):
+            assert world.hear(rank) == {"has_begun": True}
+        world.ranks[0].kill()
+        for process in world.storage:
+            assert process.stderr is not None
+            while "(kept by 0) is given up" not in (line := process.stderr.readline()):
+                assert line and "kept by 1" not in line, line
+        world.go_on(1)
+        assert world.hear(1) == {"has_all": True}
+        assert world.hear(1)["has_ended"]
+        for process in (world.ranks[1], *world.storage):
+            assert world.ends(process) == 0, world.errors(process)
+
+
 @pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
 def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, killed: int) -> None:
     with consuming(folder, timeout=4) as world:

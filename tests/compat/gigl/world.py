@@ -33,8 +33,14 @@ from hopstream.compat.gigl.distributed.graph_store import (
     shutdown_compute_process,
 )
 from hopstream.compat.gigl.distributed.graph_store import compute as graph_store_compute
+from hopstream.compat.gigl.distributed.graph_store import dist_server as graph_store_server
+from hopstream.compat.gigl.distributed.graph_store.messages import InitSamplingBackendRequest, RegisterBackendRequest
+from hopstream.compat.gigl.distributed.graph_store.remote_channel import RemoteReceivingChannel
+from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
 from hopstream.compat.gigl.src.common.types.graph_data import NodeType
 from hopstream.compat.glt.distributed import dist_server, roster
+from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from tests.compat.gigl.ring import check_batch
@@ -44,13 +50,14 @@ from tests.store.authority import Authority
 if TYPE_CHECKING:
     from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader
 
-GONE_S, ABANDONED_S = 4.0, 6.0
+GONE_S, ABANDONED_S, LEASE_S = 4.0, 6.0, 3.0
 RPC_S = 60
 END_S = 120.0
 """How long all processes of a cluster may take to end by themselves."""
 
 if __name__ in ("__main__", "__mp_main__"):
     roster.GONE_S, roster.ABANDONED_S, roster.PRESENT_S = GONE_S, ABANDONED_S, 0.5
+    graph_store_server.LEASE_S = LEASE_S
     dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL = 0.5
     # The address of this machine's name may be one that others can reach.
     socket.gethostname = lambda: os.environ.get("WORLD_HOME", "localhost")
@@ -171,6 +178,33 @@ def consume(dataset: RemoteDistDataset) -> int:
     return status
 
 
+def keep(dataset: RemoteDistDataset) -> int:
+    """Begin an epoch of a channel on every server and wait for a line; then read the epoch to its end."""
+    rank, ask = torch.distributed.get_rank(), graph_store_compute.request_server
+    config = SamplingConfig(SamplingType.NODE, [2], 4, False, False, True, True, False, False, "in", 7)
+    options = InitSamplingBackendRequest(
+        "kept", RemoteDistSamplingWorkerOptions(), KHopNeighborSamplerOptions([2]), config
+    )
+    channels, wanted = [], []
+    for server, ids in dataset.fetch_node_ids(rank=rank, world_size=torch.distributed.get_world_size()).items():
+        wanted += ids.tolist()
+        backend = ask(server, "init_sampling_backend", options)
+        given = RegisterBackendRequest(backend, f"kept by {rank}", NodeSamplerInput(ids), config, 1, "1MB")
+        channels.append(ask(server, "register_sampling_input", given))
+        ask(server, "start_new_epoch_sampling", channels[-1], 0)
+    say(has_begun=True)
+    sys.stdin.readline()
+    receiving, seeds = RemoteReceivingChannel([*range(len(channels))], channels), []
+    with suppress(StopIteration):
+        while True:
+            seeds += receiving.recv()["batch"].tolist()
+    for server, channel in enumerate(channels):
+        ask(server, "destroy_sampling_input", channel)
+    assert sorted(seeds) == sorted(wanted) and wanted
+    say(has_all=True)
+    return 0
+
+
 def compute(task: dict[str, Any]) -> int:
     """A compute rank; its exit status."""
     status = 0
@@ -182,7 +216,7 @@ def compute(task: dict[str, Any]) -> int:
         session_of_all.graph._timeout_s = float(task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size
         dataset = RemoteDistDataset(info, task["local_rank"])
-        status |= {"train": train, "consume": consume}[task["work"]](dataset)
+        status |= {"train": train, "consume": consume, "keep": keep}[task["work"]](dataset)
         try:
             shutdown_compute_process()
         except Exception as error:

@@ -598,7 +598,7 @@ def serve_process(folder: Path, rank: int, port: int) -> None:
     glt.distributed.wait_and_shutdown_server()
 
 
-def client_process(rank: int, port: int, out: Path) -> None:
+def client_process(rank: int, port: int, out: Path, leaves: Any) -> None:
     glt.distributed.init_client(2, 2, rank, HOME, port)
     nodes = torch.arange(NUM_NODES)
     loaders = [
@@ -615,20 +615,25 @@ def client_process(rank: int, port: int, out: Path) -> None:
             seen += data.batch.tolist() if loader is loaders[0] else []
         loader.shutdown()
     torch.save(torch.tensor(seen), out / f"seen{rank}.pt")
+    leaves.set()
     glt.distributed.shutdown_client()
 
 
 @pytest.mark.slow
 def test_two_servers_and_two_clients_from_start_to_end(tmp_path: Path) -> None:
+    """The second client starts when the first one leaves, which waits for it."""
     write_partitions(ring_graph(), tmp_path / "glt", num_parts=2, method="hash")
     context, port = multiprocessing.get_context("spawn"), free_port()
+    leaves = context.Event()
     processes = [
         *(context.Process(target=serve_process, args=(tmp_path / "glt", rank, port)) for rank in range(2)),
-        *(context.Process(target=client_process, args=(rank, port, tmp_path)) for rank in range(2)),
+        *(context.Process(target=client_process, args=(rank, port, tmp_path, leaves)) for rank in range(2)),
     ]
     try:
-        for process in processes:
+        for process in processes[:3]:
             process.start()
+        assert leaves.wait(2 * WAIT_S)
+        processes[3].start()
         ends = time.monotonic() + 4 * WAIT_S
         for process in processes:
             process.join(ends - time.monotonic())
