@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,8 @@ def test_clients_that_never_come_count_as_gone_at_the_first_deadline(folder: Pat
 def test_a_client_that_is_killed_loses_its_channels_and_no_other_one_does(folder: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(graph_store_server, "LEASE_S", 2 * SOON_S)
     monkeypatch.setattr(dist_server, "SERVER_EXIT_STATUS_CHECK_INTERVAL", 0.05)
-    with own_server(folder, num_clients=2) as (server, meeting), ThreadPoolExecutor(1) as pool:
+    with own_server(folder, num_clients=2) as (server, meeting), ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.callback(server.exit)
         ending = pool.submit(wait_and_shutdown_server)
         killed, idle = (Session(meeting, rank, 2) for rank in range(2))
         request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
