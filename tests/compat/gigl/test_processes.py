@@ -152,7 +152,7 @@ def test_kills_at_any_moment(folder: Path, rng: np.random.Generator, turn: int, 
         statuses = [process.returncode for process in (*world.ranks, *world.storage)]
         told = f"after {ranks_s:.1f} and {all_s:.1f} s with statuses {statuses}:\n" + "\n".join(errors)
         print(f"{kind} {killed} killed: {told.partition(chr(10))[0]}")  # noqa: T201
-        assert all_s < 2 * DEADLINE_S, told
+        assert all_s < 3 * DEADLINE_S, told  # 39 s were seen on two cores with a load of eleven
         _, alive = psutil.wait_procs(processes, DEADLINE_S)
         assert not alive, told
         if kind == "client":
