@@ -14,7 +14,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import InitSamplingBackendRequest, RegisterBackendRequest
@@ -32,12 +40,16 @@ CONFIGS = [
 ]
 OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=2, worker_concurrency=2)
 NUM_THREADS = 3
+NUM_KEPT = 3
+"""Channels that are registered before a server is shut down."""
 DEADLINE_S = 10.0
 NUM_PLACES = 8
 """Calls release locks less often."""
 BLOCKED_S = 0.02
 """How long a call pauses for another one, which may wait for it."""
 DATASETS: list[DistDataset] = []
+NUM_TAKEN = [0]
+"""Messages that calls of ``fetch`` took."""
 There = dict[int, tuple[int, set[int]]]
 """By number of a backend: its key, and the numbers of its channels."""
 
@@ -243,6 +255,13 @@ class ClientsOfADistServer(RuleBasedStateMachine):
         self.known.append(Backend(found, key))
         return self.known[-1]
 
+    @rule(target=channels, key=st.integers(0, 1), num_seeds=st.integers(1, 11))
+    def open_channel(self, key: int, num_seeds: int) -> Channel:
+        """What a loader does first, so that most channels have messages."""
+        channel = self.register(self.init(key, is_raced=False), num_seeds)
+        self.start(channel, 1)
+        return channel
+
     @rule(target=channels, backend=backends, num_seeds=st.integers(0, 11))
     def register(self, backend: Backend, num_seeds: int) -> Channel:
         request = self.registration(backend, CONFIGS[backend.key], range(num_seeds))
@@ -289,6 +308,15 @@ class ClientsOfADistServer(RuleBasedStateMachine):
     def fetch_one(self, channel: Channel) -> None:
         self.fetch(channel)
 
+    @precondition(lambda self: self.with_messages())
+    @rule(place=st.integers(0, 9))
+    def fetch_where_messages_are(self, place: int) -> None:
+        there = self.with_messages()
+        assert self.fetch(there[place % len(there)])
+
+    def with_messages(self) -> list[Channel]:
+        return [one for backend in self.known for one in backend.channels if one.is_there and one.left]
+
     def fetch(self, channel: Channel) -> bool:
         """Whether there was a message, which is checked."""
         message, is_done = self.server.fetch_one_sampled_message(channel.channel_id)
@@ -296,6 +324,7 @@ class ClientsOfADistServer(RuleBasedStateMachine):
             assert (message, is_done) == (None, True)
             return False
         assert message is not None and not is_done
+        NUM_TAKEN[0] += 1
         check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
         self.take(channel, message["batch"].tolist())
         return True
@@ -435,6 +464,7 @@ class ClientsOfADistServer(RuleBasedStateMachine):
             if backend.is_there
         }
 
+    @precondition(lambda self: len(self.ids) > NUM_KEPT)
     @rule()
     def shut_down(self) -> None:
         self.server.shutdown()
@@ -468,12 +498,11 @@ def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
         clients.teardown()
 
 
-class ManyClientsOfADistServer(ClientsOfADistServer):
-    """The same, for longer."""
-
-
 SETTINGS = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-TestClientsOfADistServer = ClientsOfADistServer.TestCase
-TestClientsOfADistServer.settings = settings(SETTINGS, max_examples=100)
-TestManyClientsOfADistServer = pytest.mark.soak(ManyClientsOfADistServer.TestCase)
-TestManyClientsOfADistServer.settings = settings(SETTINGS, max_examples=2000)
+
+
+@pytest.mark.parametrize("max_examples", [100, pytest.param(2000, marks=pytest.mark.soak)])
+def test_clients_of_a_dist_server(max_examples: int) -> None:
+    NUM_TAKEN[0] = 0
+    run_state_machine_as_test(ClientsOfADistServer, settings=settings(SETTINGS, max_examples=max_examples))
+    assert NUM_TAKEN[0] >= max_examples // 4  # a machine whose channels are all empty or gone would prove little
