@@ -358,7 +358,7 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     backend = init(server)
     for wanted, given in ((10**9, OPTIONS.buffer_capacity), (0, 1), (-1, 1)):
         request = RegisterBackendRequest(backend, f"{wanted}", NodeSamplerInput([1]), CONFIG, wanted, "1MB")
-        assert server._channels[server.register_sampling_input(request)].channel._capacity == given
+        assert server._channels[server.register_sampling_input(request)].channel.capacity == given
     for size, num_bytes in (("64MB", 64 * 10**6), (1000, 1000)):
         request = RegisterBackendRequest(backend, f"{size}", NodeSamplerInput([1]), CONFIG, 4, size)
         assert server._channels[server.register_sampling_input(request)].channel._max_bytes == num_bytes

@@ -38,12 +38,21 @@ from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_st
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.glt.distributed import dist_client, dist_server, roster
+from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, set_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.sampler import NodeSamplerInput
-from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.store.wire import decode_frame, encode_frame
+from hopstream.errors import (
+    AccessDenied,
+    FormatError,
+    HopstreamError,
+    RemoteError,
+    SettingsError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from hopstream.store.wire import Frame, decode_frame, encode_frame
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
 from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, init, register
@@ -91,6 +100,45 @@ def own_server(folder: Path, **more: Any) -> Iterator[tuple[DistServer, Meeting]
         if dist_server._SERVER is not None:
             get_server().exit()
             wait_and_shutdown_server()
+
+
+# --- Presence ---------------------------------------------------------------------------------------------------------
+
+
+class OddOnce:
+    """A connection to server 0 whose first answers make no sense."""
+
+    location = "grpc://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.errors: list[HopstreamError] = [RemoteError("odd"), FormatError("odd"), AccessDenied("odd")]
+        self.is_well = threading.Event()
+
+    def ask(self, *_: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop()
+        self.is_well.set()
+        return Frame(header={"is_abandoned": False, "clients": ["a"]}, arrays=[])
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_odd_answer_does_not_end_a_members_presence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "PRESENT_S", 0.01)
+    channel = OddOnce()
+    member = roster.Member(channel, "client", 0)  # type: ignore[arg-type]
+    member.stay_present()
+    assert channel.is_well.wait(WAIT_S)
+    member.close()
+    assert member.trouble is None
+
+
+def test_only_a_server_waits_for_its_end() -> None:
+    set_context(DistContext(DistRole.CLIENT, "clients", 1, 0, 2, 1))
+    with pytest.raises(RuntimeError, match="this process is a client; wait_and_shutdown_server is for servers"):
+        wait_and_shutdown_server()
+    set_context(None)
 
 
 # --- Meeting ----------------------------------------------------------------------------------------------------------
@@ -465,7 +513,7 @@ def test_a_storage_dataset_needs_to_know_its_rank(folder: Path) -> None:
         build_storage_dataset(folder, "in")
     build_storage_dataset(folder, "out", rank=1, world_size=2).close()
     for options, message in (
-        ({"rank": 2, "world_size": 2}, "partition 2 of 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2 of 2"),
         ({"rank": 0, "world_size": 3}, "has 2"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -26,6 +26,8 @@ from hopstream.compat.gigl.distributed.graph_store.compute import (
 )
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import FetchNodesRequest
+from hopstream.compat.gigl.distributed.graph_store.remote_channel import RemoteReceivingChannel
+from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
@@ -36,6 +38,7 @@ from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitio
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.layout import write_parts
+from hopstream.stream.scheduler import Scheduler
 from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
 from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_batch, check_ring_batch, write_range_ring, write_ring
 from tests.ports import free_port
@@ -417,19 +420,64 @@ def test_without_a_session() -> None:
         request_server(0, "get_edge_dir")
 
 
-def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
+def new_channels(dataset: RemoteDistDataset, batch_size: int = 4) -> list[int]:
+    """A channel of all nodes on each server."""
     from hopstream.compat.gigl.distributed.graph_store.messages import RegisterBackendRequest
-    from hopstream.compat.gigl.distributed.graph_store.remote_channel import RemoteReceivingChannel
     from hopstream.compat.glt.sampler import NodeSamplerInput
     from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest
 
-    dataset = connect(rings["hash"], 2)
-    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
-    channels = []
+    config, channels = replace(CONFIG, batch_size=batch_size), []
+    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), config)
     for server, ids in dataset.fetch_node_ids().items():
         backend = request_server(server, DistServer.init_sampling_backend, request)
-        given = RegisterBackendRequest(backend, "rank_0", NodeSamplerInput(ids), CONFIG, 4, "1MB")
+        given = RegisterBackendRequest(backend, "rank_0", NodeSamplerInput(ids), config, 4, "1MB")
         channels.append(request_server(server, DistServer.register_sampling_input, given))
+    return channels
+
+
+def read_seeds(receiving: RemoteReceivingChannel) -> list[int]:
+    """The seeds of the rest of an epoch."""
+    seen: list[int] = []
+    with pytest.raises(StopIteration):
+        while True:
+            seen += receiving.recv()["batch"].tolist()
+    return seen
+
+
+def test_an_epoch_that_is_left_takes_nothing_of_the_next(connect: Connect, rings: dict[str, Path]) -> None:
+    channels = new_channels(connect(rings["hash"], 2), batch_size=1)
+    receiving = RemoteReceivingChannel([0, 1], channels, prefetch_size=24)
+    for epoch in range(6):
+        receiving.reset()
+        for server, channel in enumerate(channels):
+            request_server(server, DistServer.start_new_epoch_sampling, channel, epoch)
+        if epoch % 2 == 0:
+            receiving.recv()
+        else:
+            assert sorted(read_seeds(receiving)) == list(range(NUM_NODES))
+
+
+def test_a_batch_that_takes_longer_than_a_call_is_not_lost(
+    connect: Connect, rings: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_slow = Scheduler.fetched, [True]
+
+    def fetched(scheduler: Scheduler, *args: Any, **kwargs: Any) -> Any:
+        if is_slow[0]:
+            is_slow[0] = False
+            time.sleep(1.5)  # longer than a call may take
+        return real(scheduler, *args, **kwargs)
+
+    monkeypatch.setattr(Scheduler, "fetched", fetched)
+    channels = new_channels(connect(rings["hash"], 1))
+    monkeypatch.setattr(dist_client.session(), "_meeting", replace(dist_client.session()._meeting, timeout_s=0.5))
+    request_server(0, DistServer.start_new_epoch_sampling, channels[0], 0)
+    assert request_server(0, "fetch_one_sampled_message", channels[0]) == (None, False)
+    assert sorted(read_seeds(RemoteReceivingChannel([0], channels))) == list(range(NUM_NODES))
+
+
+def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
+    channels = new_channels(connect(rings["hash"], 2))
     receiving = RemoteReceivingChannel([0, 1], channels, prefetch_size=3)
     for epoch in range(2):
         for server, channel in enumerate(channels):

@@ -83,3 +83,31 @@ def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generato
     with pytest.raises(SchemaError, match="nobody"):
         build(tables)
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+def test_an_error_of_the_preparation_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, calls = write_tables(tmp_path / "tables", np.random.default_rng(0)), []
+
+    def fail(*_: Any, **__: Any) -> None:
+        calls.append(1)
+        raise StateError("job.json: remove its folder and start again")
+
+    monkeypatch.setattr(storage_utils, "prepare", fail)
+    with pytest.raises(StateError, match="remove its folder"):
+        build_storage_dataset(source, "in", rank=0, world_size=2, work=WORK, timeout_seconds=WAIT_S)
+    assert calls == [1]
+
+
+def test_settings_are_checked_before_tables_are_prepared(tmp_path: Path, calls: list[Any]) -> None:
+    source = write_tables(tmp_path / "tables", np.random.default_rng(0))
+    for options, told in (
+        ({"sample_edge_direction": "both"}, "direction of sampling is 'both'"),
+        ({"max_labels_per_anchor_node": 0}, "max_labels_per_anchor_node is 0"),
+        ({"rank": 2}, "rank is 2 of 2"),
+        ({"settings": PartitionSettings(num_parts=2, direction="out")}, "need that direction or 'both'"),
+        ({"settings": PartitionSettings(num_parts=1)}, "and a part each"),
+    ):
+        given = {"sample_edge_direction": "in", "rank": 0, "world_size": 2, "work": WORK, **options}
+        with pytest.raises(ValueError, match=told):
+            build_storage_dataset(source, **given)
+    assert calls == []

@@ -13,7 +13,7 @@ import math
 import reprlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ RAISED = {error.__name__: error for error in (KeyError, RuntimeError, ValueError
 """Errors of methods that the caller gets as they were raised; hopstream's own errors are told by the wire protocol."""
 CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
 """Within a method: the name of the client that calls it; None for a caller in this process."""
+WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=math.inf)
+"""Within a method: how many seconds its caller waits for the answer; infinite for a caller in this process."""
 
 PIECE_BYTES = 8 << 20
 """Bytes of arrays in one frame of an answer."""
@@ -52,7 +54,7 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
             )
         given = decode_options(frame.header.get("options"), frame.arrays)
         try:
-            answer = _call_for(frame.text("client"), methods[name], given)
+            answer = _call_for(frame, methods[name], given)
         except HopstreamError:
             raise
         except tuple(RAISED.values()) as error:
@@ -66,12 +68,17 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
     return operation
 
 
-def _call_for(client: str, method: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    before = CALLER.set(client)
-    try:
+def _call_for(frame: Frame, method: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    wait_s = frame.header.get("wait_s")
+    if not isinstance(wait_s, int | float) or not 0 < wait_s < math.inf:
+        raise FormatError(f"header field 'wait_s' is {reprlib.repr(wait_s)}; it must be a number of seconds above 0")
+
+    def called() -> Any:
+        CALLER.set(frame.text("client"))
+        WAIT_S.set(float(wait_s))
         return method(*given["args"], **given["kwargs"])
-    finally:
-        CALLER.reset(before)
+
+    return copy_context().run(called)
 
 
 def call(channel: Channel, timeout_s: float, client: str, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +96,8 @@ def call(channel: Channel, timeout_s: float, client: str, method: str, *args: An
             f"the arguments of {method} have {num_bytes} bytes; one call may bring {MAX_REQUEST_BYTES}, which is "
             f"{MAX_REQUEST_BYTES // 8} ids: give fewer to one call, for example the input of more ranks"
         )
-    request = encode_frame({"op": OPERATION, "client": client, "method": method, "options": header}, arrays)
+    asked = {"op": OPERATION, "client": client, "wait_s": timeout_s, "method": method, "options": header}
+    request = encode_frame(asked, arrays)
     reader = AnswerReader()
     channel.call(request, timeout_s, f"{OPERATION} {method}", reader)
     told, found = reader.result()

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -242,7 +243,8 @@ class DistDataset:
             if found is None:
                 found = read()
                 found.flags.writeable = False
-            self._kept[owner, what] = found
+            if found.nbytes <= KEPT_BYTES:
+                self._kept[owner, what] = found
             while sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
                 del self._kept[next(iter(self._kept))]
             return found
@@ -297,15 +299,19 @@ def made_once(out: Path, held: Path, make: Callable[[], object], wait_s: float =
 
     Raises:
         StateError: Another process has been making it for so long.
+        Exception: What ``make`` raises.
     """
     ends = time.monotonic() + wait_s
-    while not (out / MANIFEST).is_file():
-        try:
-            with locked(held):
-                if not (out / MANIFEST).is_file():
-                    make()
-        except StateError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(LOOK_S)
+    with ExitStack() as stack:
+        while not (out / MANIFEST).is_file():
+            try:
+                stack.enter_context(locked(held))
+            except StateError:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(LOOK_S)
+                continue
+            if not (out / MANIFEST).is_file():
+                make()
+            break
     return out

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hopstream.arrays import IntArray
-from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, set_context
+from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, get_context, set_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.graph_facts import to_torch
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
@@ -232,10 +232,15 @@ def wait_and_shutdown_server() -> None:
     channels whose clients are gone.
 
     Raises:
-        RuntimeError: Loaders left channels, or nobody could call ``exit``; it is raised when the other servers can end.
+        RuntimeError: This process is something else. Loaders left channels, or nobody could call ``exit``: that is
+            raised when the other servers can end.
     """
     global _SERVER, _STORAGE
     if _SERVER is None or _STORAGE is None:
+        if (context := get_context()) is not None:
+            raise RuntimeError(
+                f"this process is a {context.role.name.lower()}; wait_and_shutdown_server is for servers"
+            )
         LOG.warning("there is no server in this process; nothing to shut down")
         return
     server, storage = _SERVER, _STORAGE

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
 from hopstream.store.channel import Channel
 from hopstream.store.rendezvous_server import MAX_RANKS
@@ -208,8 +208,8 @@ class Member:
                 told = self._ask("present", TURN_S + SLACK_S)
                 self._is_abandoned, self.clients = bool(told["is_abandoned"]), frozenset(told["clients"])
                 self._answered_at = time.monotonic()
-            except (StoreUnavailable, StoreTimeout):
-                continue  # whoever needs the server hears of it
+            except HopstreamError as error:  # who needs the server hears of it; the next turn may go well
+                LOG.info("%s %d could not say that it is there: %s", self._role, self._rank, error)
 
     def _wait(self, step: str, timeout_s: float, what: str, **more: Any) -> dict[str, Any]:
         ends = time.monotonic() + timeout_s

@@ -45,7 +45,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
 from hopstream.compat.gigl.utils.data_splitters import padded_labels
-from hopstream.compat.glt.distributed.calls import CALLER
+from hopstream.compat.glt.distributed.calls import CALLER, WAIT_S
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.dist_server import METHODS as METHODS_OF_PARTS
 from hopstream.compat.glt.distributed.dist_server import (
@@ -69,7 +69,10 @@ FETCH_SLOW_LOG_SECS = 1.0
 FETCH_POLL_S = 0.1
 FETCH_S = 600.0
 """How long one fetch waits for a batch."""
-INIT_WAIT_S = 60.0
+WAIT_SHARE = 0.8
+"""How much of the time that its caller waits a fetch takes, so that no message comes too late."""
+INIT_WAIT_S = 180.0
+"""How long a caller waits for another one that makes the same backend, which may wait so long for other servers."""
 LEASE_S = SamplingLimits().lease_s
 """Seconds without use, and without a sign of its client, after which a channel is given up."""
 EMPTY_CAPACITY = 1
@@ -392,9 +395,10 @@ class DistServer(ServerOfParts):
             finally:
                 state.lock.release()
             return state.backend_id
-        if not state.lock.acquire(timeout=INIT_WAIT_S):
+        wait_s = min(INIT_WAIT_S, WAIT_SHARE * WAIT_S.get())
+        if not state.lock.acquire(timeout=wait_s):
             raise RuntimeError(
-                f"backend {opts.backend_key!r} is being made by another caller, for {INIT_WAIT_S:g} s by now"
+                f"backend {opts.backend_key!r} is being made by another caller, for {wait_s:.3g} s by now"
             )
         try:
             if state.init_error is not None:
@@ -502,18 +506,22 @@ class DistServer(ServerOfParts):
             state.epoch = epoch
 
     def fetch_one_sampled_message(self, channel_id: int) -> tuple[SampleMessage | None, bool]:
-        """Wait for the next message of a channel, and whether the epoch has ended: then there is none.
+        """Wait for the next message of a channel.
+
+        Returns:
+            The message and False; None and True when the epoch has ended; None and False to a client that would stop
+            waiting before a batch is made: it asks again, and no message is lost.
 
         Raises:
             RuntimeError: No batch came in ten minutes, or the channel was given up.
         """
-        started = time.monotonic()
+        started, limit_s = time.monotonic(), min(FETCH_S, WAIT_SHARE * WAIT_S.get())
         with self._lock:
             state = self._used(channel_id)
         if state is None or state.epoch < 0:
             return None, True
         wait_s, generation = 0.0, state.channel.generation
-        while time.monotonic() - started < FETCH_S:
+        while time.monotonic() - started < limit_s:
             if state.tombstoned or state.channel.generation != generation:  # a later epoch was started
                 return None, True
             message = state.channel.recv(wait_s, generation)
@@ -529,6 +537,8 @@ class DistServer(ServerOfParts):
                 is_done = True
             if is_done and state.channel.empty():
                 return None, True
+        if limit_s < FETCH_S:
+            return None, False
         raise RuntimeError(f"no batch of channel {channel_id} came in {FETCH_S:g} s")
 
     def _log_fetch(self, channel_id: int, seconds: float) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import torch
 
@@ -49,10 +50,23 @@ class RemoteReceivingChannel:
         if pin_memory and not torch.cuda.is_available():
             raise SettingsError("pin_memory needs a GPU, and torch finds none; leave it out")
         self._mask, self._prefetch, self._is_pinned = mask, prefetch_size, pin_memory
+        self._asked: set[Future[tuple[SampleMessage | None, bool]]] = set()
         self.reset()
 
     def reset(self) -> None:
-        """Begin an epoch; messages of the last one that have not come are dropped."""
+        """Get ready for the next epoch; call it before that is started.
+
+        Messages of the last epoch that have not come are dropped. Fetches that are under way are waited for, as they
+        could take messages of the next epoch.
+
+        Raises:
+            StoreTimeout: A fetch did not end within ``RECV_S``.
+        """
+        under_way = [asked for asked in self._asked if not asked.cancel()]
+        _, late = wait(under_way, RECV_S)
+        if late:
+            raise StoreTimeout(f"{len(late)} fetches of the last epoch did not end in {RECV_S:g} s; see servers' logs")
+        self._asked.clear()
         self._arrived: queue.SimpleQueue[tuple[int, Future[tuple[SampleMessage | None, bool]]]] = queue.SimpleQueue()
         self._has_ended = [not is_active for is_active in self._mask]
         self._num_pending = [0] * len(self._servers)
@@ -83,15 +97,17 @@ class RemoteReceivingChannel:
             for place, has_ended in enumerate(self._has_ended):
                 for _ in range(0 if has_ended else self._prefetch):
                     self._ask(place)
+        ends = time.monotonic() + RECV_S
         while any(self._num_pending) or not all(self._has_ended):
             try:
-                place, asked = self._arrived.get(timeout=RECV_S)
+                place, asked = self._arrived.get(timeout=max(0.0, ends - time.monotonic()))
             except queue.Empty:
                 waiting = [rank for rank, count in zip(self._servers, self._num_pending, strict=True) if count]
                 raise StoreTimeout(
                     f"no message came in {RECV_S:g} s from servers {', '.join(map(str, waiting))}; see their logs"
                 ) from None
             self._num_pending[place] -= 1
+            self._asked.discard(asked)
             try:
                 message, is_done = asked.result()
             except Exception as error:
@@ -104,6 +120,7 @@ class RemoteReceivingChannel:
                     raise RuntimeError(f"A sampling worker failed while producing this batch:\n{lines}")
                 return {name: value.pin_memory() for name, value in message.items()} if self._is_pinned else message
             self._has_ended[place] = self._has_ended[place] or is_done
+            self._ask(place)  # a batch that takes longer than a server lets a fetch wait
         raise StopIteration
 
     def _ask(self, place: int) -> None:
@@ -112,4 +129,5 @@ class RemoteReceivingChannel:
         arrived = self._arrived
         asked = session().submit(self._servers[place], "fetch_one_sampled_message", self._ids[place])
         self._num_pending[place] += 1
+        self._asked.add(asked)
         asked.add_done_callback(lambda done: arrived.put((place, done)))

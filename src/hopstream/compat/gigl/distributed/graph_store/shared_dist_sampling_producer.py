@@ -126,7 +126,7 @@ class QueueChannel:
 
     def __init__(self, capacity: int = 16, max_bytes: float = math.inf) -> None:
         """Hold at most ``capacity`` messages of ``max_bytes`` together; one message always fits."""
-        self._capacity, self._max_bytes = capacity, max_bytes
+        self.capacity, self._max_bytes = capacity, max_bytes
         self._messages: deque[SampleMessage] = deque()
         self._num_bytes = 0
         self._changed = threading.Condition()
@@ -187,7 +187,7 @@ class QueueChannel:
             self.clear()
 
     def _has_room(self, num_bytes: int) -> bool:
-        has_space = len(self._messages) < self._capacity and self._num_bytes + num_bytes <= self._max_bytes
+        has_space = len(self._messages) < self.capacity and self._num_bytes + num_bytes <= self._max_bytes
         return has_space or not self._messages
 
 
@@ -301,9 +301,12 @@ class SharedDistSamplingBackend:
             scheduler = self._running()
             self._check_new(channel_id, sampling_config)
             num_batches = 0 if loader is None else len(loader)
+            credit = self.worker_options.buffer_capacity
+            if isinstance(channel, QueueChannel):
+                credit = min(credit, channel.capacity)
             scheduler.add(
                 channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
-                credit=self.worker_options.buffer_capacity, loader=type(loader).__name__, payer=worker_key,
+                credit=credit, loader=type(loader).__name__, payer=worker_key,
                 new_job=lambda: _Job(cast(SubgraphLoader, loader), self._form_of(sampler_input)),
             )  # fmt: skip
             self._channels[channel_id] = _Registered(command, loader)
@@ -333,18 +336,16 @@ class SharedDistSamplingBackend:
                 )
                 known.failure = None
                 scheduler.begin(channel_id, 0, epoch, 0)
-                last = known.pump
-                known.pump = pump = threading.Thread(
-                    target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}",
-                    daemon=True,
-                )  # fmt: skip
             if isinstance(known.command.channel, QueueChannel):
                 try:
-                    _drain(known.command.channel, last)
+                    _drain(known.command.channel, known.pump)
                 except StoreTimeout as error:
                     known.failure = error
                     raise
-            pump.start()
+            known.pump = threading.Thread(
+                target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}", daemon=True
+            )
+            known.pump.start()
 
     def unregister_input(self, channel_id: int) -> None:
         """Give a channel up, and close what its messages go to; unknown ones are gone already."""

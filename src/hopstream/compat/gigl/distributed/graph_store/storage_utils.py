@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from hopstream.checks import read_integer
 from hopstream.compat.gigl.distributed.graph_store.dist_server import init_server, wait_and_shutdown_server
 from hopstream.compat.gigl.distributed.utils.networking import write_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed.dist_context import check_rank
 from hopstream.compat.glt.distributed.dist_dataset import MAKE_S, DistDataset, made_once
+from hopstream.compat.glt.distributed.graph_facts import edge_direction
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.partition.paths import MANIFEST
@@ -90,9 +93,18 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
         if not torch.distributed.is_initialized():
             raise SettingsError("there is no process group of storage machines; make one, or give rank and world_size")
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    check_rank("rank", rank, world_size)
+    direction = edge_direction(sample_edge_direction)
+    if max_labels_per_anchor_node is not None:
+        read_integer("max_labels_per_anchor_node", max_labels_per_anchor_node, 1)
     root = local_path(source)
     if not (root / MANIFEST).is_file():
         settings = settings or PartitionSettings(num_parts=world_size, direction="both")
+        if settings.direction not in (direction, "both") or settings.num_parts < world_size:
+            raise SettingsError(
+                f"settings has direction {settings.direction!r} and {settings.num_parts} parts; {world_size} machines "
+                f"that sample {direction!r} need that direction or 'both', and a part each"
+            )
         root = _prepared(root, prepared, settings, work, timeout_seconds)
     return DistDataset(
         root, edge_dir=sample_edge_direction, num_partitions=world_size, partition_idx=rank,
