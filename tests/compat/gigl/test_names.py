@@ -1,4 +1,4 @@
-"""Are the public names of GiGL's two pages of graph-store mode here, with their fields, and in the document's table?"""
+"""Public names of GiGL's two pages of graph-store mode: their fields, and the document's tables of names."""
 
 from __future__ import annotations
 
@@ -73,6 +73,17 @@ def test_constants() -> None:
         "num_servers", "server_rank", "dataset", "master_addr", "master_port", "num_clients", "num_rpc_threads",
         "request_timeout", "server_group_name", "is_dynamic",
     ]  # fmt: skip
+
+
+def test_rows_of_the_documents_tables_have_the_cells_of_their_heads() -> None:
+    blocks = [block.splitlines() for block in DOCUMENT.read_text().split("\n\n")]
+    tables = [lines for lines in blocks if any(line.startswith("|--") for line in lines)]
+    assert len(tables) == 6
+    for head, *rows in tables:
+        for line in (head, *rows):
+            assert line.startswith("| ") or set(line) == {"|", "-"}, line
+            assert line.endswith("|"), line
+            assert len(re.findall(r"(?<!\\)\|", line)) == head.count("|"), line
 
 
 def test_the_document_has_every_name_and_names_tests_that_are_there() -> None:
