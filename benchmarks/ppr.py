@@ -1,4 +1,4 @@
-"""How many neighbourhoods by personalised PageRank are found per second, on one thread, with the whole graph mapped?"""
+"""Neighbourhoods by personalised PageRank per second, on one thread, with the whole graph mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are batches of anchors with their labels, and of random nodes, bit-equal wherever the parts are?"""
+"""Batches of anchors with their labels, and of random nodes, are bit-equal wherever the parts are."""
 
 from __future__ import annotations
 

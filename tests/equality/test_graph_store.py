@@ -1,4 +1,4 @@
-"""Are batches that servers make bit-equal to those that a loader makes itself?
+"""Batches that servers make are bit-equal to those that a loader makes itself.
 
 A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, two epochs each: every
 way over 4 servers with 4 threads, and over another number of servers or threads, which take turns; all in slow runs.

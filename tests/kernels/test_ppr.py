@@ -1,4 +1,4 @@
-"""Do walks and choices equal the plain answer, bit by bit, however long the lists and whatever the limits?"""
+"""Walks and choices equal the plain answer, bit by bit, for long lists and any limits."""
 
 from __future__ import annotations
 

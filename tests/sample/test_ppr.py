@@ -1,4 +1,4 @@
-"""Are neighbourhoods those of personalised PageRank, and what exactly is in them?"""
+"""Neighbourhoods are those of personalised PageRank, and what exactly is in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are settings of personalised PageRank refused that cannot be met, and what do they mean on a graph?"""
+"""Settings of personalised PageRank: what is refused, and what they mean on a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are a server's numbers what it did, and do its health pages tell the truth in time?"""
+"""A server's numbers are what it did, and its health pages tell the truth in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What are the servers of a cluster doing now, and how much since they were asked last?"""
+"""Shows what the servers of a cluster do now, and how much they did since they were asked last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a training script get the neighbourhoods of seeds by personalised PageRank?
+"""Loader of the neighbourhoods of seeds by personalised PageRank.
 
 A batch has the seeds, the nodes of highest score around each of them, and an edge from every seed to every node of its
 neighbourhood, with the score.

@@ -1,4 +1,4 @@
-"""How does a mini-batch become PyG's ``Data`` or ``HeteroData``?
+"""Turns a mini-batch into PyG's ``Data`` or ``HeteroData``.
 
 Attributes have PyG's names and meaning. Tensors share the memory of the batch's arrays; nothing is copied unless it has
 to be pinned and was not made so.

@@ -1,4 +1,4 @@
-"""Which nodes are a seed's neighbourhood by personalised PageRank?
+"""Finds the neighbourhoods of seeds by personalised PageRank.
 
 The seeds of a batch are walked from together, in rounds: every node whose residual is large enough for its degree is
 pushed once per round, and the neighbour lists that a round needs and the batch does not have come in one round trip of

@@ -1,4 +1,4 @@
-"""Which nodes, degrees and neighbour lists does a batch of walks know so far?
+"""Nodes, degrees and neighbour lists that a batch of walks has fetched so far.
 
 Nodes of all types are numbered together, as slots, in the order in which they are found. A list is asked for once per
 batch, and all lists that a round needs are asked for in one round trip.

@@ -1,4 +1,4 @@
-"""What may a user ask of personalised PageRank, and what does that mean on a given graph?"""
+"""Settings of personalised PageRank, and what they mean on a given graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which edges does a request draw, where the edges of its nodes are mapped here?
+"""Draws the edges of a request where the edges of its nodes are mapped in this process.
 
 Drawing has two ways. The plain one, of ``uniform`` and ``last`` without exclusion, only needs to know where a node's
 eligible edges lie, because they are one range; kernels then draw and read in one pass. Every other request is drawn by

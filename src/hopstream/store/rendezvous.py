@@ -1,4 +1,4 @@
-"""How do ranks find each other, given the address of one of them?
+"""Meeting of ranks that know the address of one of them.
 
 Rank 0 listens at the address that all were given. Each rank joins a group and puts values down, round by round; when
 all have, each gets the values of all in the order of ranks. Nothing else passes here: what ranks want of each other

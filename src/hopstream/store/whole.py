@@ -1,4 +1,4 @@
-"""How are all edges of a type, or all rows of a column, read through a store?
+"""Reads all edges of a type, or all rows of a column, through a store.
 
 What is asked for in one request is bounded, so a request keeps its deadline however large the graph is; what is
 answered is all held here.

@@ -1,1 +1,1 @@
-"""How do servers sample for many trainers at once?"""
+"""Servers that sample for many trainers at once."""

@@ -1,4 +1,4 @@
-"""What does a server know of one input of one compute rank, and which of its batches is made next?
+"""State that a server keeps of one input of one compute rank, and the choice of its next batch.
 
 A channel is soft state: it can be made anew from the request that registered it, and any of its batches can be made
 again, because a batch is a pure function of the input, the epoch and its number.

@@ -1,4 +1,4 @@
-"""How does a server answer plain HTTP questions about itself without being held up by whoever asks?
+"""HTTP endpoint by which a server answers questions about itself; slow clients do not hold it up.
 
 Every connection is one request, answered in a thread of its own. A connection that takes its time costs the others
 nothing: it has a deadline, and where there are too many the oldest is cut off to make room for the newest.

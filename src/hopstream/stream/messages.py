@@ -1,4 +1,4 @@
-"""How does a mini-batch travel from the server that made it to the trainer that consumes it?"""
+"""Form in which a mini-batch travels from the server that made it to the trainer that consumes it."""
 
 from __future__ import annotations
 

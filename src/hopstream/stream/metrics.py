@@ -1,4 +1,4 @@
-"""What does a server tell those who watch over it: its numbers, whether it lives, whether it can be asked?
+"""Metrics and health pages of a server: its numbers, whether it lives, whether it is ready.
 
 ``/metrics`` is for Prometheus, ``/healthz`` and ``/readyz`` are for what starts and stops servers. Numbers are counted
 here and in the scheduler, and become Prometheus's only when somebody asks, so counting costs a request a microsecond.

@@ -1,4 +1,4 @@
-"""How does what a user asked of a loader travel to a server?
+"""Form in which the options of a loader travel to a server.
 
 As JSON with arrays beside it. Values that JSON does not have are tagged objects: ``{"tuple": […]}``, ``{"map": [[key,
 value], …]}``, ``{"array": number}``, ``{"float": "nan"}``, and ``{"record": name, "fields": {…}}`` for the few records

@@ -1,4 +1,4 @@
-"""What can whoever runs a server choose about the sampling that it does for others?"""
+"""Settings of the sampling that a server does for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are GLT's partition files read as GLT writes them, written as it reads them, and does a graph come back from them?"""
+"""GLT's partition files: read as GLT writes them, written as it reads them, and graphs that come back from them."""
 
 from __future__ import annotations
 

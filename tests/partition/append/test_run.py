@@ -1,4 +1,4 @@
-"""Is a dataset that was appended to the one that would have been written in one go, and is half of it never seen?"""
+"""A dataset that was appended to equals one written in one go, and half of it is never seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a user choose of the halo of a dataset's parts?"""
+"""Settings of the halo of a dataset's parts."""
 
 from __future__ import annotations
 
