@@ -25,6 +25,7 @@ from hopstream.compat.gigl.distributed.graph_store.messages import (
 )
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
+from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
@@ -310,6 +311,21 @@ def test_edges_to_labels_are_followed_where_that_is_wanted(connect: Connect, sho
         loader.shutdown()
 
 
+def test_reverses_of_other_names_are_left_out_where_they_are_given(connect: Connect, tmp_path: Path) -> None:
+    rates, rated_by = EdgeType("user", "rates", "item"), EdgeType("item", "rated_by", "user")
+    users, items = np.divmod(np.arange(24), 6)
+    graph = graph_from_arrays({rates: (users, items), rated_by: (items, users)}, num_nodes={"user": 4, "item": 6})
+    write_parts(graph, tmp_path / "graph", num_parts=1, direction="both")
+    dataset = connect(tmp_path / "graph", 1)
+    labels = {rates: (torch.arange(4)[:, None], None)}
+    given = {0: ABLPInputNodes(torch.arange(4), NodeType("user"), labels)}
+    for reverse_types, num_shown in ((None, 4), ({rates: rated_by}, 0)):
+        loader = make(dataset, given, num_neighbors=[50, 50], batch_size=4, reverse_types=reverse_types)
+        (data,) = loader
+        assert len({(n, n) for n in range(4)} & message_edges(data, rated_by)) == num_shown
+        loader.shutdown()
+
+
 def test_a_homogeneous_graph(connect: Connect, ring: Path) -> None:
     """All edges of a graph without types are labels: v has v + 1 and v + 2."""
     dataset = connect(ring, 2)
@@ -557,7 +573,7 @@ def test_arguments_are_those_of_gigl() -> None:
         ("sampler_options", None), ("context", None), ("local_process_rank", None), ("local_process_world_size", None),
         ("non_blocking_transfers", True), ("use_label_edge_index_output", False),
     ]  # fmt: skip
-    assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == ["rng_seed", "exclude_labels"]
+    assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == ["rng_seed", "exclude_labels", "reverse_types"]
 
 
 def test_names_of_the_package() -> None:

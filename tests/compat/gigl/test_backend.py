@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
 from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_producer as producer
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
@@ -15,6 +16,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
     SharedDistSamplingBackend,
 )
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
+from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
@@ -282,3 +284,20 @@ def test_many_threads_use_one_backend(backend: SharedDistSamplingBackend) -> Non
     for thread in threads:
         thread.join(WAIT_S)
     assert not errors and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_channel_must_be_able_to_send(backend: SharedDistSamplingBackend) -> None:
+    with pytest.raises(ValueError, match=r"channel is a object; give a QueueChannel, or anything with send\(\)"):
+        backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, object())  # type: ignore[arg-type]
+    backend.shutdown()
+
+
+def test_names_of_types_in_messages_are_whole() -> None:
+    data = HeteroData()
+    data["user"].node, data["user", "buys", "item"].edge_index = torch.arange(2), torch.zeros(2, 0)
+    data.num_sampled_nodes = {"user": torch.tensor([2])}
+    data.y_positive = {("user", "buys", "item"): torch.zeros(2, 0)}
+    assert set(message_of(data)) == {
+        "#IS_HETERO", "user.node", "user__buys__item.edge_index", "num_sampled_nodes.user",
+        "y_positive.user__buys__item",
+    }  # fmt: skip

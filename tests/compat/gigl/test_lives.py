@@ -134,6 +134,17 @@ def test_an_odd_answer_does_not_end_a_members_presence(monkeypatch: pytest.Monke
     assert member.trouble is None
 
 
+def test_a_rank_is_one_clients_until_that_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_server(folder, num_clients=1) as (_, meeting):
+        first = Session(meeting, 0, 1)
+        with pytest.raises(StoreUnavailable, match="another client is client 0; give each a rank of its own"):
+            Session(replace(meeting, timeout_s=0.3), 0, 1)
+        first.close()  # without a word, as one that was killed
+        monkeypatch.setattr(roster, "GONE_S", 0.1)
+        Session(meeting, 0, 1).leave()
+        get_server().wait_for_exit()
+
+
 def test_only_a_server_waits_for_its_end() -> None:
     set_context(DistContext(DistRole.CLIENT, "clients", 1, 0, 2, 1))
     with pytest.raises(RuntimeError, match="this process is a client; wait_and_shutdown_server is for servers"):

@@ -498,3 +498,21 @@ def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings:
         RemoteReceivingChannel([0, 1], 3)
     for server, channel in enumerate(channels):
         request_server(server, DistServer.destroy_sampling_input, channel)
+
+
+def test_batches_without_rows_of_a_type_have_empty_tensors(connect: Connect, tmp_path: Path) -> None:
+    """Items have features, as have their edges; the neighbourhoods of some users have none of either."""
+    graph = graph_from_arrays(
+        {("u", "f", "u"): (np.arange(5), np.arange(1, 6)), ("i", "r", "u"): (np.array([0, 1]), np.array([5, 5]))},
+        num_nodes={"u": 6, "i": 3},
+        node_features={"u": {"x": np.ones((6, 2), np.float32)}, "i": {"x": np.ones((3, 2), np.float32)}},
+        edge_features={("i", "r", "u"): {"edge_attr": np.ones((2, 2), np.float32)}},
+    )
+    write_parts(graph, tmp_path / "graph", num_parts=1, direction="both")
+    dataset = connect(tmp_path / "graph", 1)
+    for options in (None, PPRSamplerOptions(), PPRSamplerOptions(include_sampled_edges=True)):
+        loader = DistNeighborLoader(dataset, [2, 2], ("u", {0: torch.tensor([1, 5])}), sampler_options=options)
+        first, second = loader
+        assert first["u"].x.shape[1] == second["i"].x.shape[1] == 2
+        assert "i" not in first.node_types or first["i"].x.shape == (0, 2)
+        loader.shutdown()

@@ -115,7 +115,8 @@ def check_servers(given: Mapping[int, Any], what: str) -> None:
     num_servers = session().num_servers
     if not isinstance(given, Mapping):
         raise SettingsError(
-            f"input_nodes is a {type(given).__name__}; in graph-store mode give {what}, as RemoteDistDataset fetches it"
+            f"input_nodes is of type {type(given).__name__}; in graph-store mode give {what}, as RemoteDistDataset "
+            "fetches it"
         )
     unknown = [server for server in given if not isinstance(server, int) or not 0 <= server < num_servers]
     if unknown:

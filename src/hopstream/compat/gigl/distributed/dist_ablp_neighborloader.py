@@ -64,6 +64,7 @@ class DistABLPLoader(BaseDistLoader):
         *,
         rng_seed: int = 0,
         exclude_labels: bool = True,
+        reverse_types: Mapping[EdgeType, EdgeType] | None = None,
     ) -> None:
         """Check every setting against the graph; servers sample when the loader is iterated.
 
@@ -94,6 +95,8 @@ class DistABLPLoader(BaseDistLoader):
             rng_seed: What order and draws follow from. Equal seeds give equal batches on any number of servers.
             exclude_labels: Do not follow edges between a batch's anchors and their labels, nor their reverses; with
                 False a model sees what it is to predict wherever labels are edges of the graph, too, as with GiGL.
+            reverse_types: Edge type to the one that has its edges turned round. Reverses that are named ``rev_…`` are
+                known without; others are followed unless they are given here, and show a model its labels.
 
         Raises:
             ValueError: A setting that cannot be met; the message says which.
@@ -129,7 +132,7 @@ class DistABLPLoader(BaseDistLoader):
         def make(graph: RemoteGraph, facts: GraphFacts, consuming: dict[str, Any]) -> SubgraphLoader:
             return make_ablp_loader(
                 graph, facts, self.sampling_config, self.input_data, as_index=use_label_edge_index_output,
-                exclude_labels=exclude_labels, **self._how(facts), **consuming,
+                exclude_labels=exclude_labels, reverse_types=reverse_types, **self._how(facts), **consuming,
             )  # fmt: skip
 
         self._open(make)

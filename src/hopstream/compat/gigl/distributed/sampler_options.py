@@ -9,6 +9,8 @@ from hopstream.errors import SettingsError
 from hopstream.sample.ppr_settings import Channel, PPRSettings
 from hopstream.schema import Direction, EdgeType
 
+__all__ = ["KHopNeighborSamplerOptions", "PPRSamplerOptions", "SamplerOptions", "resolve_sampler_options"]
+
 FanOut = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
 

@@ -140,15 +140,19 @@ def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
     stores: list[tuple[str, Any]] = [("", data.stores[0])]
     if isinstance(data, HeteroData):
         stores += [(f"{t}.", data[t]) for t in data.node_types]
-        stores += [("__".join(t) + ".", data[t]) for t in data.edge_types]
+        stores += [(f"{_text(t)}.", data[t]) for t in data.edge_types]
     for prefix, store in stores:
         for name, value in store.items():
             is_by_type = isinstance(value, dict)
-            named = {f"{name}.{'__'.join(t)}": one for t, one in value.items()} if is_by_type else {name: value}
+            named = {f"{name}.{_text(t)}": one for t, one in value.items()} if is_by_type else {name: value}
             for key, one in named.items():
                 if isinstance(one, torch.Tensor | int):
                     message[prefix + key] = torch.as_tensor(one)
     return message
+
+
+def _text(given: str | EdgeType) -> str:
+    return given if isinstance(given, str) else "__".join(given)
 
 
 def features_wanted(facts: GraphFacts) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:

@@ -162,7 +162,7 @@ def tensor_info(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> 
 
 def join_columns(columns: Sequence[torch.Tensor]) -> torch.Tensor:
     """One tensor [n, dim] of some columns: the only one with its dtype, or several as float32."""
-    flat = [column.reshape(len(column), -1) for column in columns]
+    flat = [column.reshape(len(column), math.prod(column.shape[1:])) for column in columns]
     return flat[0] if len(flat) == 1 else torch.cat([column.to(torch.float32) for column in flat], dim=1)
 
 

@@ -49,6 +49,7 @@ class Roster:
         self._changed = threading.Condition()
         self._locations: dict[int, str] = {}
         self._seen: dict[tuple[str, int], float] = {}
+        self._names: dict[int, str] = {}
         self._clients: dict[str, float] = {}
         self._left: dict[str, set[int]] = {"server": set(), "client": set()}
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
@@ -65,6 +66,8 @@ class Roster:
                     raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
                 if role == "server":
                     self._join(rank, frame.text("location"), _number(frame, "num_servers"))
+                else:
+                    self._take_rank(rank, frame.text("name"))
             if step != "present" or (role, rank) in self._seen:
                 self._seen[role, rank] = time.monotonic()
                 if role == "client":
@@ -99,6 +102,17 @@ class Roster:
                 f"two servers say that they are server {rank}: {self._locations[rank]} and {location}; give each a "
                 "rank of its own"
             )
+
+    def _take_rank(self, rank: int, name: str) -> None:
+        """Give a client its rank, unless another one that is there has it: then it asks again until its deadline."""
+        other = self._names.get(rank, name)
+        is_there = rank not in self._left["client"] and other in self._present()
+        if other != name and self._num_clients and is_there:
+            raise StoreUnavailable(
+                f"another client is client {rank}; give each a rank of its own. One that was killed counts as gone "
+                f"after {GONE_S:g} s"
+            )
+        self._names[rank] = name
 
     def _unjoined(self) -> list[int]:
         return [rank for rank in range(self._num_servers) if rank not in self._locations]

@@ -294,12 +294,12 @@ class SharedDistSamplingBackend:
         """
         with self._lock:
             self._running()
-            self._check_new(channel_id, sampling_config)
+            self._check_new(channel_id, sampling_config, channel)
         loader = self._new_loader(sampler_input) if len(sampler_input) else None
         command = RegisterInputCmd(channel_id, worker_key, sampler_input, sampling_config, channel)
         with self._lock:
             scheduler = self._running()
-            self._check_new(channel_id, sampling_config)
+            self._check_new(channel_id, sampling_config, channel)
             num_batches = 0 if loader is None else len(loader)
             credit = self.worker_options.buffer_capacity
             if isinstance(channel, QueueChannel):
@@ -418,7 +418,9 @@ class SharedDistSamplingBackend:
             if pump.is_alive():
                 raise StoreTimeout(f"send() of channel {one.command.channel_id} did not return in {JOIN_S:g} s")
 
-    def _check_new(self, channel_id: int, config: SamplingConfig) -> None:
+    def _check_new(self, channel_id: int, config: SamplingConfig, channel: Channel) -> None:
+        if not callable(getattr(channel, "send", None)):
+            raise ValueError(f"channel is a {type(channel).__name__}; give a QueueChannel, or anything with send()")
         if channel_id in self._channels:
             raise ValueError(
                 f"channel {channel_id} is registered already; unregister it first, or choose another number"

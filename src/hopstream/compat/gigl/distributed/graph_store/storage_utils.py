@@ -83,7 +83,7 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
         "tf_record_uri_pattern": tf_record_uri_pattern, "splitter": splitter,
         "ssl_positive_label_percentage": ssl_positive_label_percentage,
     }  # fmt: skip
-    if named := [f"{name} is a {type(value).__name__}" for name, value in given.items() if value is not None]:
+    if named := [f"{name} is given" for name, value in given.items() if value is not None]:
         raise SettingsError(
             f"{', '.join(named)}; splits and labels are stored with the dataset: make them with "
             "split_nodes, split_links or hold_out_links before write_parts, or name columns of splits where tables are "
