@@ -266,6 +266,59 @@ def test_pagerank(connect: Connect, rings: dict[str, Path], typed: Path) -> None
     loader.shutdown()
 
 
+def weighted_ring(folder: Path) -> Path:
+    """The ring with edges from v to v+1 of weight 9, to v+2 of weight 1, to v+3 of weight 0."""
+    src, steps = np.repeat(np.arange(NUM_NODES), 3), np.tile([1, 2, 3], NUM_NODES)
+    graph = graph_from_arrays(
+        np.stack([src, (src + steps) % NUM_NODES]), num_nodes=NUM_NODES, splits={"train": np.arange(NUM_NODES)},
+        edge_features={"weight": np.array([9.0, 1.0, 0.0], np.float32)[steps - 1]},
+    )  # fmt: skip
+    write_parts(graph, folder, num_parts=4, method="hash", direction="both", weight_attr="weight")
+    return folder
+
+
+def input_of(dataset: Any, loader_class: type) -> tuple[Any, dict[str, Any]]:
+    """The split ``train`` as a loader takes it, and options that only loaders of anchors have."""
+    if loader_class is DistABLPLoader:
+        return dataset.fetch_ablp_input("train"), {"use_label_edge_index_output": True, "exclude_labels": False}
+    return dataset.fetch_node_ids(split="train"), {}
+
+
+@pytest.mark.parametrize("loader_class", [DistNeighborLoader, DistABLPLoader])
+def test_edges_are_drawn_by_their_weights(connect: Connect, tmp_path: Path, loader_class: Any) -> None:
+    dataset = connect(weighted_ring(tmp_path / "weighted"), 2)
+    given, options = input_of(dataset, loader_class)
+
+    def steps_of(num_neighbors: int, with_weight: bool) -> list[int]:
+        """How often the edges of each step were drawn in ten epochs."""
+        loader = loader_class(
+            dataset, [num_neighbors], given, batch_size=8, with_weight=with_weight, rng_seed=1, **options
+        )
+        steps = torch.zeros(NUM_NODES, dtype=torch.int64)
+        for _ in range(10):
+            for data in loader:
+                src, dst = data.node[data.edge_index[:, data.edge_index[1] < len(data.batch)]]
+                steps += torch.bincount((dst - src) % NUM_NODES, minlength=NUM_NODES)
+        loader.shutdown()
+        assert steps[4:].sum() == steps[0] == 0
+        return steps[1:4].tolist()
+
+    heavy, light, none = steps_of(1, with_weight=True)
+    assert none == 0 and heavy + light == 400 and 330 <= heavy <= 385  # 360 +- 6, in five deviations
+    assert steps_of(3, with_weight=True) == [400, 400, 0]
+    assert min(steps_of(1, with_weight=False)) >= 85  # 133 +- 9.4
+
+
+@pytest.mark.parametrize("loader_class", [DistNeighborLoader, DistABLPLoader])
+def test_a_smaller_last_batch_is_left_out(connect: Connect, rings: dict[str, Path], loader_class: Any) -> None:
+    dataset = connect(rings["hash"], 2)
+    given, options = input_of(dataset, loader_class)
+    for drop_last, sizes in ((True, [6, 6, 6]), (False, [6, 6, 6, 2])):
+        loader = loader_class(dataset, [2], given, batch_size=6, drop_last=drop_last, **options)
+        assert len(loader) == len(sizes) and [len(data.batch) for data in loader] == sizes
+        loader.shutdown()
+
+
 def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> None:
     connect(rings["hash"], 2)
     assert request_server(1, DistServer.get_dataset_meta) == (2, 1, None, None)
