@@ -31,6 +31,7 @@ from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.append.run import append
 from hopstream.partition.layout import open_dataset, write_parts
@@ -235,6 +236,35 @@ def test_a_damaged_column_of_edge_keys_is_told(tmp_path: Path, key: int, message
     with pytest.raises(ValueError, match=message):
         DistServer(dataset).get_edge_partition_book(None)
     dataset.close()
+
+
+def test_a_large_answer_is_not_kept_and_holds_up_no_other(server: DistServer, monkeypatch) -> None:
+    train = FetchNodesRequest("train")
+    monkeypatch.setattr(dist_dataset, "KEPT_BYTES", 8 * (NUM_NODES // 2))
+    server.get_node_ids(train)
+    assert list(server.dataset._kept) == [("node", "train")]
+    server.get_node_ids(FetchNodesRequest())
+    assert list(server.dataset._kept) == [("node", "train")]
+    monkeypatch.setattr(dist_dataset, "READ_S", 0.05)
+    real, begun, goes_on = dist_dataset._keys_of, threading.Event(), threading.Event()
+
+    def slow_once(*args: Any) -> np.ndarray:
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(WAIT_S)
+        return real(*args)
+
+    monkeypatch.setattr(dist_dataset, "_keys_of", slow_once)
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            slow = pool.submit(server.get_node_partition_book, None)
+            assert begun.wait(WAIT_S)
+            assert len(pool.submit(server.get_node_ids, FetchNodesRequest()).result(5.0)) == NUM_NODES
+            with pytest.raises(StoreTimeout, match="node: another caller has been reading the partition book for 0"):
+                pool.submit(server.get_node_partition_book, None).result(5.0)
+        finally:
+            goes_on.set()
+        assert slow.result(WAIT_S) is not None
 
 
 def test_anchors_and_labels(typed: DistServer) -> None:

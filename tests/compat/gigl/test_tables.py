@@ -13,8 +13,7 @@ import pytest
 from hopstream.compat.gigl.distributed.graph_store import build_storage_dataset, storage_utils
 from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
 from hopstream.engine.settings import WorkSettings
-from hopstream.errors import FormatError, SchemaError, StateError
-from hopstream.partition.lock import locked
+from hopstream.errors import FormatError, SchemaError, SettingsError, StateError
 from hopstream.partition.settings import PartitionSettings
 from tests.partition.test_prepare import write_tables
 
@@ -75,8 +74,6 @@ def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generato
     with pytest.raises(FormatError, match="nothing is missing"):
         build(tmp_path / "nothing")
     tables = write_tables(tmp_path / "tables", rng)
-    with locked(tmp_path), pytest.raises(StateError, match="by another process"):
-        build(tables, timeout_seconds=0.3)
     with pytest.raises(ValueError, match="name columns of splits where tables are described"):
         build(tables, splitter=DistNodeSplitter())
     (tables / "follows.csv").write_text("src,dst\nnobody,u0\n")
@@ -85,29 +82,60 @@ def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generato
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
 
-def test_an_error_of_the_preparation_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, calls = write_tables(tmp_path / "tables", np.random.default_rng(0)), []
+def test_a_failed_preparation_is_told_at_once(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, calls = write_tables(tmp_path / "tables", rng), []
 
     def fail(*_: Any, **__: Any) -> None:
         calls.append(1)
-        raise StateError("job.json: remove its folder and start again")
+        raise StateError("another call was ended here")
 
     monkeypatch.setattr(storage_utils, "prepare", fail)
-    with pytest.raises(StateError, match="remove its folder"):
-        build_storage_dataset(source, "in", rank=0, world_size=2, work=WORK, timeout_seconds=WAIT_S)
-    assert calls == [1]
+    with pytest.raises(StateError, match="another call was ended here"):
+        build_storage_dataset(tables, "in", rank=0, world_size=1, timeout_seconds=0.5)
+    assert len(calls) == 1 and [path.name for path in tmp_path.iterdir()] == ["tables"]
 
 
-def test_settings_are_checked_before_tables_are_prepared(tmp_path: Path, calls: list[Any]) -> None:
-    source = write_tables(tmp_path / "tables", np.random.default_rng(0))
-    for options, told in (
-        ({"sample_edge_direction": "both"}, "direction of sampling is 'both'"),
-        ({"max_labels_per_anchor_node": 0}, "max_labels_per_anchor_node is 0"),
-        ({"rank": 2}, "rank is 2 of 2"),
-        ({"settings": PartitionSettings(num_parts=2, direction="out")}, "need that direction or 'both'"),
-        ({"settings": PartitionSettings(num_parts=1)}, "and a part each"),
-    ):
-        given = {"sample_edge_direction": "in", "rank": 0, "world_size": 2, "work": WORK, **options}
-        with pytest.raises(ValueError, match=told):
-            build_storage_dataset(source, **given)
+def test_only_the_same_tables_are_waited_for(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one dataset is prepared, another one in the same folder is too."""
+    first, second = write_tables(tmp_path / "first", rng), write_tables(tmp_path / "second", rng)
+    real, others = storage_utils.prepare, [first, second]
+
+    def build(source: Path) -> None:
+        build_storage_dataset(source, "in", rank=0, world_size=1, work=WORK, timeout_seconds=0.3).close()
+
+    def prepare(source: Path, out: Path, **options: Any) -> None:
+        if others:
+            with pytest.raises(StateError, match=r"first\.hopstream-\w+ has been prepared by another process"):
+                build(others.pop(0))
+            build(others.pop(0))
+        real(source, out, **options)
+
+    monkeypatch.setattr(storage_utils, "prepare", prepare)
+    build(first)
+    names = sorted(path.name.rpartition("-")[0] or path.name for path in tmp_path.iterdir())
+    assert names == ["first", "first.hopstream", "second", "second.hopstream"] and not others
+
+
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        ("'sideways'; it must be 'in' or 'out'", {"sample_edge_direction": "sideways"}),
+        ("max_labels_per_anchor_node is 0", {"max_labels_per_anchor_node": 0}),
+        ("rank is 2", {"rank": 2}),
+        ("rank is -1", {"rank": -1}),
+        ("world_size is 0", {"world_size": 0}),
+        ("num_parts is 1; ", {"settings": PartitionSettings(num_parts=1, direction="both")}),
+        ("direction is 'out'; ", {"settings": PartitionSettings(num_parts=2, direction="out")}),
+    ],
+)
+def test_wrong_settings_are_told_before_tables_are_prepared(
+    told: str, options: dict[str, Any], tmp_path: Path, rng: np.random.Generator, calls: list[Any]
+) -> None:
+    given = {"sample_edge_direction": "in", "rank": 0, "world_size": 2, "work": WORK, **options}
+    with pytest.raises(SettingsError, match=told):
+        build_storage_dataset(write_tables(tmp_path / "tables", rng), **given)
     assert calls == []

@@ -23,10 +23,10 @@ from hopstream.compat.glt.distributed.graph_facts import (
     to_torch,
     torch_dtype,
 )
-from hopstream.errors import FormatError, SettingsError, StateError
+from hopstream.engine.work_folder import open_work
+from hopstream.errors import FormatError, SettingsError, StateError, StoreTimeout
 from hopstream.partition.book import Owner, ends_of, owner_label
 from hopstream.partition.layout import open_dataset
-from hopstream.partition.lock import locked
 from hopstream.partition.paths import MANIFEST
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
@@ -39,6 +39,8 @@ KEPT_BYTES = 256 << 20
 BOOK = "partition book"
 MAKE_S = 3600.0
 """How long to wait for another process that makes the same dataset."""
+READ_S = 600.0
+"""How long to wait for another caller that reads the same keys or book."""
 LOOK_S = 0.2
 
 
@@ -102,7 +104,8 @@ class DistDataset:
             )
         self.facts = GraphFacts(self.store.schema)
         self._lock = threading.Lock()
-        self._reading = threading.RLock()  # ranks start together and ask the same: one reads, the others find it kept
+        self._keeping = threading.Lock()
+        self._reading: dict[tuple[Owner, str | None], threading.Lock] = {}
         self._kept: dict[tuple[Owner, str | None], IntArray] = {}
         self._open_graph: Callable[[], Store] | None = None
         self._graph: Store | None = self.store if len(self.parts) == num_parts else None
@@ -237,17 +240,35 @@ class DistDataset:
         return np.searchsorted(np.array(starts), parts, "right").astype(np.int64) - 1
 
     def _once(self, owner: Owner, what: str | None, read: Callable[[], IntArray]) -> IntArray:
-        """What ``read`` gives, kept for others who ask the same as long as all that is kept is not too much."""
-        with self._reading:
-            found = self._kept.pop((owner, what), None)
+        """What ``read`` gives; kept for others who ask the same, unless it is larger than all that may be kept.
+
+        Ranks start together and ask the same: one reads, and the others wait for what it keeps.
+
+        Raises:
+            StoreTimeout: Another caller has been reading the same for ``READ_S``.
+        """
+        key = owner, what
+        with self._keeping:
+            reading = self._reading.setdefault(key, threading.Lock())
+        if not reading.acquire(timeout=READ_S):
+            raise StoreTimeout(
+                f"{owner_label(owner)}: another caller has been reading the {what or 'keys'} for {READ_S:g} s; ask "
+                "again, or see what slows the disk or the other servers"
+            )
+        try:
+            with self._keeping:
+                found = self._kept.pop(key, None)
             if found is None:
                 found = read()
                 found.flags.writeable = False
             if found.nbytes <= KEPT_BYTES:
-                self._kept[owner, what] = found
-            while sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
-                del self._kept[next(iter(self._kept))]
+                with self._keeping:
+                    self._kept[key] = found
+                    while sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
+                        del self._kept[next(iter(self._kept))]
             return found
+        finally:
+            reading.release()
 
     def node_tensor(self, node_type: str, keys: IntArray) -> torch.Tensor:
         """[n, dim], the feature tensor of some nodes.
@@ -288,30 +309,30 @@ def width_and_dtype(features: dict[str, FeatureSchema], names: tuple[str, ...]) 
     return None if info is None else (info[0], torch_dtype(info[1]))
 
 
-def made_once(out: Path, held: Path, make: Callable[[], object], wait_s: float = MAKE_S) -> Path:
+def made_once(out: Path, make: Callable[[], object], wait_s: float = MAKE_S) -> Path:
     """The dataset in a folder, made by one process while the others wait, where it is not there yet.
 
     Args:
         out: The folder of the dataset.
-        held: A folder that whoever makes it locks meanwhile.
-        make: Makes it.
-        wait_s: How long to wait for another process that makes it.
+        make: Makes it. What it raises is raised at once.
+        wait_s: How long to wait for another process that makes the same dataset.
 
     Raises:
         StateError: Another process has been making it for so long.
-        Exception: What ``make`` raises.
     """
     ends = time.monotonic() + wait_s
-    with ExitStack() as stack:
+    with ExitStack() as lock:
         while not (out / MANIFEST).is_file():
             try:
-                stack.enter_context(locked(held))
-            except StateError:
+                lock.enter_context(open_work(out.with_name(f"{out.name}.once")))
+            except StateError as error:
                 if time.monotonic() > ends:
-                    raise
+                    raise StateError(
+                        f"{out} has been prepared by another process for over {wait_s:g} s; wait longer, or end it"
+                    ) from error
                 time.sleep(LOOK_S)
-                continue
-            if not (out / MANIFEST).is_file():
-                make()
-            break
+            else:
+                if not (out / MANIFEST).is_file():  # another process may have made it meanwhile
+                    make()
+                break
     return out

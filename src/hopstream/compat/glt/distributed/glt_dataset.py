@@ -166,7 +166,7 @@ def converted(root: Path, label_files: LabelFiles | None) -> Path:
         StateError: Another process has been converting it for an hour.
     """
     out = root.with_name(f"{root.name}.hopstream-{_digest(root, label_files)}")
-    return dist_dataset.made_once(out, root, lambda: _convert(root, out, label_files))
+    return dist_dataset.made_once(out, lambda: _convert(root, out, label_files))
 
 
 def _convert(root: Path, out: Path, label_files: LabelFiles | None) -> None:

@@ -13,7 +13,6 @@ from hopstream.checks import read_integer
 from hopstream.compat.gigl.distributed.graph_store.dist_server import init_server, wait_and_shutdown_server
 from hopstream.compat.gigl.distributed.utils.networking import write_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
-from hopstream.compat.glt.distributed.dist_context import check_rank
 from hopstream.compat.glt.distributed.dist_dataset import MAKE_S, DistDataset, made_once
 from hopstream.compat.glt.distributed.graph_facts import edge_direction
 from hopstream.engine.settings import WorkSettings
@@ -74,7 +73,8 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
 
     Raises:
         ValueError: The direction is none or not held, the dataset has too few parts, what the dataset decides is given,
-            the limit is below 1, there is no process group and no rank, or tables contradict each other.
+            the limit is below 1, there is no process group and no rank, there is no such rank, or tables contradict
+            each other. All but the last is told before tables are prepared.
         FormatError: The source is missing or cannot be read.
         StateError: Another machine has been preparing the tables for ``timeout_seconds``.
         NoRoomError: The disk or the memory has no room; what was done is kept for the next call.
@@ -93,17 +93,18 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
         if not torch.distributed.is_initialized():
             raise SettingsError("there is no process group of storage machines; make one, or give rank and world_size")
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    check_rank("rank", rank, world_size)
+    read_integer("rank", rank, 0, read_integer("world_size", world_size, 1) - 1)
     direction = edge_direction(sample_edge_direction)
     if max_labels_per_anchor_node is not None:
         read_integer("max_labels_per_anchor_node", max_labels_per_anchor_node, 1)
     root = local_path(source)
     if not (root / MANIFEST).is_file():
         settings = settings or PartitionSettings(num_parts=world_size, direction="both")
-        if settings.direction not in (direction, "both") or settings.num_parts < world_size:
+        if settings.num_parts < world_size:
+            raise SettingsError(f"num_parts is {settings.num_parts}; each of {world_size} machines needs a part")
+        if direction not in settings.directions:
             raise SettingsError(
-                f"settings has direction {settings.direction!r} and {settings.num_parts} parts; {world_size} machines "
-                f"that sample {direction!r} need that direction or 'both', and a part each"
+                f"direction is {settings.direction!r}; it must be 'both' or that of sampling, {direction!r}"
             )
         root = _prepared(root, prepared, settings, work, timeout_seconds)
     return DistDataset(
@@ -122,8 +123,7 @@ def _prepared(
     """The dataset that tables were prepared to, now or before."""
     place = source.absolute().parent if prepared is None else local_path(prepared)
     out = place / f"{source.absolute().name}.hopstream-{digest_of_input(source, settings)[:8]}"
-    place.mkdir(parents=True, exist_ok=True)
-    return made_once(out, place, lambda: prepare(source, out, settings=settings, work=work), timeout_s)
+    return made_once(out, lambda: prepare(source, out, settings=settings, work=work), timeout_s)
 
 
 def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
