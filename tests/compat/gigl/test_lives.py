@@ -524,7 +524,7 @@ def test_a_storage_dataset_needs_to_know_its_rank(folder: Path) -> None:
         build_storage_dataset(folder, "in")
     build_storage_dataset(folder, "out", rank=1, world_size=2).close()
     for options, message in (
-        ({"rank": 2, "world_size": 2}, "rank is 2 of 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2; it must be an integer, 0 to 1"),
         ({"rank": 0, "world_size": 3}, "has 2"),
     ):
         with pytest.raises(ValueError, match=message):
