@@ -1,0 +1,81 @@
+"""Datasets, batches, walks, exports and saved states of an earlier revision are read and made as they were then.
+
+A digest changes only on purpose: see ``tests/pinned/write.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hopstream.partition.layout import open_dataset
+from tests.equality import test_walks
+from tests.pinned.cases import (
+    DATASETS,
+    DIGESTS,
+    LOADERS,
+    RESUMED,
+    SERVED,
+    STATES,
+    batches_of,
+    digest,
+    exported_files,
+    rest_of,
+    served_batches,
+    unpack,
+    walks_of,
+)
+
+WANTED = json.loads(DIGESTS.read_text())
+SAVED = json.loads(STATES.read_text())
+MAX_BYTES = 400_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("pinned")
+    unpack(found)
+    return found
+
+
+@pytest.mark.parametrize("case", LOADERS)
+def test_loaders_give_the_pinned_batches(folder: Path, case: str) -> None:
+    name, new_loader = LOADERS[case]
+    assert digest(batches_of(new_loader(folder / name))) == WANTED[case]
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_loaders_go_on_from_pinned_states(folder: Path, case: str) -> None:
+    name, new_loader = LOADERS[case]
+    assert digest(rest_of(new_loader(folder / name), SAVED[case]["state"])) == SAVED[case]["rest"]
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_servers_give_the_pinned_batches(folder: Path, case: str) -> None:
+    assert digest(served_batches(case, folder)) == WANTED[case]
+
+
+@pytest.mark.parametrize("mode", test_walks.MODES)
+def test_walks_are_the_pinned_ones(folder: Path, mode: str) -> None:
+    assert digest(walks_of(mode, folder)) == WANTED[f"walks, {mode}"]
+
+
+def test_exports_write_the_pinned_bytes(folder: Path, tmp_path: Path) -> None:
+    assert digest(exported_files(folder, tmp_path)) == WANTED["exports"]
+
+
+def test_all_cases_are_pinned_and_differ(folder: Path) -> None:
+    """A digest that ignored what it is given would be the same for all."""
+    cases = {*LOADERS, *(f"walks, {mode}" for mode in test_walks.MODES), "exports"}
+    assert set(WANTED) == cases
+    assert set(SAVED) == set(RESUMED)
+    halo = {case for case in WANTED if ", halo, " in case}  # equal to those without, which is a halo's promise
+    assert all(WANTED[case] == WANTED[case.replace(", halo, ", ", typed, ")] for case in halo)
+    assert len({WANTED[case] for case in cases - halo}) == len(cases - halo)
+    assert DATASETS.stat().st_size < MAX_BYTES
+    manifests = [*folder.rglob("manifest.json")]
+    assert len(manifests) == 12
+    for path in manifests:
+        open_dataset(path.parent)
