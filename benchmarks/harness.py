@@ -204,8 +204,10 @@ def report(case: str, settings: Mapping[str, object], figures: Mapping[str, floa
     print(json.dumps(record), flush=True)
 
 
-def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_s: float = CASE_TIMEOUT_S) -> Any:
-    """Run one case in a fresh process.
+def run_case(
+    arguments: Sequence[str], *, python: str = sys.executable, timeout_s: float = CASE_TIMEOUT_S, root: Path = ROOT
+) -> Any:
+    """Run one case in a fresh process, with the code of ``root``.
 
     Returns:
         The JSON object that the case printed last, with ``others_share`` added: how much of the machine's cores others
@@ -215,9 +217,10 @@ def run_case(arguments: Sequence[str], *, python: str = sys.executable, timeout_
         RuntimeError: The case failed, ran past its deadline, or printed no result.
     """
     command = [python, *arguments]
+    environment = os.environ if root == ROOT else {**os.environ, "PYTHONPATH": str(root / "src")}
     own_before, busy_before, started = _children_cpu_s(), _busy_cpu_s(), time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout_s)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"{' '.join(command)} took more than {timeout_s:.0f} s") from error
     lines = done.stdout.strip().splitlines()

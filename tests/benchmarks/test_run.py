@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import run, table
-from benchmarks.harness import Options, Turns, repeat, run_case, take_turns
+from benchmarks import run, sheet, table
+from benchmarks.harness import ROOT, Options, Turns, repeat, run_case, take_turns
 from benchmarks.limits import LIMITS
 from benchmarks.prepare import is_prepared
 
@@ -143,3 +143,19 @@ def test_the_readme_has_the_markers():
 )
 def test_figures_are_short(value: float, shown: str):
     assert run.show(value) == shown
+
+
+@pytest.mark.bench
+def test_a_sheet_compares_every_figure_of_a_case_with_another_revision(options: Options):
+    ratios = sheet.compare(options, ["sampling", "links"], ROOT.resolve(), rounds=2)
+    assert set(ratios) == {"sampling", "links"}
+    assert {"edges_per_s", "ms_per_batch", "peak_rss_bytes"} <= set(ratios["sampling"])
+    assert all(len(values) == 2 and min(values) > 0 for of_case in ratios.values() for values in of_case.values())
+
+
+def test_a_sheet_knows_which_figures_are_better_when_they_are_less():
+    record = {"figures": {"edges_per_s": 2, "write_s": 3, "ratio": 4, "edges_per_batch": 5}, "peak_rss_bytes": 6}
+    assert sheet.figures_of(record) == {"edges_per_s": 2, "write_s": 3, "peak_rss_bytes": 6}
+    assert sheet.is_rate("edges_per_s")
+    assert not sheet.is_cost("edges_per_s")
+    assert sheet.is_cost("ms_per_batch")
