@@ -63,8 +63,9 @@ format: $(READY) ## Rewrite the code in the project's style
 types: $(READY) ## Check types
 	@$(BIN)/mypy
 
-imports: $(READY) ## Check that rooms import downwards only
+imports: $(READY) ## Check that rooms import downwards only, and that no modules import each other in a circle
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.circles
 
 scale: $(READY) ## Write parts of half a billion edges, measure memory of whole verbs; a quarter of an hour, 60 GB of disk
 	@$(BIN)/python -m pytest -q -m scale

@@ -29,7 +29,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.append.run import append
 from hopstream.partition.assign import assign_folder
-from hopstream.partition.layout import write_parts
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE, type_label
 
 EDGES_PER_NODE, NUM_FEATURES, NUM_CHUNKS, NUM_PARTS = 16, 32, 4, 4

@@ -24,7 +24,8 @@ from benchmarks.harness import (
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 
 PARTS = (1, 2)

@@ -9,6 +9,10 @@ import ast
 import functools
 from pathlib import Path
 
+import pytest
+
+from tests.circles import circles
+
 SOURCE = Path(__file__).parents[1] / "src" / "hopstream"
 WIRE_ROOMS = {"store", "stream"}
 FORBIDDEN_CALLS = {"eval", "exec"}
@@ -61,3 +65,23 @@ def test_every_module_says_in_one_line_what_it_does():
         if not is_empty_init and (not docstring or docstring.splitlines()[0][-1] not in ".?"):
             offenders.append(f"{path}: {(docstring or 'no docstring').splitlines()[0]}")
     assert offenders == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles("hopstream") == []
+
+
+def test_a_circle_is_found_also_through_functions_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "planted"
+    (package / "room").mkdir(parents=True)
+    for name, text in {
+        "__init__": "",
+        "room/__init__": "def late():\n    import planted.room.one\n",
+        "room/one": "from planted import two\n",
+        "two": "def late():\n    from planted.room import late\n",
+        "three": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from planted.four import x\n",
+        "four": "import planted.three\n",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert circles("planted") == [["planted.room", "planted.room.one", "planted.two"]]

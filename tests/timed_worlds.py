@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EdgeType
 from hopstream.store.local import LocalStore
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

@@ -10,7 +10,8 @@ import pytest
 from hopstream.cli import assign, main
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 
 ASKED = ["--method", "ldg", "--parts", "3", "--balance-splits", "--balance-ntypes", "node=y", "--balance-edges"]
 

@@ -11,7 +11,8 @@ from hopstream.cli import degrees as degrees_module
 from hopstream.cli.degrees import DegreeSummary, degrees_of_dataset, degrees_of_store, summarize
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE
 from hopstream.store.local import LocalStore
 

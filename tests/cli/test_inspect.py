@@ -9,7 +9,8 @@ import pytest
 
 from hopstream.cli import inspect as inspect_module
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import read_manifest, write_parts
+from hopstream.partition.layout import read_manifest
+from hopstream.partition.write import write_parts
 from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
 from tests.processes import ServerPool
 

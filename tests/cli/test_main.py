@@ -15,7 +15,7 @@ import hopstream.cli
 from hopstream.cli import main
 from hopstream.errors import AccessDenied, RemoteError, SchemaError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import write_parts
+from hopstream.partition.write import write_parts
 from tests.partition.graphs import tree_of
 
 VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top")

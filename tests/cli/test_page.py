@@ -27,7 +27,8 @@ from hopstream.cli.plots import (
 from hopstream.cli.units import bytes_text
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import open_dataset, read_manifest
 from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.write import write_parts
 from tests.partition.timed_graphs import LIKES, timed_graph
 
 

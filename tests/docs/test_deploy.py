@@ -23,7 +23,8 @@ import yaml
 
 import hopstream
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.stream.metrics import MetricsServer

@@ -19,7 +19,8 @@ import pytest
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore

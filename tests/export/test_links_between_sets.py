@@ -27,7 +27,8 @@ from hopstream.export.samples import SeedSampling, schema_of_samples
 from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer

@@ -14,7 +14,8 @@ import pytest
 from hopstream import graph_from_arrays
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import graph_schema_of, message_text, parse_schema

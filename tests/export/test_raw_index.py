@@ -14,7 +14,8 @@ from hopstream.export.raw_index import RawIndex, as_bytes
 from hopstream.export.seed_tables import array_batches
 from hopstream.export.seeds import NodeIds
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.local import LocalStore
 
 NUM_NODES = 1000

@@ -11,7 +11,8 @@ from hopstream.arrays import RaggedArray
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.plan import SEEDS, SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import schema_message

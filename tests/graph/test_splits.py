@@ -13,8 +13,9 @@ from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.graph.splits import SplitSettings, group_pairs, split_links, split_nodes
 from hopstream.kernels.hashing import derive_seed
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.read_back import read_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from tests import naive

@@ -7,7 +7,8 @@ import pytest
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.kernels.ppr import FIRST_CAPACITY
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRSettings, plan_ppr

@@ -11,7 +11,8 @@ import numpy as np
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.examples import GraphBatch
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.local import LocalStore

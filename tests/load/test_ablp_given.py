@@ -14,7 +14,8 @@ from hopstream.arrays import RaggedArray
 from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.ablp import ABLPLoader
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from tests.load.contract import LoaderContract

@@ -10,7 +10,8 @@ import pytest
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.rank_splits import rank_links, rank_nodes
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.local import LocalStore
 
 RATES = ("user", "rates", "movie")

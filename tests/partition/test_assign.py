@@ -15,9 +15,9 @@ from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsErr
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.assign import assign_owners, even_shares, hash_owners, random_owners
 from hopstream.partition.balance import max_over_mean, measure_cut
-from hopstream.partition.layout import write_parts
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.weights import node_weights
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.partition.graphs import community_graph, path_graph, typed_graphs
 

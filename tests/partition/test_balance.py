@@ -14,7 +14,8 @@ from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
 from hopstream.partition import balance
 from hopstream.partition.balance import PartitionReport, StageCost, count_seeds, max_over_mean, measure_cut
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from tests.partition.graphs import typed_graphs
 
 

@@ -13,8 +13,9 @@ import pytest
 from hopstream.errors import FormatError, IdRangeError, SchemaError, UnknownNameError, VersionMismatch
 from hopstream.graph.graph import Graph
 from hopstream.partition.in_memory import OwnEdges, OwnPart, build_part, facts_of
-from hopstream.partition.layout import PartArrays, open_dataset, write_parts
+from hopstream.partition.layout import PartArrays, open_dataset
 from hopstream.partition.part_facts import PartFacts, agree
+from hopstream.partition.write import write_parts
 from tests.timed_graphs import FOLLOWS, RATES, make_timed_graph
 
 NUM_PARTS = 3

@@ -16,7 +16,8 @@ from hopstream.errors import ChecksumError, FormatError, HopstreamError, Unknown
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition import stored
 from hopstream.partition.book import PartitionBook, ends_of
-from hopstream.partition.layout import Dataset, PartArrays, open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import Dataset, PartArrays, open_dataset, read_manifest
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
 from tests import naive
 from tests.conftest import mapped_file

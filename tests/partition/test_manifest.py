@@ -15,7 +15,8 @@ from hopstream.partition import manifest as manifest_module
 from hopstream.partition.append.run import append
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.layout import read_manifest, write_parts
+from hopstream.partition.layout import read_manifest
+from hopstream.partition.write import write_parts
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings
 from hopstream.partition import prepare as module
-from hopstream.partition.layout import write_parts
 from hopstream.partition.prepare import AssignReport, News, prepare
 from hopstream.partition.prepare_plan import PreparePlan, allot_phases
 from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.write import write_parts
 from tests.partition.dispatch.sources import check_same
 from tests.partition.graphs import community_graph
 

@@ -12,8 +12,9 @@ from hopstream.arrays import Column, RaggedArray
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition import chunks
-from hopstream.partition.layout import Dataset, open_dataset, write_parts
+from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.partition.read_back import graph_of_dataset, read_dataset
+from hopstream.partition.write import write_parts
 from tests.conftest import mapped_file
 
 SHAPES = [(1, "in"), (1, "out"), (3, "in"), (3, "out"), (4, "both"), (40, "in")]

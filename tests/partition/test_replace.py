@@ -9,8 +9,9 @@ import pytest
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.partition import replace
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.replace import check_target, replaced_folder, shown_path
+from hopstream.partition.write import write_parts
 from tests.partition.graphs import tree_of
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.partition.audit.run import verify_dataset
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.roots import Root, Roots, is_here, parse_roots, read_roots
+from hopstream.partition.write import write_parts
 from tests.partition.test_manifest import changed, leaves
 
 

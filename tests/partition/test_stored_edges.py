@@ -15,8 +15,9 @@ from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition import chunks, edge_weights, times
 from hopstream.partition.book import ends_of
-from hopstream.partition.layout import PartArrays, open_dataset, write_parts
+from hopstream.partition.layout import PartArrays, open_dataset
 from hopstream.partition.read_back import read_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests import naive_rows, naive_weighted
 from tests.partition.graphs import same_column, tree_of

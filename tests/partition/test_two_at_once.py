@@ -20,9 +20,10 @@ from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.compact.run import compact
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.halo.run import add_halo
-from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import open_dataset, read_manifest
 from hopstream.partition.prepare import prepare
 from hopstream.partition.reshard.run import reshard
+from hopstream.partition.write import write_parts
 from hopstream.transfer.place import place
 from hopstream.transfer.pull import pull
 from tests.killing import left_beside

@@ -10,9 +10,10 @@ import pytest
 from hopstream.arrays import write_array
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import Dataset, open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import Dataset, open_dataset, read_manifest
 from hopstream.partition.manifest import Manifest
 from hopstream.partition.read_back import read_dataset
+from hopstream.partition.write import write_parts
 from tests.partition.timed_graphs import RATES, timed_graph
 
 OPTIONS = {"num_parts": 3, "method": "random", "direction": "both"}

@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 
 from hopstream.arrays import RaggedArray
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.settings import PartitionSettings
 from hopstream.partition.weights import node_weights
+from hopstream.partition.write import write_parts
 from tests.partition.graphs import typed_graphs
 from tests.partition.timed_graphs import KNOWS, RATES, timed_graph
 

@@ -15,8 +15,9 @@ from hopstream import arrays
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest import graph_from_arrays
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.settings import PartitionSettings
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.partition.graphs import community_graph, tree_of
 
@@ -168,7 +169,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, typed_graph: Graph
 WRITER = """
 import sys, numpy as np
 from tests.partition.graphs import community_graph
-from hopstream.partition.layout import write_parts
+from hopstream.partition.write import write_parts
 def progress(stage, done, total):
     if stage == "write" and done == int(sys.argv[2]):
         print("here", flush=True)

@@ -10,7 +10,8 @@ import pytest
 
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
 from hopstream.store.contract import LaborSeeds

@@ -11,7 +11,8 @@ import pytest
 
 from hopstream.kernels.fused import TREE_SHIFT as KERNEL_TREE_SHIFT
 from hopstream.kernels.trees import pack_neighbors
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.fused import FusedSampler
 from hopstream.sample.slots import EdgeBuffer, SlotMap
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest

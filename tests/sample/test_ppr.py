@@ -11,7 +11,8 @@ import pytest
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPR, PPRSettings, plan_ppr

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore

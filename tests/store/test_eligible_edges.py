@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import KEY, TREE_SHIFT, FetchRequest, LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore

@@ -17,7 +17,8 @@ import numpy as np
 
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import open_cluster, parse_locations
 from hopstream.store.contract import Store

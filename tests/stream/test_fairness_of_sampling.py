@@ -15,7 +15,8 @@ import pytest
 
 from hopstream.errors import ChannelLost
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.channel import Channel
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location

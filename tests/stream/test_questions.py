@@ -13,7 +13,8 @@ import pytest
 import hopstream
 from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import type_label
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.questions import FeatureInfo

@@ -1,11 +1,13 @@
-"""How does the command start, and end when it is interrupted, if only while its modules are loaded?"""
+"""Command line: starts the command, and ends it where it is interrupted, also while its modules are loaded."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = 130
+from hopstream.cli.exit_status import INTERRUPTED
+
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

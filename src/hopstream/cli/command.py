@@ -23,7 +23,6 @@ import typer.main
 
 import hopstream
 from hopstream.cli import (
-    INTERRUPTED,
     append,
     assign,
     chunk,
@@ -45,6 +44,7 @@ from hopstream.cli import (
     up,
     verify,
 )
+from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_FAULT
 from hopstream.cli.help import GroupedOptions, GroupedVerbs
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.cli.words import command_words
@@ -52,7 +52,6 @@ from hopstream.engine.peak import watched
 from hopstream.errors import EngineError, HopstreamError, StoreError
 from hopstream.uris import local_path
 
-USERS_FAULT, OUR_FAULT, TERMINATED = 2, 1, 128 + signal.SIGTERM
 WITH_OWN_SIGNALS = (serve, up)
 VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Make a dataset": (ingest, partition, prepare),

@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Cut a graph into parts and write them as a dataset."""
-    from hopstream.partition.layout import write_parts
+    from hopstream.partition.write import write_parts
 
     output = Output(is_json=json)
     if settings.method == "file" and owners is None:

@@ -16,7 +16,8 @@ from hopstream.export.raw_ids import as_bytes
 from hopstream.export.raw_index import RawIndex
 from hopstream.export.samples import SeedSampling
 from hopstream.export.seed_sampler import Seed, SeedSampler
-from hopstream.store import Store, check_source, open_store
+from hopstream.store import Store, open_store
+from hopstream.store.sources import check_source
 from hopstream.tfgnn.sampling_spec import parse_spec
 
 try:

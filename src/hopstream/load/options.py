@@ -12,7 +12,7 @@ from hopstream.checks import did_you_mean, is_number
 from hopstream.checks import read_flag as read_flag
 from hopstream.checks import read_integer as read_integer
 from hopstream.errors import SettingsError
-from hopstream.store import check_source as check_source
+from hopstream.store.sources import check_source as check_source
 
 P = ParamSpec("P")
 MAX_RNG_SEED = (1 << 64) - 1

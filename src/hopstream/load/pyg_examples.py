@@ -1,26 +1,28 @@
-"""How do exported subgraphs become one PyG ``HeteroData``?
+"""Converts exported subgraphs to one ``HeteroData`` of PyG.
 
-As PyG's own ``Batch`` has them: one after the other, with ``batch`` and ``ptr`` of each node set. Sets that are no part
-of the graph, such as ``_readout``, are attributes of the whole, so that models see the graph's own types alone.
+They stand as in PyG's own ``Batch``: one after the other, with ``batch`` and ``ptr`` of each node set. Sets that are no
+part of the graph, such as ``_readout``, are attributes of the whole, so that models see the graph's own types alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch_geometric.data import HeteroData
 
 from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.load.examples import GraphBatch
 from hopstream.load.pyg import OFFSETS, to_tensor
 from hopstream.tfgnn.graph_schema import AUXILIARY
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces
 from hopstream.tfgnn.readout import READOUT, SHADOW, is_readout, readout_edge
 from hopstream.tfgnn.spec import FieldSpec, GraphSpec
 from hopstream.tfgnn.values import FeatureValues
+
+if TYPE_CHECKING:
+    from hopstream.load.examples import GraphBatch
 
 NODE_NAMES = frozenset({"batch", "ptr", "num_nodes", "seed_index"})
 EDGE_NAMES = frozenset({"edge_index"})

@@ -1,8 +1,8 @@
-"""How does a part of a dataset become PyG's ``Data`` or ``HeteroData``?"""
+"""Converts a part of a dataset to ``Data`` or ``HeteroData`` of PyG."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from torch_geometric.data import Data, HeteroData
 
 from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.load.columns import ColumnChoice
-from hopstream.load.partitions import PartEdges, Partition, PartNodes
 from hopstream.load.pyg import check_names, set_columns
 from hopstream.schema import EDGE, NODE
+
+if TYPE_CHECKING:
+    from hopstream.load.partitions import PartEdges, Partition, PartNodes
 
 
 def partition_to_data(partition: Partition) -> Data:

@@ -33,7 +33,6 @@ from hopstream.partition.roots import check_is_here, is_here
 from hopstream.partition.settings import Progress
 from hopstream.partition.spot_check import Verify, check_some_blocks, read_verify
 from hopstream.partition.verify import check_across, check_ascending, check_part, needs_others
-from hopstream.partition.write import write_parts
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 from hopstream.uris import local_path
 
@@ -45,7 +44,6 @@ __all__ = [
     "PartArrays",
     "open_dataset",
     "read_manifest",
-    "write_parts",
 ]
 
 LOG = logging.getLogger(__name__)

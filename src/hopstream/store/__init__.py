@@ -1,14 +1,12 @@
-"""Which store answers for a source: a folder, a cluster file, or a list of servers?"""
+"""Stores: opens what answers for a source, which is a folder, a cluster file or a list of servers."""
 
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hopstream.errors import SettingsError
 from hopstream.store.contract import Store
+from hopstream.store.sources import Source, check_scheme, check_source
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
@@ -18,41 +16,7 @@ if TYPE_CHECKING:
 # they say is in the errors that are raised. The variable is read when the transport is loaded, which comes later.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-__all__ = ["Source", "Store", "check_scheme", "check_source", "open_store"]
-
-Source = str | os.PathLike[str] | Store
-"""What ``open_store`` takes."""
-
-
-ADDRESS = re.compile(r"[^\s/@,]+:\d{1,5}")
-
-
-def check_scheme(text: str) -> None:
-    """Raise ``SettingsError`` where a text is one address or several, and the scheme is missing."""
-    addresses = [one.strip() for one in text.split(",")]
-    if all(map(ADDRESS.fullmatch, addresses)) and not Path(text).exists():
-        wanted = ",".join(f"grpc://{one}" for one in addresses)
-        raise SettingsError(f"{text!r} has no scheme; write {wanted}, or grpc+tls:// where servers have TLS")
-
-
-def check_source(source: object) -> None:
-    """Raise ``SettingsError`` where a source is no text and no path, and so nothing that can be opened."""
-    if isinstance(source, str | os.PathLike):
-        return
-    if type(source).__name__ == "RemoteGraph":  # of a room above this one
-        raise SettingsError(
-            "source is a RemoteGraph, which is for loaders; give the cluster.json, or the addresses, that you gave to "
-            "RemoteGraph"
-        )
-    wanted = "the folder of a dataset, a cluster.json, an address such as grpc://host:7001, or an open store"
-    if isinstance(source, list | tuple):
-        raise SettingsError(
-            f"source is a {type(source).__name__}; it must be {wanted}; several addresses are one str, joined by commas"
-        )
-    raise SettingsError(
-        f"source is a {type(source).__name__}; it must be {wanted}; a folder is made once: "
-        "write_parts(graph, folder, num_parts=1), where read_graph(data) makes the graph of PyG's Data or HeteroData"
-    )
+__all__ = ["Source", "Store", "open_store"]
 
 
 def open_store(source: Source, settings: StoreSettings | None = None) -> Store:

@@ -20,7 +20,6 @@ from hopstream.errors import (
     VersionMismatch,
 )
 from hopstream.partition.layout import open_dataset
-from hopstream.store import check_scheme
 from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
@@ -28,6 +27,7 @@ from hopstream.store.remote import RemoteStore, parts_label
 from hopstream.store.routed import RoutedStore, check_same_dataset
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
+from hopstream.store.sources import check_scheme
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20

@@ -12,9 +12,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 from hopstream.errors import SettingsError
-from hopstream.store import Source, check_source, open_store
+from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
+from hopstream.store.sources import check_source
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings

@@ -20,7 +20,7 @@ from pyarrow import flight
 
 from hopstream.checks import Settings
 from hopstream.errors import AccessDenied, SettingsError
-from hopstream.store import check_scheme
+from hopstream.store.sources import check_scheme
 from hopstream.uris import is_uri, local_path, shown_uri
 
 SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")

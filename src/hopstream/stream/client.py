@@ -34,11 +34,11 @@ from hopstream.load.batch import MiniBatch
 from hopstream.load.buffers import Buffers
 from hopstream.load.options import check_seconds
 from hopstream.load.service import BatchService, BatchSession, Recipe
-from hopstream.store import check_source
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
+from hopstream.store.sources import check_source
 from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import decode_batch
 from hopstream.stream.questions import GraphQuestions

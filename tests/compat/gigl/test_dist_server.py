@@ -34,8 +34,9 @@ from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, Sampl
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.partition.append.run import append
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
 from hopstream.partition.read_back import read_dataset
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE
 from hopstream.store.local import LocalStore
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring

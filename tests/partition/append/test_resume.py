@@ -10,7 +10,8 @@ import pytest
 
 from hopstream.ingest.synthetic import EDGE, rmat_graph
 from hopstream.partition.append.run import append
-from hopstream.partition.layout import read_manifest, write_parts
+from hopstream.partition.layout import read_manifest
+from hopstream.partition.write import write_parts
 from tests.killing import kill_again_and_again, left_beside
 from tests.partition.dispatch.sources import check_same
 

@@ -11,8 +11,9 @@ from hopstream.partition.assign_folder import write_owners
 from hopstream.partition.audit.run import verify_dataset
 from hopstream.partition.compact.run import compact
 from hopstream.partition.key_book import KeyBook
-from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import open_dataset, read_manifest
 from hopstream.partition.lock import locked
+from hopstream.partition.write import write_parts
 from tests.partition.append.graphs import OPTIONS, grown_graph, written
 
 

@@ -8,7 +8,7 @@ from hopstream.engine.on_ray import ray_engine
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.dispatch.run import dispatch
-from hopstream.partition.layout import write_parts
+from hopstream.partition.write import write_parts
 from tests.partition.dispatch.sources import check_same, write_owners
 from tests.partition.dispatch.test_files import small_graph
 

@@ -10,7 +10,7 @@ from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.partition.dispatch.run import dispatch
-from hopstream.partition.layout import write_parts
+from hopstream.partition.write import write_parts
 from tests.partition.dispatch.sources import check_same, cut_small, write_owners
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

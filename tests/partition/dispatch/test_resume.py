@@ -31,7 +31,8 @@ from hopstream.partition.dispatch.plan import Estimate
 from hopstream.partition.dispatch.run import dispatch
 from hopstream.partition.halo.run import add_halo
 from hopstream.partition.halo.settings import HaloSettings
-from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import open_dataset, read_manifest
+from hopstream.partition.write import write_parts
 from hopstream.schema import EDGE
 from tests.killing import kill_again_and_again, left_beside, run_until
 from tests.partition.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners

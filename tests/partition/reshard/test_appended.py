@@ -12,11 +12,11 @@ from hopstream.engine.settings import memory_bytes
 from hopstream.errors import ChecksumError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.partition.append.run import append
-from hopstream.partition.layout import write_parts
 from hopstream.partition.reshard import newest
 from hopstream.partition.reshard.rows import owners_of
 from hopstream.partition.reshard.run import reshard
 from hopstream.partition.reshard.workplace import own_type
+from hopstream.partition.write import write_parts
 from tests.grown import grow
 from tests.memory import peak_private_bytes
 from tests.partition.append.graphs import OPTIONS, written

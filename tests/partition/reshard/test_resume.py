@@ -12,8 +12,9 @@ import pytest
 from hopstream.errors import StateError
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.partition.dispatch import regions
-from hopstream.partition.layout import open_dataset, read_manifest, write_parts
+from hopstream.partition.layout import open_dataset, read_manifest
 from hopstream.partition.reshard.run import reshard
+from hopstream.partition.write import write_parts
 from tests.killing import kill_again_and_again, left_beside, run_until
 from tests.partition.dispatch.sources import check_same, write_owners
 from tests.partition.graphs import community_graph

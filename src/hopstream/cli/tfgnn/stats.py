@@ -1,8 +1,7 @@
-"""How does a user see what exported examples hold, all of them together?"""
+"""Verb ``stats``: shows what exported examples hold, all of them together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +10,13 @@ import typer
 from hopstream.cli.inspect import histogram_text
 from hopstream.cli.options import JsonFlag
 from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.tfgnn.figures import FEATURE_HEADERS, feature_row, number_text, numbers_text
 from hopstream.cli.tfgnn.files import FilesArgument, PrefixOption, SchemaOption, blocks_of, paths_of, read_spec
-from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.cli.units import bytes_text, plural_text
 from hopstream.errors import FormatError
 
 if TYPE_CHECKING:
-    from hopstream.tfgnn.statistics import ExampleStatistics, FeatureStatistics, Numbers
+    from hopstream.tfgnn.statistics import ExampleStatistics
 
 
 def run(
@@ -65,7 +65,7 @@ def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path]
         "left_out": statistics.num_left_out,
     }  # fmt: skip
     output.stage("stats", "", text, facts, clock.cost())
-    least, mean, most = _texts(statistics.example_bytes.numbers, lambda number: bytes_text(round(number)))
+    least, mean, most = numbers_text(statistics.example_bytes.numbers, lambda number: bytes_text(round(number)))
     output.text(f"{'':<16} an example has {least} to {most}, {mean} on average")
     for what, names in (("not in the schema", unknown), ("in no example", unseen)):
         if names:
@@ -77,7 +77,7 @@ def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path]
 def _write_sets(output: Output, statistics: ExampleStatistics) -> None:
     rows, facts = [], list[Facts]()
     for name, sizes in sorted(statistics.sets.items(), reverse=True):
-        rows.append((name, *_texts(sizes.numbers, number_text), histogram_text(sizes.histogram)))
+        rows.append((name, *numbers_text(sizes.numbers, number_text), histogram_text(sizes.histogram)))
         facts.append({"set": name, **sizes.numbers.to_json(), "log2_histogram": sizes.histogram})
     output.text()
     output.table(("set", ">min", ">mean", ">max", "0, 1, 2-3, 4-7 …"), rows, facts)
@@ -99,30 +99,3 @@ def _write_features(output: Output, statistics: ExampleStatistics) -> None:
     output.table(FEATURE_HEADERS, rows, facts)
     if any(of.kind == "strings" for of in statistics.features.values()):
         output.text("of strings, min, mean and max are sizes in bytes")
-
-
-FEATURE_HEADERS = (
-    "feature", "kind", ">examples", ">missing", ">values", ">per example", ">min", ">mean", ">max", ">NaN", ">infinite",
-)  # fmt: skip
-
-
-def feature_row(name: str, of: FeatureStatistics, num_missing: int) -> tuple[str, ...]:
-    """A feature's line under ``FEATURE_HEADERS``."""
-    mean_length = _texts(of.lengths, number_text)[1]
-    counts = (of.num_examples, num_missing, of.values.count)
-    odd = (of.values.num_nan, of.values.num_infinite)
-    return (
-        name, of.kind, *map(count_text, counts), mean_length, *_texts(of.values, number_text), *map(count_text, odd),
-    )  # fmt: skip
-
-
-def number_text(number: float) -> str:
-    """A number in at most five digits, or all of its digits where it is whole and small."""
-    return str(int(number)) if number == int(number) and abs(number) < 1e9 else f"{number:.5g}"
-
-
-def _texts(numbers: Numbers, show: Callable[[float], str]) -> tuple[str, str, str]:
-    """The least, the mean and the highest; dashes where there are none."""
-    if numbers.mean is None:
-        return ("-", "-", "-")
-    return show(numbers.least), show(numbers.mean), show(numbers.most)

@@ -1,4 +1,4 @@
-"""What does a file of edges answer, however it is written?"""
+"""Contract of a file of edges, whatever its format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import IdRangeError, SchemaError
-from hopstream.ingest.chunked.metadata import FileSpec
-from hopstream.ingest.chunked.npy import NpyFile, open_npy
-from hopstream.ingest.chunked.sources import BLOCK_ROWS, Span
+from hopstream.ingest.chunked.sources import Span
 
 Rows = tuple[int, IntArray, IntArray]
 """First row of a block in its file, then sources and destinations, int64[num_rows] each."""
@@ -79,47 +77,3 @@ class CountedFile(EdgeFile):
             bad_row = int(np.argmax(values > MAX_KEY))
             raise IdRangeError(f"{self.place(row + bad_row)} has {int(values[bad_row])}; keys are below 2**63")
         return np.ascontiguousarray(values, np.int64)
-
-
-class NpyEdges(CountedFile):
-    """An ``.npy`` file of integers [num_edges, 2]."""
-
-    def __init__(self, file: NpyFile) -> None:
-        """Refuse other shapes."""
-        self._file, self.shown, self.num_rows = file, file.shown, file.num_rows
-        if file.shape != (2,) or file.dtype.kind not in "iu":
-            is_turned = len(file.shape) == 1 and file.num_rows == 2
-            remedy = "transpose them" if is_turned else "a row is a source and a destination"
-            shape = [file.num_rows, *file.shape]
-            raise SchemaError(f"{file.shown} is {file.dtype}{shape}; wanted integers [num_edges, 2]: {remedy}")
-
-    def place(self, row: int) -> str:
-        """As ``EdgeFile.place``."""
-        return f"{self.shown} row {row}"
-
-    def read(self, span: Span) -> Iterator[Rows]:
-        """As ``EdgeFile.read``."""
-        end = span.first_row + span.num_rows
-        for row in range(span.first_row, end, BLOCK_ROWS):
-            pairs = np.empty((min(BLOCK_ROWS, end - row), 2), self._file.dtype.newbyteorder("="))
-            self._file.read_into(row, pairs)
-            yield row, self.keys(row, pairs[:, 0]), self.keys(row, pairs[:, 1])
-
-
-def open_edge_file(spec: FileSpec, number: int) -> EdgeFile:
-    """Look at a file's size, header or footer.
-
-    Raises:
-        FormatError: The file is damaged or truncated.
-        SchemaError: It does not hold pairs of integers.
-    """
-    path, shown = spec.path(number), spec.shown(number)
-    if spec.format == "csv":
-        from hopstream.ingest.chunked.lines import LinesFile  # Arrow costs a worker 40 MB
-
-        return LinesFile(path, shown, spec.delimiter)
-    if spec.format == "parquet":
-        from hopstream.ingest.chunked.parquet_edges import ParquetEdges
-
-        return ParquetEdges(path, shown)
-    return NpyEdges(open_npy(path, shown))

@@ -10,9 +10,10 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError, SchemaError
-from hopstream.ingest.chunked.edge_files import EdgeFile, open_edge_file
+from hopstream.ingest.chunked.edge_files import EdgeFile
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec
 from hopstream.ingest.chunked.npy import NpyFile, open_npy
+from hopstream.ingest.chunked.open_edges import open_edge_file
 from hopstream.ingest.chunked.sources import ColumnSource, EdgeSource, Ends, FeatureSource, Piece, Span
 from hopstream.schema import EdgeType
 

@@ -19,7 +19,8 @@ from hopstream.compat.glt.distributed.graph_facts import edge_direction, to_torc
 from hopstream.compat.glt.partition_files import META, read_meta
 from hopstream.compat.glt.partition_reading import WEIGHT, read_partitions
 from hopstream.errors import SettingsError
-from hopstream.partition.layout import open_dataset, write_parts
+from hopstream.partition.layout import open_dataset
+from hopstream.partition.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.uris import local_path
 

@@ -1,0 +1,29 @@
+"""Finds import circles between modules, imports inside functions counted: ``python -m tests.circles`` fails on any."""
+
+from __future__ import annotations
+
+import sys
+
+import grimp
+import networkx
+
+
+def circles(package: str) -> list[list[str]]:
+    """Sets of modules that import each other, directly or not; imports for type checking alone do not count."""
+    found = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
+    graph = networkx.DiGraph(
+        (module, other) for module in found.modules for other in found.find_modules_directly_imported_by(module)
+    )
+    return sorted(sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1)
+
+
+def main() -> None:
+    """Print every circle, and fail where there is one."""
+    found = circles("hopstream")
+    for group in found:
+        sys.stdout.write(f"import circle: {', '.join(group)}\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
